@@ -128,7 +128,7 @@ func TestLibrariesAreConfined(t *testing.T) {
 
 // TestEdgesDoNotImportEachOther checks that only host/agent and cmd combine edges.
 func TestEdgesDoNotImportEachOther(t *testing.T) {
-	edges := []string{"host/source", "host/wasm", "host/backend/nftables", "host/backend/ipvs", "host/backend/fake", "host/conntrack", "host/config", "host/metrics", "host/health", "host/probe", "host/kubeproxy", "host/registry"}
+	edges := []string{"host/source", "host/wasm", "host/backend/nftables", "host/backend/ipvs", "host/backend/fake", "host/conntrack", "host/config", "host/metrics", "host/health", "host/probe", "host/kubeproxy", "host/registry", "host/localhostproxy"}
 	const shared = "host/backend/nftables/" // shared by the nftables and IPVS backends
 	edgeOf := func(path string) string {
 		if strings.HasPrefix(path, shared) {

@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/conntrack"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/gctuner"
+	"github.com/sluice-proxy/sluice/host/localhostproxy"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
@@ -56,6 +57,7 @@ type Agent struct {
 	puller       *puller
 	calls        *dispatch.Dispatcher
 	telemetry    *telemetry
+	localhost    *localhostproxy.Proxy
 	source       clusterSource
 	pluginsReady func() // signals the engine that the plugins are loaded
 	engine       *engine.Engine
@@ -161,6 +163,7 @@ func (a *Agent) runLoop(ctx context.Context) error {
 	}
 	defer a.stopRecording()
 	a.build(running)
+	defer a.localhost.Close()
 	stopSocket, err := state.Serve(a.opts.Socket, state.Agent{
 		Engine: a.engine, NodeName: a.opts.Config.HostnameOverride, Node: a.nodeState, Status: a.report, Connections: a.openConnections, SetLogLevel: a.setLogLevel, LogTail: a.logTail,
 		Config: func() any { return a.config.Load().Effective() }, Metrics: a.telemetry.metricsHandler(),
@@ -189,6 +192,7 @@ func (a *Agent) build(ctx context.Context) {
 		events = kube.NewRecorder(a.opts.Client, cfg.HostnameOverride, a.log, time.Now, time.After)
 		events.NodeEvent(false, kube.ReasonStarting, "sluice "+a.opts.Version+", mode "+cfg.Mode)
 	}
+	a.localhost = newLocalhostProxy(a.log)
 	a.telemetry = a.newTelemetry(events)
 	a.source = a.openSource(a.telemetry.metrics.SetSourceProblems)
 	a.telemetry.attachSource(a.opts.Client, a.source.kube)
@@ -199,7 +203,7 @@ func (a *Agent) build(ctx context.Context) {
 	loaded := make(chan struct{})
 	a.pluginsReady = sync.OnceFunc(func() { close(loaded) })
 	o := a.engineOptions()
-	o.Source, o.Observer, o.PluginsReady = a.source, append(a.telemetry.observers(), synced, a.progress), loaded
+	o.Source, o.Observer, o.PluginsReady = a.source, append(a.telemetry.observers(), a.localhost, synced, a.progress), loaded
 	if a.recorder != nil {
 		o.Recorder = a.recorder
 	}

@@ -26,6 +26,7 @@ func PlanSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
 		PodsOfNode:       cfg.DetectLocalMode == config.NodeCIDR,
 		Primary:          cfg.BindAddress,
 		NodePortPrefixes: cfg.NodePortPrefixes(),
+		NodePortPrimary:  cfg.NodePortPrimary,
 		LocalAddrs:       local,
 		Policies:         cfg.PolicySet(),
 		Limits:           planner.Limits(cfg.ServiceLimits),

@@ -106,6 +106,13 @@ func (a *Agent) report(ctx context.Context) *state.Status {
 		s.LogLevel = strings.ToLower(a.opts.Logs.level.Level().String())
 	}
 	a.assessServices(ctx, s, &totals)
+	if l := a.localhost.Stats(); l.Failing > 0 {
+		text := fmt.Sprintf("%d listeners on loopback for NodePorts cannot be opened", l.Failing)
+		if first := a.localhost.FirstFailure(); first != "" {
+			text += ": " + first
+		}
+		s.AddDegraded(text, "ss -ltnp")
+	}
 	s.Assess()
 	return s
 }

@@ -41,8 +41,10 @@ type Config struct {
 	// ClusterCIDR are the Pod ranges, at most one per family; in a family without one, no source is treated as a Pod.
 	ClusterCIDR []netip.Prefix
 	// NodePortAddresses select this node's addresses that serve NodePorts; nil means the primary address of each family.
-	// A family without a prefix uses all its addresses.
+	// A family without a prefix uses all its addresses, or the primary one with NodePortPrimary. Prefixes of loopback addresses
+	// make sluice listen there (KEP-6032).
 	NodePortAddresses []netip.Prefix
+	NodePortPrimary   bool      // the primary addresses too; false if NodePortAddresses is nil
 	NodePortRange     PortRange // the API server's --service-node-port-range
 	MasqueradeAll     bool
 	MasqueradeBit     uint8 // of the packet mark, 0–31

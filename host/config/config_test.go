@@ -1,6 +1,8 @@
 package config
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"reflect"
@@ -322,4 +324,32 @@ func prefixes(list ...string) []netip.Prefix {
 		out = append(out, netip.MustParsePrefix(s))
 	}
 	return out
+}
+
+func TestNodePortAddressesOfKEP6032(t *testing.T) {
+	for text, want := range map[string]string{
+		"[]":                        "[primary]",
+		"[primary]":                 "[primary]",
+		"[primary, localhost]":      "[primary 127.0.0.0/8 ::1/128]",
+		"[localhost]":               "[127.0.0.0/8 ::1/128]",
+		"[all]":                     "[0.0.0.0/0 ::/0]",
+		"[192.168.0.0/24, primary]": "[primary 192.168.0.0/24]",
+	} {
+		c, err := Parse([]byte(head+"nodePortAddresses: "+text+"\n"), "")
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		f := c.Effective().(*configFile)
+		if got := fmt.Sprint(f.NodePortAddresses); got != want {
+			t.Errorf("%s: in force: %s, want %s", text, got, want)
+		}
+		again, err := json.Marshal(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d, err := Parse(again, ""); err != nil || !d.Equal(c) {
+			t.Errorf("%s: what is in force does not parse to the same: %v", text, err)
+		}
+	}
 }

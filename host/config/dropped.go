@@ -36,7 +36,7 @@ func droppedFields() map[string]struct {
 		"clientConnection.":           {"sluice always uses protobuf watches; its request rate is not configurable", []string{"application/vnd.kubernetes.protobuf", "5", "10"}},
 		"configSyncPeriod":            {"sluice watches and does not resync periodically", []string{"15m0s"}},
 		"featureGates.":               {"sluice has no feature gates; generally available features are enabled", nil},
-		"iptables.localhostNodePorts": {"nftables never serves NodePorts on loopback addresses", []string{"true"}},
+		"iptables.localhostNodePorts": {"NodePorts are served on loopback addresses, TCP only, if nodePortAddresses has localhost", []string{"true"}},
 		"ipvs.excludeCIDRs":           {"not used in this mode", nil},
 		"ipvs.scheduler":              {"mode nftables selects endpoints at random, by the weights of policies", nil},
 		"ipvs.strictARP":              {"in mode nftables Service addresses are not assigned to an interface", nil},

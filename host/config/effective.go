@@ -41,8 +41,8 @@ func (c *Config) Effective() any {
 	if c.BindAddress.IsValid() {
 		f.BindAddress = c.BindAddress.String()
 	}
-	if c.NodePortAddresses == nil {
-		f.NodePortAddresses = []string{"primary"}
+	if c.NodePortAddresses == nil || c.NodePortPrimary {
+		f.NodePortAddresses = append([]string{"primary"}, f.NodePortAddresses...)
 	}
 	for _, p := range c.Plugins {
 		e := pluginEntry{Name: p.Name, File: p.File, Image: p.Image.String(), Digest: p.Digest, Isolation: p.Isolation, RepeatOneIn: number(p.RepeatOneIn)}

@@ -84,7 +84,6 @@ ipvs.interface: "a/b" is not an interface name
 ipvs.syncPeriod: unknown field
 clusterCIDR: 10.245.0.0/16: more than one CIDR of IPv4
 clusterCIDR: "x" is not a CIDR such as 10.244.0.0/16 or fd00:10:244::/56
-nodePortAddresses[0]: primary cannot be combined with other values
 nodePortAddresses[1]: "192.168.0.1" is not a CIDR such as 10.244.0.0/16 or fd00:10:244::/56
 masqueradeBit: 32 is not between 0 and 31
 minSyncPeriod: 10 is not a string (quote it)

@@ -62,7 +62,7 @@ func (m *migration) mode() {
 		if m.backend == "" {
 			m.backend, was = "iptables", "empty, which means iptables"
 		}
-		m.note("mode", "%s: %s follows the rules of kube-proxy's nftables mode: NodePorts are never served on loopback addresses", was,
+		m.note("mode", "%s: %s follows the rules of kube-proxy's nftables mode: NodePorts are served on loopback addresses, TCP only, if nodePortAddresses has localhost", was,
 			map[bool]string{true: "sluice's mode ipvs", false: "sluice"}[m.backend == ModeIPVS])
 		if list, isList := m.in["nodePortAddresses"].([]any); len(list) == 0 && (isList || m.in["nodePortAddresses"] == nil) {
 			m.in["nodePortAddresses"] = []any{"0.0.0.0/0", "::/0"}

@@ -185,7 +185,7 @@ func (p *parser) config(f *configFile) *Config {
 	p.node(f, c)
 	p.client(f, c)
 	c.ClusterCIDR = p.clusterCIDR(f.ClusterCIDR)
-	c.NodePortAddresses = p.nodePortAddresses(f.NodePortAddresses)
+	c.NodePortAddresses, c.NodePortPrimary = p.nodePortAddresses(f.NodePortAddresses)
 	c.NodePortRange = p.nodePortRange(f.NodePortRange)
 	c.MasqueradeAll = f.MasqueradeAll
 	if bit := f.MasqueradeBit; bit != nil {

@@ -56,21 +56,24 @@ func (p *parser) clusterCIDR(s string) []netip.Prefix {
 	return out
 }
 
-// nodePortAddresses parses CIDRs or the single word primary, which is also the meaning of an empty list.
-func (p *parser) nodePortAddresses(list []string) []netip.Prefix {
-	if len(list) == 0 || len(list) == 1 && list[0] == "primary" {
-		return nil
-	}
-	var out []netip.Prefix
+// nodePortAddresses parses CIDRs and the words primary, all and localhost (KEP-6032). An empty list means primary. The words all and
+// localhost are returned as the CIDRs that they stand for, and primary beside others as withPrimary.
+func (p *parser) nodePortAddresses(list []string) (out []netip.Prefix, withPrimary bool) {
 	for i, s := range list {
-		path := fmt.Sprintf("nodePortAddresses[%d]", i)
-		if s == "primary" {
-			p.errorf(path, "primary cannot be combined with other values")
-		} else if c, ok := p.prefix(path, s); ok {
-			out = append(out, c)
+		switch path := fmt.Sprintf("nodePortAddresses[%d]", i); s {
+		case "primary":
+			withPrimary = true
+		case "all":
+			out = append(out, netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0))
+		case "localhost":
+			out = append(out, netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8), netip.PrefixFrom(netip.IPv6Loopback(), 128))
+		default:
+			if c, ok := p.prefix(path, s); ok {
+				out = append(out, c)
+			}
 		}
 	}
-	return out
+	return out, withPrimary && out != nil
 }
 
 // nodePortRange parses the range of NodePorts; an empty text is the API server's default.

@@ -34,6 +34,8 @@ type Options struct {
 	// Recording returns the state of the recording at each scrape, nil if there is none; nil means there never is.
 	Recording func() *Recording
 	Now       func() time.Time // for IPVS
+	// LocalhostNodePorts returns the state of NodePorts on loopback addresses, at each scrape; nil means there are none.
+	LocalhostNodePorts func() LocalhostNodePorts
 }
 
 // AffinityUsage is how many clients with session affinity are recorded.
@@ -112,6 +114,9 @@ func New(o Options) *Metrics {
 	}
 	if o.Recording != nil {
 		r.MustRegister(&recordingCollector{read: o.Recording})
+	}
+	if o.LocalhostNodePorts != nil {
+		r.MustRegister(&localhostCollector{read: o.LocalhostNodePorts})
 	}
 	if o.IPVS != nil {
 		r.MustRegister(&ipvsCollector{now: o.Now, read: o.IPVS})

@@ -107,7 +107,7 @@ func (p *Planner) ownNode() (*model.Node, []string) {
 	if s.PodsOfNode && len(own.PodCIDRs) == 0 {
 		warnf("no spec.podCIDRs", "no source counts as a Pod")
 	}
-	if s.NodePortPrefixes == nil && len(own.Addresses) == 0 {
+	if (s.NodePortPrefixes == nil || s.NodePortPrimary) && len(own.Addresses) == 0 {
 		warnf("no address", "NodePorts are not served")
 	}
 	return own, warn
@@ -118,13 +118,15 @@ func nodePortAddrs(s *Settings, own *model.Node, all []netip.Addr) []netip.Addr 
 	var out []netip.Addr
 	for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
 		ofF := func(p netip.Prefix) bool { return model.FamilyOf(p.Addr()) == f }
-		if s.NodePortPrefixes == nil {
+		if s.NodePortPrefixes == nil || s.NodePortPrimary {
 			if mine := ofFamily(own.Addresses, f); len(mine) > 0 {
 				out = append(out, mine[0])
 			}
+		}
+		if s.NodePortPrefixes == nil {
 			continue
 		}
-		every := !slices.ContainsFunc(s.NodePortPrefixes, ofF)
+		every := !s.NodePortPrimary && !slices.ContainsFunc(s.NodePortPrefixes, ofF)
 		for _, a := range ofFamily(all, f) {
 			if every || slices.ContainsFunc(s.NodePortPrefixes, func(p netip.Prefix) bool { return p.Contains(a) }) {
 				out = append(out, a)
@@ -133,6 +135,28 @@ func nodePortAddrs(s *Settings, own *model.Node, all []netip.Addr) []netip.Addr 
 	}
 	return slices.DeleteFunc(sortedAddrs(out), netip.Addr.IsLoopback)
 }
+
+// LocalhostAddrs returns the loopback addresses on which NodePorts are served, which is done by a proxy in user space (KEP-6032):
+// 127.0.0.1 and ::1 if a prefix of loopback addresses contains them, and a prefix of one address. Sorted.
+func (s *Settings) LocalhostAddrs() (out []netip.Addr) {
+	for _, r := range s.NodePortPrefixes {
+		if !r.Addr().IsLoopback() {
+			continue
+		}
+		for _, a := range [...]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
+			if r.Contains(a) {
+				out = append(out, a)
+			}
+		}
+		if r.IsSingleIP() {
+			out = append(out, r.Addr())
+		}
+	}
+	return sortedAddrs(out)
+}
+
+// LocalhostAddrs returns Settings.LocalhostAddrs of the planner's settings.
+func (p *Planner) LocalhostAddrs() []netip.Addr { return p.settings.LocalhostAddrs() }
 
 // ZoneTable counts Nodes and their allocatable CPU by zone, sorted by name. Nodes without a zone are left out.
 func ZoneTable(nodes map[string]*model.Node) []abi.Zone {
@@ -184,7 +208,7 @@ func (p *Planner) nodeStatus() NodeStatus {
 	for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
 		some, all := false, false
 		for _, r := range p.settings.NodePortPrefixes {
-			if model.FamilyOf(r.Addr()) == f {
+			if model.FamilyOf(r.Addr()) == f && !(p.settings.NodePortPrimary && r.Addr().IsLoopback()) {
 				some, all = true, all || r.Bits() == 0
 			}
 		}
@@ -198,5 +222,6 @@ func (p *Planner) nodeStatus() NodeStatus {
 		}
 	}
 	status.HealthAddrs = sortedAddrs(status.HealthAddrs)
+	status.LocalhostAddrs = p.LocalhostAddrs()
 	return status
 }

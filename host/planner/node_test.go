@@ -185,3 +185,34 @@ func TestNodePortsUseSelectedLinkLocalAddressesButNotLoopback(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
+
+func TestLocalhostNodePortAddresses(t *testing.T) {
+	node := &model.Node{Name: "n0", Addresses: addrs("192.0.2.1", "192.0.2.2", "2001:db8::1")}
+	local := addrs("192.0.2.3", "127.0.0.1", "::1")
+	for name, c := range map[string]struct {
+		prefixes                    []netip.Prefix
+		primary                     bool
+		nodePorts, loopback, health []netip.Addr
+	}{
+		"primary":               {nil, false, addrs("192.0.2.1", "2001:db8::1"), nil, addrs("0.0.0.0", "::")},
+		"primary and localhost": {prefixes("127.0.0.0/8", "::1/128"), true, addrs("192.0.2.1", "2001:db8::1"), addrs("127.0.0.1", "::1"), addrs("0.0.0.0", "::")},
+		"localhost":             {prefixes("127.0.0.0/8", "::1/128"), false, nil, addrs("127.0.0.1", "::1"), nil},
+		"all":                   {prefixes("0.0.0.0/0", "::/0"), false, addrs("192.0.2.1", "192.0.2.2", "192.0.2.3", "2001:db8::1"), nil, addrs("0.0.0.0", "::")},
+		"primary and a CIDR":    {prefixes("192.0.2.3/32"), true, addrs("192.0.2.1", "192.0.2.3", "2001:db8::1"), nil, addrs("192.0.2.1", "192.0.2.3", "::")},
+		"a loopback address":    {prefixes("127.0.0.7/32", "127.1.0.0/16"), false, addrs("2001:db8::1"), addrs("127.0.0.7"), addrs("::")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := plannerWithNode(Settings{Node: "n0", NodePortPrefixes: c.prefixes, NodePortPrimary: c.primary, LocalAddrs: local}, node)
+			r := p.Plan(time.Unix(1, 0))
+			if got := p.Current().Global.NodePortAddrs; !slices.Equal(got, c.nodePorts) {
+				t.Errorf("NodePorts on %v, want %v", got, c.nodePorts)
+			}
+			if got := r.NodeStatus.LocalhostAddrs; !slices.Equal(got, c.loopback) {
+				t.Errorf("loopback addresses %v, want %v", got, c.loopback)
+			}
+			if got := r.NodeStatus.HealthAddrs; !slices.Equal(got, c.health) {
+				t.Errorf("health checks on %v, want %v", got, c.health)
+			}
+		})
+	}
+}

@@ -78,12 +78,17 @@ func (o *oracle) answersNodePorts(to netip.Addr) bool {
 	if to.IsLoopback() || !slices.Contains(o.ownAddresses(), to) {
 		return false
 	}
-	if o.set.NodePortPrefixes == nil {
+	if o.set.NodePortPrefixes == nil || o.set.NodePortPrimary {
 		for _, a := range o.node.Addresses {
 			if a.Is4() == to.Is4() {
-				return a == to
+				if a == to {
+					return true
+				}
+				break
 			}
 		}
+	}
+	if o.set.NodePortPrefixes == nil {
 		return false
 	}
 	var ofFamily []netip.Prefix
@@ -92,7 +97,7 @@ func (o *oracle) answersNodePorts(to netip.Addr) bool {
 			ofFamily = append(ofFamily, p)
 		}
 	}
-	return len(ofFamily) == 0 || inAny(ofFamily, to)
+	return len(ofFamily) == 0 && !o.set.NodePortPrimary || inAny(ofFamily, to)
 }
 
 func (o *oracle) answer(f plan.Flow) verdict {

@@ -125,6 +125,8 @@ type NodeStatus struct {
 	// HealthAddrs are the addresses that health check ports listen on, sorted. The unspecified address means all addresses of
 	// its family.
 	HealthAddrs []netip.Addr
+	// LocalhostAddrs are the loopback addresses that serve TCP NodePorts, sorted.
+	LocalhostAddrs []netip.Addr
 }
 
 // Trigger is the time of the event that caused a change of endpoints, see model.EndpointSlice.Trigger.

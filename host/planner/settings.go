@@ -21,6 +21,8 @@ type Settings struct {
 	// NodePortPrefixes select the addresses that NodePorts listen on. Nil selects the primary address of each family. Of a
 	// family without a prefix all addresses are selected.
 	NodePortPrefixes []netip.Prefix
+	// NodePortPrimary selects the primary address of each family too, and of a family without a prefix only that.
+	NodePortPrimary bool
 	// LocalAddrs are the addresses of this node's links.
 	LocalAddrs []netip.Addr
 	Policies   *policy.Set

@@ -98,12 +98,48 @@ func (t *Tracer) unclaimed(flow plan.Flow, o *plan.Outcome) string {
 		star = netip.IPv6Unspecified()
 	}
 	nodePort := p.Frontends[plan.Key{Addr: star, Port: flow.To.Port(), Protocol: flow.Protocol}]
+	if nodePort != nil && flow.To.Addr().IsLoopback() && slices.Contains(t.planner.LocalhostAddrs(), flow.To.Addr()) {
+		return localhostReason(nodePort)
+	}
 	if nodePort != nil && t.planner.NodeAddrs().Contains(flow.To.Addr()) {
-		return fmt.Sprintf("NodePort %d of %s is available on %s only (nodePortAddresses; never on loopback)",
+		return fmt.Sprintf("NodePort %d of %s is available on %s only (nodePortAddresses; on loopback only with localhost)",
 			flow.To.Port(), nodePort.Owner, addrList(p.Global.NodePortAddrs, flow.To.Addr()))
 	}
 	return fmt.Sprintf("no Service listens on %s/%s", flow.To, flow.Protocol)
 }
+
+// localhostReason describes what happens to a connection to a NodePort at a loopback address that nodePortAddresses selects: the kernel
+// delivers it to this node's own listener.
+func localhostReason(f *plan.Frontend) string {
+	pool, which := &f.Pool, "all endpoints"
+	if f.Outside != nil {
+		pool, which = f.Outside, "endpoints on this node (externalTrafficPolicy Local)"
+	}
+	at := fmt.Sprintf("NodePort %d of %s", f.Key.Port, f.Owner)
+	switch {
+	case f.Key.Protocol != model.TCP:
+		return at + ": on loopback addresses, NodePorts are served over TCP only (KEP-6032)"
+	case pool.Verdict != plan.Forward:
+		return at + ": not served on loopback addresses, because no endpoint can serve of " + which
+	}
+	var to []string
+	for _, e := range pool.Endpoints {
+		if e.Weight > 0 {
+			to = append(to, e.Addr.String())
+		}
+	}
+	if more := len(to) - maxListedEndpoints; more > 0 {
+		to = append(to[:maxListedEndpoints], fmt.Sprintf("and %d more", more))
+	}
+	text := fmt.Sprintf("%s: sluice itself accepts the connection (nodePortAddresses: localhost) and connects to one of %s: %s", at, which, strings.Join(to, ", "))
+	if f.Affinity > 0 {
+		text += fmt.Sprintf("; session affinity: all connections keep the same one for %s", f.Affinity)
+	}
+	return text + "; the endpoint sees the node's address"
+}
+
+// maxListedEndpoints bounds the endpoints in a reason.
+const maxListedEndpoints = 10
 
 // reasons explains an outcome: the frontend, the endpoints, and the source address that they see.
 func (t *Tracer) reasons(flow plan.Flow, o *plan.Outcome) []string {

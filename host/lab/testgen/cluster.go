@@ -116,6 +116,7 @@ func (c *Cluster) settings() {
 	if c.oneIn(6) {
 		s.NodePortPrefixes = append(s.NodePortPrefixes, pick(c.rng, prefixes("0.0.0.0/0", "::/0", "127.0.0.0/8", "::1/128")))
 	}
+	s.NodePortPrimary = s.NodePortPrefixes != nil && c.oneIn(4)
 	s.LocalAddrs = append(addrs("127.0.0.1", "::1"), c.options.NodeAddrs...)
 	if s.MasqueradeAll { // where it makes a difference to most connections
 		s.NoMasquerade = prefixes("10.244.0.0/30", "fd00:10:244::/126")
