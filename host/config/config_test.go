@@ -23,7 +23,7 @@ const full = head + `
 hostnameOverride: node-a1
 mode: ipvs
 clusterCIDR: 10.244.1.0/16, fd00:10:244::/56
-nodePortAddresses: [192.168.0.0/24, "::/0"]
+nodePortAddresses: [primary, 192.168.0.0/24, "::/0"]
 masqueradeAll: true
 masqueradeBit: 0
 minSyncPeriod: 100ms
@@ -121,6 +121,7 @@ func TestParseEveryField(t *testing.T) {
 		HostnameOverride:  "node-a1",
 		Mode:              ModeIPVS,
 		ClusterCIDR:       prefixes("10.244.0.0/16", "fd00:10:244::/56"),
+		NodePortPrimary:   true,
 		NodePortAddresses: prefixes("192.168.0.0/24", "::/0"),
 		MasqueradeAll:     true,
 		MinSyncPeriod:     100 * time.Millisecond,
