@@ -10,7 +10,9 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/wasm"
 )
 
 // TestOnlyRegularFilesAreModules: others block, never end or have side effects. `sluice run`, its reloads and `config check`
@@ -54,4 +56,38 @@ func TestOnlyRegularFilesAreModules(t *testing.T) {
 		}
 		set.Close(t.Context())
 	}
+}
+
+// TestCacheFolderMayBeRelative: as in a configuration that is named by a relative path. Processes that compile run in another folder.
+func TestCacheFolderMayBeRelative(t *testing.T) {
+	text, err := os.ReadFile("../../wasm/testdata/base.wat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "p.wasm")
+	module := testenv.WAT(t, strings.Replace(string(text), ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))", 1), "--no-check")
+	if err := os.WriteFile(file, module, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	cfg := config.Default()
+	cfg.PluginCacheDir = "cache"
+	cfg.Plugins = []config.Plugin{{Name: "p", File: file}}
+	cfg.Policies = []policy.Policy{{Name: "q", Steps: []policy.Step{{Plugin: "p"}}}}
+	set, err := Open(t.Context(), cfg, []string{"sluice", "compile-plugin"}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close(t.Context())
+	if _, err := set.Load(t.Context(), cfg, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMain makes the test binary a compiler of plugins.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "compile-plugin" {
+		os.Exit(wasm.CompileMain(os.Args[2:], os.Stdin, os.Stderr))
+	}
+	os.Exit(m.Run())
 }

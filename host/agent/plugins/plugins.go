@@ -85,6 +85,12 @@ func Open(ctx context.Context, cfg *config.Config, compiler []string, log *slog.
 	if cache == "" {
 		cache = UserCacheDir()
 	}
+	if cache != "" {
+		var err error
+		if cache, err = filepath.Abs(cache); err != nil { // the processes that compile run elsewhere
+			return nil, fmt.Errorf("pluginCacheDir: %w", err)
+		}
+	}
 	host, err := wasm.New(ctx, wasm.Options{
 		CacheDir: cache, Compiler: compiler, Memory: int64(cfg.PluginLimits.MemoryMiB) << 20, Log: log, Now: time.Now,
 		Limits:  wasm.Limits{Compile: wasm.CompileLimits{CPU: time.Duration(cfg.PluginLimits.CompileSeconds) * time.Second}},
