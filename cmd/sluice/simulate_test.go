@@ -14,12 +14,12 @@ import (
 // simulateBoutique simulates the boutique with its policies and without.
 func simulateBoutique(t *testing.T, timeline string) *simulation.Result {
 	t.Helper()
-	t.Setenv("XDG_CACHE_HOME", testenv.PluginCache(t))
 	text, err := os.ReadFile("../../examples/boutique/sluice.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	modules := testenv.Plugins(t, "plugins/staged-drain", "plugins/zone-spill")
+	t.Setenv("XDG_CACHE_HOME", testenv.PluginCache(t)) // not before: go build has its cache there, too
 	file := filepath.Join(t.TempDir(), "sluice.yaml")
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(text), "../../bin/plugins", modules)), 0o600); err != nil {
 		t.Fatal(err)

@@ -1,38 +1,68 @@
 package testenv
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 )
 
 // Plugins compiles packages of this module, such as "plugins/zone-spill", to WebAssembly and returns the directory with
-// the modules, each named for its package. Go's build cache makes that cheap from the second time on.
+// the modules, each named for its package.
 func Plugins(t testing.TB, packages ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, p := range packages {
-		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-buildmode=c-shared", "-ldflags=-s -w",
-			"-o", filepath.Join(dir, path.Base(p)+".wasm"), "github.com/sluice-proxy/sluice/"+p)
-		cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("build %s: %v\n%s", p, err, out)
+		if err := buildPlugin(userCache(t, "test-modules"), p, filepath.Join(dir, path.Base(p)+".wasm")); err != nil {
+			t.Fatalf("build %s: %v", p, err)
 		}
 	}
 	return dir
+}
+
+// buildPlugin builds a package in a file of the folder cache, which it copies. Go's build cache has compiled packages, but no linked
+// programs: go build links again unless the file exists and is up to date. A lock makes other tests wait that build the same package.
+func buildPlugin(cache, pkg, to string) error {
+	built := filepath.Join(cache, strings.ReplaceAll(pkg, "/", "_")+".wasm")
+	lock, err := os.OpenFile(built+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-buildmode=c-shared", "-ldflags=-s -w", "-o", built, "github.com/sluice-proxy/sluice/"+pkg)
+	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	module, err := os.ReadFile(built)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, module, 0o644)
 }
 
 // PluginCache returns the directory for compiled plugins that all tests share, in the user's cache: compiling a Go plugin takes more than a
 // second of CPU time. sluice verifies and bounds what is in it. Tests of compilation have a directory of their own.
 func PluginCache(t testing.TB) string {
 	t.Helper()
+	return userCache(t, "test-plugins")
+}
+
+// userCache creates a folder in the user's cache.
+func userCache(t testing.TB, name string) string {
+	t.Helper()
 	user, err := os.UserCacheDir()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(user, "sluice", "test-plugins")
+	dir := filepath.Join(user, "sluice", name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
