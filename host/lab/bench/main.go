@@ -36,6 +36,7 @@ func main() {
 	flag.BoolVar(&o.alternate, "alternate", false, "only compare an endpoint update between cluster sizes")
 	flag.BoolVar(&o.outcomes, "outcomes", false, "only measure what counting the outcomes of connections costs")
 	flag.BoolVar(&o.simulate, "simulate", false, "only measure sluice simulate")
+	flag.BoolVar(&o.record, "record", false, "only measure recordings and their replay")
 	flag.BoolVar(&o.blocks, "blocks", false, "with -size: measure a block of updates for each line of standard input")
 	flag.DurationVar(&o.ticks, "ticks", 0, "only write the time to standard output at this interval, see ticker")
 	flag.StringVar(&o.write, "write", "", "file to write the tables to, between the markers")
@@ -56,6 +57,7 @@ type options struct {
 	blocks       bool
 	ticks        time.Duration
 	simulate     bool
+	record       bool
 }
 
 func (o *options) run() error {
@@ -89,6 +91,9 @@ func (o *options) run() error {
 			_, err = fmt.Print(out)
 		}
 		return err
+	}
+	if o.record {
+		return o.publishRecordings(ctx, out)
 	}
 	if o.simulate {
 		err := o.printSimulations(ctx, out)
