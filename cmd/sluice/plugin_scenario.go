@@ -7,6 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,16 +31,17 @@ const scenarioTimeout = 2 * time.Minute
 func newPluginTestCommand() *cobra.Command {
 	t := pluginTest{}
 	cmd := &cobra.Command{
-		Use:   "test --module FILE SCENARIO…",
+		Use:   "test --module [NAME=]FILE… SCENARIO…",
 		Short: "Run scenarios of a plugin over virtual time",
 		Long: `Runs a WebAssembly module in the sandbox through scenarios: text files with a Service, its endpoints, settings of the plugin and a
 timeline. The proxy's own planner calls the plugin, in virtual time: on changes, and when the plugin has asked for it. State is carried from decision to
-decision. What a scenario prints, shares of endpoints and reasons, must be what the file expects below the statement, in lines that begin with '>'.
+decision. With several modules, a scenario says in a line 'chain NAME…' which of them make up the policy, in which order. What a scenario prints, shares of endpoints and reasons, must be what the file expects below the statement, in lines that begin with '>'.
 sdk/scenario/README.md has the format. sdktest.RunScenario runs the same files natively, under 'go test'.
 
 The exit code is 1 if a scenario prints something else, or cannot be run.`,
 		Example: `  sluice plugin test --module bin/plugins/staged-drain.wasm plugins/staged-drain/testdata/*.scenario
-  sluice plugin test --module hello.wasm --update hello.scenario`,
+  sluice plugin test --module hello.wasm --update hello.scenario
+  sluice plugin test --module bin/plugins/zone-spill.wasm --module mine=hello.wasm chain.scenario`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usageError{errors.New("plugin test: missing argument: a scenario")}
@@ -46,8 +49,11 @@ The exit code is 1 if a scenario prints something else, or cannot be run.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if t.module == "" {
+			if len(t.modules) == 0 {
 				return usageError{errors.New("plugin test: missing flag: --module FILE")}
+			}
+			if err := t.nameModules(); err != nil {
+				return usageError{err}
 			}
 			t.out = cmd.OutOrStdout()
 			if t.log = slog.New(slog.DiscardHandler); t.verbose {
@@ -56,7 +62,7 @@ The exit code is 1 if a scenario prints something else, or cannot be run.`,
 			return t.run(cmd.Context(), args)
 		},
 	}
-	cmd.Flags().StringVar(&t.module, "module", "", "WebAssembly module of the plugin")
+	cmd.Flags().StringArrayVar(&t.modules, "module", nil, "WebAssembly module of the plugin; for chains repeated, with NAME= before it or named like the file")
 	cmd.Flags().BoolVarP(&t.update, "update", "u", false, "rewrite the expected lines of the scenarios")
 	cmd.Flags().BoolVarP(&t.verbose, "verbose", "v", false, "print what the plugin logs, on standard error")
 	return cmd
@@ -64,27 +70,23 @@ The exit code is 1 if a scenario prints something else, or cannot be run.`,
 
 // pluginTest is an execution of plugin test.
 type pluginTest struct {
-	module          string
+	modules         []string // of the flags
+	names           []string // parallel to modules, whose names are cut off
 	update, verbose bool
 	out             io.Writer
 	log             *slog.Logger
 }
 
 func (t *pluginTest) run(ctx context.Context, files []string) (err error) {
-	module, err := safefile.Read(t.module, plugins.MaxModule)
-	if err != nil {
-		return fmt.Errorf("plugin test: %w", err)
-	}
 	host, err := wasm.New(ctx, wasm.Options{CacheDir: plugins.UserCacheDir(), Compiler: compileCommand, Log: t.log, Now: time.Now, Missing: missingEverywhere()})
 	if err != nil {
 		return fmt.Errorf("plugin test: %w", err)
 	}
 	defer func() { err = errors.Join(err, host.Close(ctx)) }()
-	plugin, err := host.Open(ctx, t.module, module, wasm.LoadOptions{})
+	load, err := t.loader(ctx, host)
 	if err != nil {
-		return config.PrefixErrors("plugin test: "+t.module, err)
+		return err
 	}
-	load := loaderOf(ctx, plugin)
 	failed := 0
 	for _, file := range files {
 		begin := time.Now()
@@ -133,8 +135,50 @@ func (t *pluginTest) runFile(ctx context.Context, file string, load hosttest.Loa
 	return result, os.WriteFile(file, result.Format(), 0o644)
 }
 
-// loaderOf returns a Loader of a plugin, which tests the plugin once with each settings.
-func loaderOf(ctx context.Context, plugin *wasm.Plugin) hosttest.Loader {
+// nameModules takes the names of modules from the flags or from the names of the files.
+func (t *pluginTest) nameModules() error {
+	for i, text := range t.modules {
+		name, file, named := strings.Cut(text, "=")
+		if !named || strings.Contains(name, "/") {
+			name, file = strings.TrimSuffix(filepath.Base(text), ".wasm"), text
+		}
+		if slices.Contains(t.names, name) {
+			return fmt.Errorf("plugin test: --module: two modules are named %q: write --module NAME=FILE", name)
+		}
+		t.names, t.modules[i] = append(t.names, name), file
+	}
+	return nil
+}
+
+// loader loads the modules and returns a Loader of their plugins.
+func (t *pluginTest) loader(ctx context.Context, host *wasm.Host) (hosttest.Loader, error) {
+	loaders := map[string]func(settings string) (policy.Plugin, error){}
+	for i, file := range t.modules {
+		module, err := safefile.Read(file, plugins.MaxModule)
+		if err != nil {
+			return nil, fmt.Errorf("plugin test: %w", err)
+		}
+		plugin, err := host.Open(ctx, file, module, wasm.LoadOptions{})
+		if err != nil {
+			return nil, config.PrefixErrors("plugin test: "+file, err)
+		}
+		loaders[t.names[i]] = loaderOf(ctx, plugin)
+	}
+	return func(name, settings string) (policy.Plugin, error) {
+		switch {
+		case name == "" && len(t.names) == 1:
+			name = t.names[0]
+		case name == "":
+			return nil, fmt.Errorf("there are %d modules: a line `chain NAME…` must say which of %s make up the policy", len(t.names), strings.Join(t.names, ", "))
+		case loaders[name] == nil:
+			return nil, fmt.Errorf("chain: no module %q: want --module %s=FILE", name, name)
+		}
+		return loaders[name](settings)
+	}, nil
+}
+
+// loaderOf returns a function that returns a plugin, which tests the plugin once with each settings.
+func loaderOf(ctx context.Context, plugin *wasm.Plugin) func(settings string) (policy.Plugin, error) {
 	checked := map[string]bool{}
 	return func(settings string) (policy.Plugin, error) {
 		plugin.Reset()

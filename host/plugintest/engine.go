@@ -5,6 +5,8 @@ package plugintest
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -16,17 +18,17 @@ import (
 )
 
 // Loader returns a plugin that accepts settings, "" for none, with new instances. It is called at the beginning, when the settings change,
-// and after a restart; the plugin before is not used any more.
-type Loader func(settings string) (policy.Plugin, error)
+// and after a restart; the plugin of that name before is not used any more. name is that of a plugin of the chain, "" without a chain.
+type Loader func(name, settings string) (policy.Plugin, error)
 
-// name is that of the plugin and of the policy.
-const name = "plugin"
+// defaultName is that of the policy, and of its plugin without a chain.
+const defaultName = "plugin"
 
 // engine implements plugintest.Engine.
 type engine struct {
 	*outcomes.Tracker
 	load    Loader
-	plugin  *counted // nil: to be loaded
+	plugins map[string]*counted // loaded, by name in the policy
 	planner *planner.Planner
 	cluster *plugintest.Cluster // of the last Plan
 	saved   []byte              // checkpoint; nil: none
@@ -36,9 +38,15 @@ type engine struct {
 
 // policyOptions are what a change of the policy depends on.
 type policyOptions struct {
-	settings                string
 	ignoreHints, useDefault bool
+	steps                   []policy.Step
 }
+
+func (p policyOptions) equal(o policyOptions) bool {
+	return p.ignoreHints == o.ignoreHints && p.useDefault == o.useDefault && slices.EqualFunc(p.steps, o.steps, sameStep)
+}
+
+func sameStep(a, b policy.Step) bool { return a.Plugin == b.Plugin && a.Settings == b.Settings }
 
 // New returns an engine.
 func New(load Loader) plugintest.Engine {
@@ -61,33 +69,50 @@ func (e *engine) Plan(c *plugintest.Cluster, now time.Time) (wake time.Time, err
 
 // configure loads the plugin, and makes planner and policy those of the cluster.
 func (e *engine) configure(c *plugintest.Cluster) error {
-	want := policyOptions{c.Settings, c.IgnoreHints, c.UseDefault}
-	if e.plugin != nil && e.policy == want {
+	want := policyOptions{ignoreHints: c.IgnoreHints, useDefault: c.UseDefault, steps: []policy.Step{{Plugin: defaultName, Settings: c.Settings}}}
+	if len(c.Chain) > 0 {
+		want.steps = nil
+	}
+	for _, p := range c.Chain {
+		want.steps = append(want.steps, policy.Step{Plugin: p.Name, Settings: p.Settings})
+	}
+	if e.plugins != nil && e.policy.equal(want) {
 		return nil
 	}
-	if e.plugin == nil || e.policy.settings != want.settings {
-		plugin, err := e.load(c.Settings)
+	loaded := map[string]*counted{}
+	for _, step := range want.steps {
+		if loaded[step.Plugin] = e.plugins[step.Plugin]; loaded[step.Plugin] != nil && slices.ContainsFunc(e.policy.steps, func(s policy.Step) bool { return sameStep(s, step) }) {
+			continue
+		}
+		name := step.Plugin
+		if len(c.Chain) == 0 {
+			name = ""
+		}
+		plugin, err := e.load(name, step.Settings)
 		if err != nil {
 			return err
 		}
-		e.plugin = &counted{Plugin: plugin, calls: e.calls, requeueAt: map[uint8]int64{}}
+		loaded[step.Plugin] = &counted{Plugin: plugin, calls: e.calls, requeueAt: map[uint8]int64{}}
 	}
-	e.policy = want
-	p := &policy.Policy{
-		Name: name, Steps: []policy.Step{{Plugin: name, Settings: c.Settings}}, IgnoreHints: c.IgnoreHints, MaxShedPercentPerSecond: 100,
-	}
+	e.plugins, e.policy = loaded, want
+	p := &policy.Policy{Name: defaultName, Steps: want.steps, IgnoreHints: c.IgnoreHints, MaxShedPercentPerSecond: 100}
 	if c.UseDefault {
 		p.OnFailure = policy.Default
 	}
 	settings := planner.Settings{
 		Node: c.Nodes[0].Name, OutcomeNeeds: abi.NeedOutcomes,
-		Policies: &policy.Set{Policies: map[string]*policy.Policy{name: p}, Default: name},
+		Policies: &policy.Set{Policies: map[string]*policy.Policy{defaultName: p}, Default: defaultName},
 	}
 	if e.planner != nil {
 		e.planner.Configure(settings)
 		return nil
 	}
-	e.planner = planner.New(settings, func(string) (policy.Plugin, error) { return e.plugin, nil })
+	e.planner = planner.New(settings, func(name string) (policy.Plugin, error) {
+		if p := e.plugins[name]; p != nil {
+			return p, nil
+		}
+		return nil, fmt.Errorf("no plugin %s in the chain", name)
+	})
 	e.planner.UseSignals(e)
 	if e.saved != nil {
 		if _, _, err := e.planner.Restore(e.saved, epoch); err != nil {
@@ -114,7 +139,7 @@ func (e *engine) Read(c *plugintest.Cluster, now time.Time) {
 // Restart implements plugintest.Engine.
 func (e *engine) Restart(time.Time) (err error) {
 	e.saved, err = e.planner.Save(epoch)
-	e.plugin, e.planner, e.Tracker = nil, nil, outcomes.NewTracker()
+	e.plugins, e.planner, e.Tracker = nil, nil, outcomes.NewTracker()
 	return err
 }
 
@@ -135,8 +160,10 @@ func (e *engine) Decision(c *plugintest.Cluster, pool uint8) (out plugintest.Dec
 	out.Origin = map[policy.Origin]plugintest.Origin{
 		policy.FromChain: plugintest.FromPlugin, policy.FromLastGood: plugintest.FromLastGood, policy.FromDefault: plugintest.FromDefault,
 	}[d.Origin]
-	if at := e.plugin.requeueAt[pool]; at != 0 && d.Origin == policy.FromChain {
-		out.Requeue = time.UnixMilli(at)
+	for _, p := range e.plugins {
+		if at := time.UnixMilli(p.requeueAt[pool]); p.requeueAt[pool] != 0 && d.Origin == policy.FromChain && (out.Requeue.IsZero() || at.Before(out.Requeue)) {
+			out.Requeue = at
+		}
 	}
 	rows := map[netip.AddrPort]int{}
 	for i := range port.Endpoints {
@@ -154,12 +181,27 @@ func (e *engine) Decision(c *plugintest.Cluster, pool uint8) (out plugintest.Dec
 		if d.Sheds != nil {
 			share.ShedPermille = d.Sheds[row].Permille
 		}
-		if d.Origin == policy.FromChain && len(d.Steps) == 1 {
-			share.Reason = d.Steps[0].Reasons.At(row)
+		if d.Origin == policy.FromChain {
+			share.Reason = reason(d.Steps, row, len(c.Chain) > 0)
 		}
 		out.Endpoints[i] = share
 	}
 	return out, nil
+}
+
+// reason returns what the plugins say about an endpoint, in a chain with their names.
+func reason(steps []policy.StepResult, row int, named bool) string {
+	var all []string
+	for i := range steps {
+		text := steps[i].Reasons.At(row)
+		if text != "" && named {
+			text = steps[i].Plugin + ": " + text
+		}
+		if text != "" {
+			all = append(all, text)
+		}
+	}
+	return strings.Join(all, "; ")
 }
 
 // counted records what the plugin was asked.

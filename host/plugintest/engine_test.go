@@ -82,7 +82,7 @@ func (s *sandbox) loader(t *testing.T, name string) host.Loader {
 	}
 	t.Cleanup(func() { p.Close() })
 	checked := map[string]bool{}
-	return func(settings string) (policy.Plugin, error) {
+	return func(_, settings string) (policy.Plugin, error) {
 		p.Reset()
 		if !checked[settings] {
 			if _, err := p.Check(t.Context(), settings); err != nil {

@@ -84,7 +84,7 @@ func (n native) Revision() string     { return "the same with all settings" }
 
 func newMoody() sdk.Plugin { return &moody{} }
 
-func loadMoody(settings string) (policy.Plugin, error) {
+func loadMoody(_, settings string) (policy.Plugin, error) {
 	n, err := sdk.NewNativePlugin(newMoody, []byte(settings))
 	return native{n}, err
 }

@@ -87,6 +87,9 @@ func (e *engine) Decision(c *plugintest.Cluster, id uint8) (plugintest.Decision,
 
 // Plan implements plugintest.Engine.
 func (e *engine) Plan(c *plugintest.Cluster, now time.Time) (wake time.Time, err error) {
+	if len(c.Chain) > 0 {
+		return wake, errors.New("a chain of plugins cannot run natively: run it with `sluice plugin test`")
+	}
 	if e.plugin == nil || c.Settings != e.settings {
 		if e.plugin, err = sdk.NewNativePlugin(e.create, []byte(c.Settings)); err != nil {
 			return wake, err

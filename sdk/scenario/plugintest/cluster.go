@@ -7,15 +7,19 @@ import (
 
 // Cluster is what a scenario has set: the input of an Engine.
 type Cluster struct {
-	Settings    string // of the plugin, compact JSON; "" for none
-	IgnoreHints bool   // of the policy
-	UseDefault  bool   // of the policy: onFailure: Default
+	Settings    string   // of the plugin, compact JSON; "" for none
+	Chain       []Plugin // plugins of the policy, in order; none: one plugin without a name, with Settings
+	IgnoreHints bool     // of the policy
+	UseDefault  bool     // of the policy: onFailure: Default
 	Service     Service
 	Nodes       []Node // the first is the one that decides
 	Endpoints   []Endpoint
 	// CountedAt is when Endpoint.Connections were counted; the zero Time: they are not.
 	CountedAt time.Time
 }
+
+// Plugin is a plugin of a chain.
+type Plugin struct{ Name, Settings string }
 
 // Service is the Service, with one port.
 type Service struct {

@@ -3,6 +3,7 @@ package plugintest
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -15,6 +16,7 @@ import (
 
 // Limits of a scenario of a plugin.
 const (
+	MaxChain       = 16 // plugins of the policy
 	MaxNodes       = 1000
 	MaxEndpoints   = 1000
 	MaxConnections = 1_000_000 // of an endpoint, and new ones a second
@@ -24,7 +26,8 @@ const (
 
 // Verbs are the verbs of scenarios of plugins.
 var Verbs = scenario.NewVerbs(
-	"settings JSON",
+	"chain NAME…",
+	"settings JSON [plugin=NAME]",
 	"policy [ignoreHints=true|false] [onFailure=LastGood|Default]",
 	"node NAME… [zone=ZONE] [cpu=CORES] [ready=true|false]",
 	"remove-node NAME…",
@@ -47,8 +50,11 @@ var Verbs = scenario.NewVerbs(
 func (r *runner) change(s *scenario.Statement) error {
 	c := &r.cluster
 	switch s.Verb {
+	case "chain":
+		return c.setChain(s.Args)
 	case "settings":
-		return c.setSettings(s.Args[0])
+		name, _ := s.Option("plugin")
+		return c.setSettings(name, s.Args[0])
 	case "policy":
 		if v, ok := s.Option("ignoreHints"); ok {
 			c.IgnoreHints = v == "true"
@@ -106,12 +112,46 @@ func (r *runner) eachEndpoint(s *scenario.Statement, f func(*Endpoint)) error {
 	})
 }
 
-func (c *Cluster) setSettings(text string) error {
+// setChain sets the plugins of the policy. Those that were in the chain before keep their settings.
+func (c *Cluster) setChain(names []string) error {
+	if len(names) > MaxChain {
+		return fmt.Errorf("more than %d plugins", MaxChain)
+	}
+	if c.Settings != "" {
+		return errors.New("the settings above are of no plugin of this chain: write `settings JSON plugin=NAME` below it")
+	}
+	var chain []Plugin
+	for _, name := range names {
+		if err := checkName(name); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(chain, func(p Plugin) bool { return p.Name == name }) {
+			return fmt.Errorf("plugin %q is named twice", name)
+		}
+		p := Plugin{Name: name}
+		if i := slices.IndexFunc(c.Chain, func(p Plugin) bool { return p.Name == name }); i >= 0 {
+			p = c.Chain[i]
+		}
+		chain = append(chain, p)
+	}
+	c.Chain = chain
+	return nil
+}
+
+// setSettings sets the settings of a plugin of the chain, or of the only plugin, which has no name.
+func (c *Cluster) setSettings(name, text string) error {
+	into := &c.Settings
+	if i := slices.IndexFunc(c.Chain, func(p Plugin) bool { return p.Name == name }); i >= 0 {
+		chain := slices.Clone(c.Chain) // engines compare with the one before
+		c.Chain, into = chain, &chain[i].Settings
+	} else if name != "" || len(c.Chain) > 0 {
+		return fmt.Errorf("no plugin %q in the chain: want plugin=NAME with a name in a line `chain NAME…` above", name)
+	}
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, []byte(text)); err != nil || compact.Bytes()[0] != '{' {
 		return fmt.Errorf("want a JSON object, for example `{\"factor\": 4}`, got %.60q", text)
 	}
-	c.Settings = compact.String()
+	*into = compact.String()
 	return nil
 }
 
