@@ -52,19 +52,30 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("XDG_CACHE_HOME", cache) // for the nodes that run in this process
+	user, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	npm := filepath.Join(user, "sluice", "npm") // by .ci/deps; host/scaffold requires it
+	t.Setenv("XDG_CACHE_HOME", cache)           // for the nodes that run in this process
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("PLUGINS", wasmDir)
 			env.Setenv("CHECKOUT", root)
+			env.Setenv("npm_config_cache", npm)
+			env.Setenv("npm_config_offline", "true")
 			env.Setenv("GOCACHE", strings.TrimSpace(string(goCache)))
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("XDG_CACHE_HOME", cache)
 			env.Values[nodeKey{}] = &scriptNode{}
 			return nil
 		},
-		Condition: func(name string) (bool, error) { // rust: Debian's rustc with the target wasm32-unknown-unknown
+		Condition: func(name string) (bool, error) { // rust: Debian's rustc with the target wasm32-unknown-unknown; npm: AssemblyScript is in npm's cache
+			if name == "npm" {
+				_, err := os.Stat(filepath.Join(npm, "package-lock.json.tmpl"))
+				return err == nil, nil
+			}
 			_, err := os.Stat("/usr/lib/rustlib/wasm32-unknown-unknown")
 			return name == "rust" && err == nil, nil
 		},

@@ -59,6 +59,25 @@ const scenarioText = "a timeline with the decisions that are expected, run in th
 func Languages() []Language {
 	return []Language{
 		{
+			Name: "as", Title: "AssemblyScript", Needs: "Node.js 18 and npm", Source: "assembly/index.ts",
+			Tools: []Tool{
+				{Program: "node", Install: "on Debian, apt-get install nodejs npm"},
+				{Program: "npm", Install: "on Debian, apt-get install nodejs npm"},
+			},
+			commands: [][]string{
+				{"npm", "install", "--silent"},
+				{"node_modules/.bin/asc", "assembly/index.ts", "-o", "NAME.wasm", "-O3", "--runtime", "stub", "--use", "abort="},
+			},
+			tests: []Command{{"node", "--test"}},
+			About: []About{
+				{"assembly/index.ts", "the plugin"},
+				{"assembly/sluice.ts", "the SDK of this version of sluice: the wire form of the plugin ABI"},
+				{"test/decide.test.js", "tests of one decision, and of a sequence over time, which call the module"},
+				{"testdata/warm-up.scenario", scenarioText},
+				{"package-lock.json", "the version of the compiler, with its digest"},
+			},
+		},
+		{
 			Name: "c", Title: "C", Needs: "clang, lld and the headers of the C library", Source: "*.c",
 			Tools: []Tool{
 				{Program: "clang", Probe: []string{"-print-prog-name=wasm-ld"}, Missing: "its linker wasm-ld", Install: "on Debian, apt-get install clang lld libc6-dev"},

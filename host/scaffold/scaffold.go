@@ -18,7 +18,7 @@ import (
 )
 
 // templates has a folder for what all languages have, and one for each language. A name without its suffix .tmpl is that of the file;
-// gitignore is .gitignore.
+// gitignore is .gitignore, and npmrc is .npmrc.
 //
 //go:embed all:templates
 var templates embed.FS
@@ -118,8 +118,8 @@ func (p *Plugin) Files() (map[string][]byte, error) {
 				return err
 			}
 			name := strings.TrimSuffix(strings.TrimPrefix(file, root+"/"), ".tmpl")
-			if name == "gitignore" {
-				name = ".gitignore"
+			if name == "gitignore" || name == "npmrc" {
+				name = "." + name
 			}
 			out[name] = b.Bytes()
 			return nil

@@ -46,6 +46,9 @@ func TestNewPluginsBuild(t *testing.T) {
 			for i := range l.Tools {
 				testenv.Require(t, l.Tools[i].check(t.Context()))
 			}
+			if l.Name == "as" {
+				testenv.NPM(t, "templates/as/package-lock.json.tmpl")
+			}
 			// A folder whose path has to be quoted.
 			parent := filepath.Join(t.TempDir(), "my [new] plugins")
 			if err := os.Mkdir(parent, 0o755); err != nil {
@@ -69,8 +72,8 @@ func TestNewPluginsBuild(t *testing.T) {
 				t.Errorf("%v; the Makefile does not have the commands %q:\n%s", err, want, makefile)
 			}
 			for _, words := range l.tests {
-				if l.Name == "go" {
-					break // TestNewGoPluginPassesVetAndItsTests
+				if l.Name == "go" { // TestNewGoPluginPassesVetAndItsTests
+					break
 				}
 				cmd := exec.Command(words[0], words[1:]...)
 				cmd.Dir = dir
@@ -200,7 +203,7 @@ func TestBuildSaysWhatIsMissing(t *testing.T) {
 	want("a plugin in Rust needs rustc with the target wasm32-unknown-unknown: no rustc in the PATH: ")
 	script("rustc", "echo "+bin+"/wasm32-unknown-unknown/lib")
 	want("rustc does not find the target wasm32-unknown-unknown: rustup target add wasm32-unknown-unknown, or on Debian, apt-get install rustc libstd-rust-dev-wasm32")
-	if _, err := Build(t.Context(), bin, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "no plugin: want one of *.c (C), go.mod (Go), src/lib.rs (Rust)") {
+	if _, err := Build(t.Context(), bin, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "no plugin: want one of assembly/index.ts (AssemblyScript), *.c (C), go.mod (Go), src/lib.rs (Rust)") {
 		t.Error(err)
 	}
 	if _, err := Build(t.Context(), filepath.Join(bin, "none"), &bytes.Buffer{}); !errors.Is(err, fs.ErrNotExist) {
