@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/policy"
@@ -29,7 +30,12 @@ func (p *Planner) continueChains(limit *budget, now time.Time) {
 	n := 0
 	for ; n < len(p.answers) && !limit.spent(); n++ {
 		limit.spend(callCost)
-		if c := p.answers[n]; !p.evaluator.Continue(c, now) {
+		c := p.answers[n]
+		switch queued, refusedBy := p.evaluator.Continue(c, now); {
+		case queued:
+		case refusedBy != "":
+			p.chainRefused(c, refusedBy)
+		default:
 			p.answered(c, true, now)
 		}
 	}
@@ -55,6 +61,19 @@ func (p *Planner) answered(c *policy.Call, again bool, now time.Time) {
 		p.enqueueShadow(name)
 	default:
 		p.enqueueDue(name)
+	}
+}
+
+// chainRefused makes the Service of a chain wait until a plugin accepts the next call. To plan it before that would change nothing.
+func (p *Planner) chainRefused(c *policy.Call, plugin string) {
+	name := c.Key.Port.Service
+	s := p.services[name]
+	if s == nil {
+		return
+	}
+	s.enforced.awaited = max(0, s.enforced.awaited-1)
+	if !p.planAgain(name) && !slices.Contains(s.refused, plugin) {
+		p.setRefused(name, s, append(slices.Clone(s.refused), plugin))
 	}
 }
 

@@ -161,3 +161,45 @@ func TestRefusedCallsDoNotKeepThePlannerBusy(t *testing.T) {
 type immediateCaller struct{ lateCaller }
 
 func (*immediateCaller) Call(c *policy.Call) policy.Status { c.Do(); return policy.Answered }
+
+// stages is a Caller with a queue for each plugin.
+type stages map[string]*lateCaller
+
+func (s stages) Call(c *policy.Call) policy.Status { return s[c.Name].Call(c) }
+
+func (s stages) Room(plugin, namespace string) bool { return s[plugin].Room(plugin, namespace) }
+
+func (s stages) ThrottledSince(string) time.Time { return time.Time{} }
+
+// TestRefusedChainIsPlannedWhenItsTurnComes counts how often Services are planned whose chain is refused by a plugin in its middle.
+func TestRefusedChainIsPlannedWhenItsTurnComes(t *testing.T) {
+	const services = 60
+	settings := testSettings()
+	settings.Policies.Policies["zone"] = &policy.Policy{Name: "zone", Steps: []policy.Step{{Plugin: "first"}, {Plugin: "second"}}}
+	p := New(settings, func(string) (policy.Plugin, error) { return zonePlugin{}, nil })
+	first, second := &lateCaller{limit: services}, &lateCaller{limit: 2, calls: map[model.Name]int{}}
+	p.CallThrough(stages{"first": first, "second": second})
+	p.PlanInBatches()
+	var changes []model.Change
+	for i := range services {
+		changes = append(changes, portedService(model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}, netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), 1)...)
+	}
+	p.Apply(append(changes, model.Change{Kind: model.Synced}))
+	now, planned := time.Unix(1000, 0), 0
+	for range 4 * services {
+		planned += p.Plan(now).Planned
+		first.answer(p, 10, now)
+		second.answer(p, 2, now)
+	}
+	if planned > 3*services {
+		t.Errorf("%d Services planned %d times, want each at the beginning, when its turn comes and with its answer", services, planned)
+	}
+	if len(second.calls) != services || p.Awaited() != 0 {
+		t.Errorf("%d Services answered, %d decisions wait", len(second.calls), p.Awaited())
+	}
+	for name, n := range second.calls {
+		if n != 1 {
+			t.Errorf("%s: %d calls", name, n)
+		}
+	}
+}

@@ -65,15 +65,19 @@ func (e *Evaluator) Deliver(c *Call) bool {
 	return of != nil
 }
 
-// Continue continues the chain of an answer that was passed to Deliver. It reports whether the next call is queued; otherwise the pool
-// has to be decided again.
-func (e *Evaluator) Continue(c *Call, now time.Time) (queued bool) {
+// Continue continues the chain of an answer that was passed to Deliver. It reports whether the next call is queued, or the plugin that
+// has refused it; otherwise the pool has to be decided again.
+func (e *Evaluator) Continue(c *Call, now time.Time) (queued bool, refusedBy string) {
 	m := e.pools[c.Key]
 	if m == nil || m.enforced.awaited != c || !c.run.answered {
-		return false
+		return false, ""
 	}
-	e.resume(&m.enforced, &m.times, c, now.UnixMilli())
-	return m.enforced.awaited == c && c.run.unsent == nil
+	ch := &m.enforced
+	e.resume(ch, &m.times, c, now.UnixMilli())
+	if ch.awaited == c && errors.Is(c.run.unsent, errRefused) {
+		return false, ch.plugins()[c.run.index].Plugin
+	}
+	return ch.awaited == c && c.run.unsent == nil, ""
 }
 
 // Awaited returns the number of pools whose decision waits for a plugin; shadows do not count. It looks at all pools.
