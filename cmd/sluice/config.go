@@ -35,29 +35,7 @@ func newConfigCommand() *cobra.Command {
 			},
 		},
 		check,
-		&cobra.Command{
-			Use:   "migrate FILE",
-			Short: "Convert a KubeProxyConfiguration to a SluiceConfiguration",
-			Long: `Reads a KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1; - is standard input) and prints the shortest
-equivalent SluiceConfiguration. Lists on standard error the fields that are not in it, with the reason.`,
-			Example: "  kubectl -n kube-system get configmap kube-proxy -o jsonpath='{.data.config\\.conf}' | sluice config migrate - > sluice.yaml",
-			Args:    oneArg("file"),
-			RunE: func(cmd *cobra.Command, args []string) error {
-				text, err := readInput(cmd.InOrStdin(), args[0])
-				if err != nil {
-					return fmt.Errorf("config migrate: %w", err)
-				}
-				out, notes, err := config.Migrate(text)
-				if err != nil {
-					return config.PrefixErrors(args[0], err)
-				}
-				for _, n := range notes {
-					fmt.Fprintln(cmd.ErrOrStderr(), printable.Escape(fmt.Sprint(n)))
-				}
-				_, err = cmd.OutOrStdout().Write(out)
-				return err
-			},
-		})
+		newConfigMigrateCommand())
 }
 
 func newConfigCheckCommand(source, node *string) *cobra.Command {

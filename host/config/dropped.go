@@ -18,7 +18,7 @@ func keptFields() []string {
 		"conntrack.tcpCloseWaitTimeout", "conntrack.tcpEstablishedTimeout", "conntrack.udpStreamTimeout",
 		"conntrack.udpTimeout", "detectLocal.bridgeInterface", "detectLocal.interfaceNamePrefix", "detectLocalMode",
 		"enableProfiling", "healthzBindAddress", "hostnameOverride", "logging.format", "logging.verbosity",
-		"metricsBindAddress", "nodePortAddresses", "oomScoreAdj",
+		"metricsBindAddress", "noMasqueradeCIDRs", "nodePortAddresses", "nodePortRange", "oomScoreAdj",
 	}
 }
 
@@ -76,17 +76,25 @@ func (m *migration) dropRest() {
 		case rule == "" && slices.ContainsFunc(knownFields(), func(f string) bool { return strings.HasPrefix(f, path+".") }):
 			m.errs = append(m.errs, fmt.Errorf("%s: %s is not an object", path, strictyaml.Describe(v)))
 		case rule == "":
-			m.note(path, "dropped: unknown field of kube-proxy's configuration%s", spelling.DidYouMean(path, knownFields()))
+			m.errs = append(m.errs, fmt.Errorf("%s: unknown field of kube-proxy's configuration%s", path, spelling.DidYouMean(path, knownFields())))
 		case isDefault(v, d.defaults):
 			defaults[d.why] = append(defaults[d.why], path)
 		default:
-			m.note(path, "dropped: %s", d.why)
+			m.note(kindOf(rule), path, "dropped: %s", d.why)
 		}
 	})
 	for _, why := range slices.Sorted(maps.Keys(defaults)) {
-		m.note(strings.Join(defaults[why], ", "), "dropped (default value): %s", why)
+		m.note(Omitted, strings.Join(defaults[why], ", "), "dropped (default value): %s", why)
 	}
 	clear(m.in)
+}
+
+// kindOf returns Changed for fields that had no effect, otherwise Lost.
+func kindOf(rule string) NoteKind {
+	if strings.HasPrefix(rule, "ipvs.") || rule == "iptables." || rule == "nftables." || rule == "portRange" || strings.HasPrefix(rule, "win") {
+		return Changed
+	}
+	return Lost
 }
 
 // leaves calls f for the fields of a tree that are not objects, sorted.

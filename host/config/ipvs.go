@@ -79,7 +79,7 @@ func (m *migration) ipvs() {
 		v := m.take(path)
 		text, isText := v.(string)
 		if weighted := map[string]string{"rr": "wrr", "lc": "wlc"}[text]; name == "scheduler" && weighted != "" {
-			m.note(path, "%s: replaced with %s, which is the same with equal weights and honors the weights of policies", v, weighted)
+			m.note(Changed, path, "%s: replaced with %s, which is the same with equal weights and honors the weights of policies", v, weighted)
 			v = weighted
 		}
 		switch {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -11,11 +12,36 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// NoteKind says what a Note is about. Notes are sorted by kind.
+type NoteKind int
+
+// Kinds of notes.
+const (
+	Behavior NoteKind = iota // the same settings behave differently in sluice
+	Lost                     // a setting that had an effect, and has no equivalent
+	Changed                  // a field is written in another way, or had no effect
+	Omitted                  // a default value was omitted
+)
+
 // Note describes how a field of a KubeProxyConfiguration was changed or why it was dropped.
-type Note struct{ Path, Text string }
+type Note struct {
+	Kind       NoteKind
+	Path, Text string
+}
 
 // String returns "path: text".
 func (n Note) String() string { return n.Path + ": " + n.Text }
+
+// Fields returns how many fields the note is about.
+func (n Note) Fields() int { return 1 + strings.Count(n.Path, ", ") }
+
+// MigrateOptions configure Migrate.
+type MigrateOptions struct {
+	For            string                   // ForHost or ForDaemonSet; "" means ForHost
+	Flags          []string                 // of kube-proxy's command line
+	Server         string                   // URL of the API server; "" means that of the input
+	ReadKubeconfig func(file string) string // returns the server in a kubeconfig that the input names, or ""; may be nil
+}
 
 // API version and kind of the configuration that Migrate reads.
 const (
@@ -23,16 +49,24 @@ const (
 	kubeProxyKind    = "KubeProxyConfiguration"
 )
 
-// Migrate converts a KubeProxyConfiguration to the equivalent SluiceConfiguration. The notes list every field that was changed
-// or dropped, and why. Unknown fields, which kube-proxy ignores with a warning, are dropped. Values that kube-proxy rejects
-// are errors; all are returned together.
-func Migrate(b []byte) (text []byte, notes []Note, err error) {
-	m, err := newMigration(b)
+// Migrate converts a KubeProxyConfiguration to the equivalent SluiceConfiguration. The input can also be a ConfigMap that contains it,
+// a file of kubeadm, a Pod or DaemonSet of kube-proxy, or kube-proxy's command line. The notes list every field that was changed or dropped, and
+// why. Unknown fields and values that kube-proxy rejects are errors; all are returned together.
+func Migrate(b []byte, o MigrateOptions) (text []byte, notes []Note, err error) {
+	in, err := readKubeProxy(b, o.Flags)
 	if err != nil {
+		return nil, nil, err
+	}
+	m, err := newMigration(in)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := m.client(in, o); err != nil {
 		return nil, nil, err
 	}
 	m.mode()
 	m.addresses()
+	m.target(o)
 	m.detection()
 	m.ipvs()
 	m.moveKept()
@@ -42,7 +76,9 @@ func Migrate(b []byte) (text []byte, notes []Note, err error) {
 		return nil, nil, err
 	}
 	m.omitDefaults(full)
-	slices.SortStableFunc(m.notes, func(a, b Note) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortStableFunc(m.notes, func(a, b Note) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), strings.Compare(a.Path, b.Path))
+	})
 	if text, err = yaml.Marshal(m.out); err != nil {
 		return nil, nil, fmt.Errorf("write the configuration: %w", err)
 	}
@@ -62,14 +98,28 @@ func (m *migration) mode() {
 		if m.backend == "" {
 			m.backend, was = "iptables", "empty, which means iptables"
 		}
-		m.note("mode", "%s: %s follows the rules of kube-proxy's nftables mode: NodePorts are served on loopback addresses, TCP only, if nodePortAddresses has localhost", was,
-			map[bool]string{true: "sluice's mode ipvs", false: "sluice"}[m.backend == ModeIPVS])
+		m.behavior(was)
 		if list, isList := m.in["nodePortAddresses"].([]any); len(list) == 0 && (isList || m.in["nodePortAddresses"] == nil) {
 			m.in["nodePortAddresses"] = []any{"0.0.0.0/0", "::/0"}
-			m.note("nodePortAddresses", "empty, which in mode %s means all addresses of the node: set explicitly", m.backend)
+			m.note(Changed, "nodePortAddresses", "empty, which in mode %s means all addresses of the node: set explicitly", m.backend)
 		}
 	default:
 		m.put("mode", v)
+	}
+}
+
+// behavior reports what sluice does differently with the same settings.
+func (m *migration) behavior(was string) {
+	if m.backend == ModeIPVS {
+		m.note(Behavior, "mode", "%s: sluice's mode ipvs follows the rules of kube-proxy's nftables mode: NodePorts are served on loopback addresses, TCP only, if nodePortAddresses has localhost", was)
+		return
+	}
+	m.note(Behavior, "mode", "%s: sluice follows the rules of kube-proxy's nftables mode: NodePorts are served on loopback addresses, TCP only, if nodePortAddresses has localhost", was)
+	m.note(Behavior, "host firewalls", "mode iptables accepts traffic to NodePorts, and forwarded traffic of Services, before rules of the host's "+
+		"firewall could drop it; sluice does not: in a host's firewall, allow the NodePort range and the Pods' addresses")
+	if m.in["conntrack"] == nil || object(m.in, "conntrack")["tcpBeLiberal"] != true {
+		m.note(Behavior, "conntrack.tcpBeLiberal", "mode iptables drops packets that conntrack calls invalid, so that long connections are not reset; sluice does not: "+
+			"set it to true if kube-proxy's metric iptables_ct_state_invalid_dropped_packets_total grows (kernels before 6.1)")
 	}
 }
 
@@ -86,12 +136,12 @@ func (m *migration) addresses() {
 		s := m.stringAt(a.path)
 		if ip, err := netip.ParseAddr(s); err == nil {
 			m.in[a.path] = net.JoinHostPort(ip.String(), a.port)
-			m.note(a.path, "%s: kube-proxy uses port %s: set explicitly", s, a.port)
+			m.note(Changed, a.path, "%s: kube-proxy uses port %s: set explicitly", s, a.port)
 		} else if m.in[a.path] == nil || m.in[a.path] == "" {
 			delete(m.in, a.path)
 			if bind.Is6() && !bind.Is4In6() {
 				m.in[a.path] = a.ipv6Default
-				m.note(a.path, "empty, which with an IPv6 bindAddress means %s: set explicitly", a.ipv6Default)
+				m.note(Changed, a.path, "empty, which with an IPv6 bindAddress means %s: set explicitly", a.ipv6Default)
 			}
 		}
 	}
@@ -110,7 +160,7 @@ func (m *migration) detection() {
 	} {
 		if s := m.stringAt(f.path); s != "" && mode != f.of {
 			m.take(f.path)
-			m.note(f.path, "dropped: only detectLocalMode %s uses it", f.of)
+			m.note(Changed, f.path, "dropped: only detectLocalMode %s uses it", f.of)
 		}
 	}
 }
@@ -133,9 +183,6 @@ func (m *migration) moveKept() {
 			m.put(f.name, v)
 			m.moved[f.name] = path
 		}
-	}
-	if file := m.stringAt("clientConnection.kubeconfig"); file != "" {
-		m.note("clientConnection.kubeconfig", "%s: the file must exist for sluice too; without the field, sluice uses its Pod's service account", file)
 	}
 	for _, path := range keptFields() {
 		switch v := m.take(path).(type) {

@@ -43,7 +43,7 @@ winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", roo
 `
 
 func TestMigrateKubeProxyDefaults(t *testing.T) {
-	text, notes, err := Migrate([]byte(kubeProxyDefaults))
+	text, notes, err := Migrate([]byte(kubeProxyDefaults), MigrateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestMigrateKubeProxyDefaults(t *testing.T) {
 }
 
 func TestMigrateDefaultsInModeNFTablesIsEmpty(t *testing.T) {
-	text, _, err := Migrate([]byte(strings.Replace(kubeProxyDefaults, `mode: ""`, "mode: nftables", 1)))
+	text, _, err := Migrate([]byte(strings.Replace(kubeProxyDefaults, `mode: ""`, "mode: nftables", 1)), MigrateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,8 +112,10 @@ func TestMigrateEachField(t *testing.T) {
 		"logging": {nft + "logging: {format: json, verbosity: 4, flushFrequency: 1s, vmodule: [{filePattern: x, verbosity: 1}]}",
 			"logging:\n  format: json\n  verbosity: 4", []string{"logging.flushFrequency: dropped: ", "logging.vmodule: dropped: "}},
 		"nodePortAddresses": {nft + "nodePortAddresses: [10.0.0.0/8]", "nodePortAddresses:\n- 10.0.0.0/8", nil},
-		"primary":           {"nodePortAddresses: [primary]", "", []string{"mode: empty", "nodePortAddresses: omitted"}},
+		"primary":           {"nodePortAddresses: [primary]", "", []string{"conntrack.tcpBeLiberal: mode iptables", "host firewalls: mode iptables", "mode: empty", "nodePortAddresses: omitted"}},
 		"mode iptables":     {"mode: iptables", "nodePortAddresses:\n- 0.0.0.0/0\n- ::/0", []string{"mode: iptables: sluice follows", "nodePortAddresses: empty"}},
+		"noMasqueradeCIDRs": {nft + "noMasqueradeCIDRs: [10.9.0.0/16]", "noMasqueradeCIDRs:\n- 10.9.0.0/16", nil},
+		"nodePortRange":     {nft + "nodePortRange: 30000-35000", "nodePortRange: 30000-35000", nil},
 		"the section of mode nftables": {nft + "nftables: {masqueradeAll: true, masqueradeBit: 3, minSyncPeriod: 2s, syncPeriod: 1m0s}\niptables: {masqueradeAll: true, syncPeriod: 5s}",
 			"masqueradeAll: true\nmasqueradeBit: 3\nminSyncPeriod: 2s\nsyncPeriod: 1m0s",
 			[]string{"iptables.masqueradeAll: dropped: not used in this mode", "iptables.syncPeriod: dropped: not used in this mode"}},
@@ -130,11 +132,9 @@ func TestMigrateEachField(t *testing.T) {
 		"fields without equivalent": {nft + "featureGates: {X: true, Z: false}\nportRange: 1-2\nconfigSyncPeriod: 1m\nclientConnection: {kubeconfig: /k, qps: 7.5}\nwinkernel: {sourceVip: 10.0.0.1}\nwindowsRunAsService: true\nshowHiddenMetricsForVersion: '1.35'",
 			"clientConnection:\n  kubeconfig: /k", []string{"featureGates.X: dropped: ", "featureGates.Z: dropped (default value)", "portRange: dropped: ", "configSyncPeriod: dropped: ",
 				"clientConnection.kubeconfig: /k: the file must exist", "clientConnection.qps: dropped: ", "winkernel.sourceVip: dropped: ", "windowsRunAsService: dropped: ", "showHiddenMetricsForVersion: dropped: "}},
-		"unknown fields": {nft + "oomScoreAjd: 1\nconntrack: {max: 1, mni: 2}", "",
-			[]string{"oomScoreAjd: dropped: unknown field of kube-proxy's configuration (did you mean \"oomScoreAdj\"?)", "conntrack.max: dropped: unknown field of kube-proxy's configuration", "conntrack.mni: dropped: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text, notes, err := Migrate([]byte(kubeProxyHead + c.in + "\n"))
+			text, notes, err := Migrate([]byte(kubeProxyHead+c.in+"\n"), MigrateOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -172,12 +172,18 @@ func TestMigrateRejectsInvalidConfigurations(t *testing.T) {
 		in   string
 		want []string
 	}{
-		"a ConfigMap":   {"apiVersion: v1\nkind: ConfigMap\ndata: {config.conf: x}\n", []string{"config.conf"}},
-		"another kind":  {"apiVersion: v1\nkind: Service\n", []string{`apiVersion: "v1": must be kubeproxy.config.k8s.io/v1alpha1`, `kind: "Service"`}},
-		"nothing":       {"# nothing\n", []string{"0 documents"}},
-		"two documents": {kubeProxyHead + "---\n" + kubeProxyHead, []string{"2 documents"}},
-		"a list":        {"[]\n", []string{"not an object"}},
-		"a key twice":   {kubeProxyHead + "mode: nftables\nmode: iptables\n", []string{`"mode" already set`}},
+		"a ConfigMap of something else": {"apiVersion: v1\nkind: ConfigMap\ndata: {config.conf: x}\n", []string{`kind: "ConfigMap": must be KubeProxyConfiguration`}},
+		"an error in a ConfigMap":       {"apiVersion: v1\nkind: ConfigMap\ndata: {config.conf: 'kind: [' }\n", []string{"data.config.conf: line 1"}},
+		"unknown fields": {kubeProxyHead + "mdoe: ipvs\noomScoreAjd: 1\nconntrack: {max: 1, mni: 2}\n",
+			[]string{"mdoe: unknown field of kube-proxy's configuration (did you mean \"mode\"?)", "oomScoreAjd: unknown field of kube-proxy's configuration (did you mean \"oomScoreAdj\"?)",
+				"conntrack.max: unknown field", "conntrack.mni: unknown field"}},
+		"an unknown flag":   {"kube-proxy --cluster-cdir=10.0.0.0/8 --v", []string{`--cluster-cdir: unknown flag of kube-proxy (did you mean "cluster-cidr"?)`, "--v: missing value"}},
+		"a value of a flag": {"kube-proxy --oom-score-adj=much --cluster-cidr=x", []string{"oomScoreAdj: \"much\" is not", `clusterCIDR: "x"`}},
+		"another kind":      {"apiVersion: v1\nkind: Service\n", []string{`kind: "Service": must be KubeProxyConfiguration`}},
+		"nothing":           {"# nothing\n", []string{"0 documents"}},
+		"two documents":     {kubeProxyHead + "---\n" + kubeProxyHead, []string{"2 documents"}},
+		"a list":            {"[]\n", []string{"not an object"}},
+		"a key twice":       {kubeProxyHead + "mode: nftables\nmode: iptables\n", []string{`"mode" already set`}},
 		"invalid values": {kubeProxyHead + "mode: kernelspace\nclusterCIDR: x\nnodePortAddresses: primary\nconntrack: 5\nipvs: {}\nlogging: {format: yaml}\n",
 			[]string{`mode: "kernelspace" is not a mode of kube-proxy`, `clusterCIDR: "x"`, `nodePortAddresses: "primary" is not a list`, "conntrack: 5 is not an object", "logging.format"}},
 		"invalid moved values": {kubeProxyHead + "iptables: {masqueradeBit: 40, masqueradeAll: 1, syncPeriod: 5}\n", []string{"iptables.masqueradeBit: 40", "iptables.masqueradeAll: 1 is not", "iptables.syncPeriod: 5 is not a string"}},
@@ -187,7 +193,7 @@ func TestMigrateRejectsInvalidConfigurations(t *testing.T) {
 		"a timeout below 1s":   {kubeProxyHead + "conntrack: {udpTimeout: 10ms}\n", []string{"conntrack.udpTimeout: 10ms is not a whole number of seconds"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text, _, err := Migrate([]byte(c.in))
+			text, _, err := Migrate([]byte(c.in), MigrateOptions{})
 			if err == nil {
 				t.Fatalf("accepted:\n%s", text)
 			}
@@ -202,7 +208,7 @@ func TestMigrateRejectsInvalidConfigurations(t *testing.T) {
 
 // Installers write every field, most of them null or 0, which kube-proxy treats as the default.
 func TestMigrateInstallerConfiguration(t *testing.T) {
-	text, notes, err := Migrate([]byte(kubeProxyHead + `
+	text, notes, err := Migrate([]byte(kubeProxyHead+`
 bindAddress: 0.0.0.0
 bindAddressHardFail: false
 clientConnection: {acceptContentTypes: "", burst: 0, contentType: "", kubeconfig: /var/lib/kube-proxy/kubeconfig.conf, qps: 0}
@@ -225,7 +231,7 @@ oomScoreAdj: null
 portRange: ""
 showHiddenMetricsForVersion: ""
 winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", rootHnsEndpointName: "", sourceVip: ""}
-`))
+`), MigrateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +249,7 @@ func FuzzMigrate(f *testing.F) {
 	f.Add([]byte(kubeProxyDefaults))
 	f.Add([]byte(kubeProxyHead + "mode: ipvs\nbindAddress: '::'\nipvs: {scheduler: 1}\nwinkernel: []\n"))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		text, _, err := Migrate(in)
+		text, _, err := Migrate(in, MigrateOptions{})
 		if err != nil {
 			return
 		}

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,39 +22,27 @@ type migration struct {
 	errs            []error  // errors that parsing the result does not find
 }
 
-func newMigration(b []byte) (*migration, error) {
-	docs := strictyaml.SplitYAML(string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))))
-	if len(docs) != 1 {
-		return nil, fmt.Errorf("%d documents: expected one %s", len(docs), kubeProxyKind)
-	}
-	raw, twice, err := docs[0].ToJSON()
-	if err = errors.Join(err, twice); err != nil {
-		return nil, err
-	}
-	tree, _, _ := strictyaml.ParseJSON(raw)
-	in, ok := tree.(map[string]any)
-	if !ok {
-		return nil, fmt.Errorf("%s is not an object", strictyaml.Describe(tree))
-	}
-	if in["kind"] == "ConfigMap" {
-		return nil, errors.New("kind: \"ConfigMap\": extract the configuration from its data (config.conf in kubeadm clusters)")
-	}
-	var errs []error
-	for _, f := range []struct{ name, want string }{{"apiVersion", kubeProxyVersion}, {"kind", kubeProxyKind}} {
-		if in[f.name] != f.want {
-			errs = append(errs, fmt.Errorf("%s: %s: must be %s", f.name, strictyaml.Describe(in[f.name]), f.want))
-		}
-		delete(in, f.name)
-	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
-	removeEmpty(in)
-	return &migration{
-		in:    in,
+func newMigration(in *kubeProxyInput) (*migration, error) {
+	m := &migration{
+		in:    in.config,
 		out:   map[string]any{"apiVersion": APIVersion, "kind": Kind},
 		moved: map[string]string{},
-	}, nil
+	}
+	if m.in == nil {
+		m.in = map[string]any{}
+	}
+	ignored, err := applyFlags(m.in, in.flags, in.configs > 0)
+	if err != nil {
+		return nil, err
+	}
+	if len(ignored) > 0 {
+		m.note(Changed, strings.Join(ignored, ", "), "dropped: kube-proxy ignores these flags beside a configuration file")
+	}
+	delete(m.in, "apiVersion")
+	delete(m.in, "kind")
+	removeEmpty(m.in)
+	m.fromCluster(in.cluster)
+	return m, nil
 }
 
 // removeEmpty removes null fields and empty objects.
@@ -71,8 +58,8 @@ func removeEmpty(m map[string]any) {
 	}
 }
 
-func (m *migration) note(path, format string, args ...any) {
-	m.notes = append(m.notes, Note{path, fmt.Sprintf(format, args...)})
+func (m *migration) note(kind NoteKind, path, format string, args ...any) {
+	m.notes = append(m.notes, Note{kind, path, fmt.Sprintf(format, args...)})
 }
 
 // take removes a field from the input and returns it, or nil if it does not exist.
@@ -164,6 +151,6 @@ func (m *migration) omitDefaults(full *Config) {
 	}
 	if len(m.omittedDefaults) > 0 {
 		slices.Sort(m.omittedDefaults)
-		m.note(strings.Join(m.omittedDefaults, ", "), "omitted: same as sluice's default")
+		m.note(Omitted, strings.Join(m.omittedDefaults, ", "), "omitted: same as sluice's default")
 	}
 }

@@ -20,23 +20,26 @@ func DidYouMean(s string, candidates []string) string {
 	return fmt.Sprintf(" (did you mean %q?)", best)
 }
 
-// editDistance returns the Levenshtein distance of a and b, ignoring case, '-' and '_'.
+// editDistance returns the edit distance of a and b, in which two neighbors swapped count as one edit, ignoring case, '-' and '_'.
 func editDistance(a, b string) int {
 	x, y := normalize(a), normalize(b)
-	row := make([]int, len(y)+1)
+	older, old, row := make([]int, len(y)+1), make([]int, len(y)+1), make([]int, len(y)+1)
 	for j := range row {
 		row[j] = j
 	}
 	for i := range x {
-		before := row[0]
+		older, old, row = old, row, older
 		row[0] = i + 1
 		for j := range y {
-			cost := before
+			d := old[j]
 			if x[i] != y[j] {
-				cost++
+				d++
 			}
-			before = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+			d = min(d, old[j+1]+1, row[j]+1)
+			if i > 0 && j > 0 && x[i] == y[j-1] && x[i-1] == y[j] {
+				d = min(d, older[j-1]+1)
+			}
+			row[j+1] = d
 		}
 	}
 	return row[len(y)]

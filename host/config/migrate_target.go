@@ -1,0 +1,92 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Targets of Migrate.
+const (
+	ForHost      = "host"
+	ForDaemonSet = "daemonset"
+)
+
+// Values of the DaemonSet in deploy/kustomize.
+const (
+	daemonSetCache = "/run/sluice/plugins"
+	daemonSetOOM   = -997 // the kubelet's value for system-node-critical Pods; a lower one requires a capability
+)
+
+// podSecrets is where a Pod has the token and CA of its service account.
+const podSecrets = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// client sets clientConnection for the target.
+func (m *migration) client(in *kubeProxyInput, o MigrateOptions) error {
+	const kubeconfig, server = "clientConnection.kubeconfig", "clientConnection.server"
+	file, url := m.stringAt(kubeconfig), m.stringAt(server) // the latter is the flag --master
+	m.take(server)
+	from := "from kube-proxy's flag --master"
+	if url == "" {
+		url, from = in.server()
+	}
+	if url == "" && file != "" && o.ReadKubeconfig != nil {
+		if url = o.ReadKubeconfig(file); url != "" {
+			from = "from " + file + " on this host"
+		}
+	}
+	if o.Server != "" {
+		url, from = o.Server, "as given"
+	}
+	if err := CheckServer(url); err != nil {
+		return fmt.Errorf("%s: %w", server, err)
+	}
+	if o.For != ForDaemonSet {
+		if file != "" {
+			m.note(Changed, kubeconfig, "%s: the file must exist for sluice too; without the field, sluice uses its Pod's service account", file)
+			if raw, _ := json.Marshal(in.kubeconfig); strings.Contains(string(raw), podSecrets) {
+				m.note(Behavior, kubeconfig, "%s uses the service account of kube-proxy's Pod: on a host, sluice needs a kubeconfig with credentials of its own", file)
+			}
+		}
+		if o.Server != "" || file == "" && url != "" {
+			m.put(server, url)
+		}
+		return nil
+	}
+	if file != "" {
+		m.take(kubeconfig)
+		m.note(Changed, kubeconfig, "%s: replaced with the token and CA of the service account of sluice's Pod", file)
+	}
+	if url == "" {
+		m.note(Lost, server, "the address of the API server is not in the input: set --server URL, or migrate the whole ConfigMap "+
+			"(kubectl -n kube-system get configmap kube-proxy -o yaml); without it, sluice starts only where the Service kubernetes already works")
+		return nil
+	}
+	m.put(server, url)
+	m.note(Changed, server, "%s: %s; it must work without a Service proxy", url, from)
+	return nil
+}
+
+// target sets the other fields that depend on where sluice runs.
+func (m *migration) target(o MigrateOptions) {
+	if o.For != ForDaemonSet {
+		return
+	}
+	if v := m.take("hostnameOverride"); v != nil && v != "" {
+		m.note(Changed, "hostnameOverride", "dropped: the DaemonSet sets --node to the name of its Pod's node")
+	}
+	if m.stringAt("logging.format") != LogJSON {
+		m.take("logging.format")
+		m.put("logging.format", LogJSON)
+		m.note(Changed, "logging.format", "json: as the DaemonSet's other settings")
+	}
+	m.put("pluginCacheDir", daemonSetCache)
+	m.note(Changed, "pluginCacheDir", "%s: in the folder of the host that the DaemonSet mounts", daemonSetCache)
+	score, isNumber := m.in["oomScoreAdj"].(json.Number)
+	if n, err := strconv.Atoi(string(score)); m.in["oomScoreAdj"] == nil || isNumber && err == nil && n < daemonSetOOM && n >= -1000 {
+		m.take("oomScoreAdj")
+		m.put("oomScoreAdj", json.Number(strconv.Itoa(daemonSetOOM)))
+		m.note(Changed, "oomScoreAdj", "%d: the kubelet's value for system-node-critical Pods; a lower one requires a capability", daemonSetOOM)
+	}
+}
