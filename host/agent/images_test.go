@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -28,7 +29,10 @@ func TestPluginFromARegistry(t *testing.T) {
 			"plugins: [{name: p, image: %q}]\npolicies: [{name: q, plugins: [{name: p}]}]\ndefaultPolicy: q\n", address, image)
 	}
 	r := newRig(t, fields(first))
-	r.write("manifests/a.yaml", manifests)
+	r.opts.Checkpoint = r.path("checkpoint")
+	r.write("manifests/a.yaml", manifests+"---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n"+
+		"metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}\naddressType: IPv4\nports: [{port: 8080}]\n"+
+		"endpoints: [{addresses: [10.244.0.1]}, {addresses: [10.244.0.2]}]\n")
 	r.write("pull.json", reg.DockerConfig("a wrong password"))
 	events := &nodeEvents{}
 	start := func() (stop func()) {
@@ -60,10 +64,18 @@ func TestPluginFromARegistry(t *testing.T) {
 		})
 		return digest
 	}
+	decidedBy := func(want string) {
+		t.Helper()
+		waitFor(t, func() bool {
+			x, err := state.Explain(t.Context(), r.opts.Socket, model.Name{Namespace: "shop", Name: "web"})
+			return err == nil && len(x.Pools) == 1 && x.Pools[0].DecidedBy == want
+		})
+	}
 	metrics := func() string { return page(t, "http://"+r.opts.Config.MetricsBindAddress+"/metrics", 200) }
 
 	stop := start()
 	until("the registry is down", "connection refused", "")
+	decidedBy("default")
 	waitFor(t, func() bool {
 		text := metrics()
 		return strings.Contains(text, `kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1`) &&
@@ -80,6 +92,7 @@ func TestPluginFromARegistry(t *testing.T) {
 	until("the password is refused", "with the credentials in ", "")
 	r.write("pull.json", reg.DockerConfig(registry.Password)) // a new attempt at once, whatever the delay
 	one := until("the first module", "", "")
+	decidedBy("policy")
 	r.configure(fields(second))
 	two := until("the second module", "", one)
 	waitFor(t, func() bool { return strings.Contains(metrics(), `sluice_plugin_image_pulls_total{result="success"} 2`) })
@@ -94,5 +107,14 @@ func TestPluginFromARegistry(t *testing.T) {
 	if again := until("a restart without the registry", "", ""); again != two {
 		t.Errorf("after a restart: %s, before: %s", again, two)
 	}
+	decidedBy("policy")
+	stop()
+
+	if err := os.RemoveAll(r.path("cache/modules")); err != nil {
+		t.Fatal(err)
+	}
+	stop = start()
+	until("a restart without registry and cache", "connection refused", "")
+	decidedBy("last good") // of the checkpoint
 	stop()
 }
