@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 func shortForm() size {
 	z := longForm()
 	z.pods, z.batch, z.clients, z.limit = 4, 2, 200, 100
-	z.hold, z.startup, z.preStop = 300*time.Millisecond, 300*time.Millisecond, 4*time.Second
-	z.stages = []stage{{100, 2}, {50, 1}}
+	z.hold, z.startup, z.preStop = 300*time.Millisecond, 300*time.Millisecond, 10*time.Second // 8 s after the drain, if the machine is busy
+	z.stages = []stage{{100, 1}, {50, 1}}
 	z.connections = 0 // one rollout
 	z.timeout = time.Minute
 	return z
