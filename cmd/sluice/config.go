@@ -42,7 +42,7 @@ func newConfigCheckCommand(source, node *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check FILE",
 		Short: "Report all errors of a configuration file",
-		Long: `Reads a configuration file as 'sluice run' does, and loads its plugins with their settings. Reports every error with
+		Long: `Reads a configuration file, or standard input if FILE is -, as 'sluice run' does, and loads its plugins with their settings. Reports every error with
 the path of its field, and warns of values that are valid but probably not intended. Plugins in registries are pulled into
 the cache; for an image with a tag in place of a digest, the digest that the tag has now is printed. The exit code is 1 if
 'sluice run' would reject the file or one of its plugins. With --source, it also reports which Services of a directory of manifests
@@ -50,7 +50,7 @@ set settings (annotation sluice.dev/settings) that would be refused, and what is
 prints which bindings for some of the nodes (bindings[].nodes) apply on a node.`,
 		Args: oneArg("file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := config.Load(args[0])
+			cfg, err := loadConfig(cmd.InOrStdin(), args[0])
 			if err != nil {
 				warnOfTags(cmd.Context(), args[0], err)
 				return err
@@ -82,6 +82,22 @@ prints which bindings for some of the nodes (bindings[].nodes) apply on a node.`
 			return err
 		},
 	}
+}
+
+// loadConfig loads a configuration file, or standard input if the name is -, whose relative paths are those of the working directory.
+func loadConfig(stdin io.Reader, name string) (*config.Config, error) {
+	if name != "-" {
+		return config.Load(name)
+	}
+	text, err := readInput(stdin, name)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: standard input: %w", err)
+	}
+	cfg, err := config.Parse(text, ".")
+	if err != nil {
+		return nil, config.PrefixErrors("configuration: standard input", err)
+	}
+	return cfg, nil
 }
 
 // checkServices returns the errors of the settings of all Services of a directory of manifests, and of the manifests: what

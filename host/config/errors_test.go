@@ -183,6 +183,7 @@ func lines(s string) map[string]bool {
 func TestParseRejectsOtherDocuments(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"empty":           {"# nothing\n", "empty"},
+		"kube-proxy's":    {"apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: iptables\n", "kind: KubeProxyConfiguration is kube-proxy's: convert the file with 'sluice config migrate'"},
 		"two documents":   {head + "---\n" + head, "line 3: second document"},
 		"a key twice":     {head + "mode: nftables\nmode: nftables\n", `"mode" already set`},
 		"no YAML":         {head + "plugins: [\n", "line "},

@@ -126,6 +126,9 @@ func Parse(b []byte, dir string) (*Config, error) {
 		return nil, err
 	}
 	f, misfits := strictyaml.Decode[configFile](raw)
+	if f.Kind == kubeProxyKind {
+		return nil, fmt.Errorf("kind: %s is kube-proxy's: convert the file with 'sluice config migrate'", f.Kind)
+	}
 	p := &parser{dir: dir, misfits: misfits}
 	for _, m := range misfits.Reported {
 		p.errs = append(p.errs, m)
