@@ -39,7 +39,7 @@ type node struct {
 }
 
 // timeout is the time limit of operations that are fast on an idle machine.
-const timeout = time.Minute
+const timeout = 3 * time.Minute
 
 var vip = netip.MustParseAddrPort("10.96.0.10:80")
 

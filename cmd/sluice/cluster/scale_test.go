@@ -97,7 +97,7 @@ func TestKubernetesServiceIsProxied(t *testing.T) {
 			return err
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 		return tls.Client(conn, &tls.Config{RootCAs: pool, ServerName: "10.96.0.1"}).HandshakeContext(s.ctx)
 	})
 }

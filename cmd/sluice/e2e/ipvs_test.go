@@ -167,7 +167,7 @@ endpoints: [{addresses: ['fd00:10:244::1'], conditions: {ready: true}}]
 	ask := func(at, want string) {
 		t.Helper()
 		n.until(at, func() string {
-			if a, err := n.client.Ask("tcp", netip.MustParseAddrPort(at), 5*time.Second); err != nil || a.Server != want {
+			if a, err := n.client.Ask("tcp", netip.MustParseAddrPort(at), time.Minute); err != nil || a.Server != want {
 				return fmt.Sprintf("%q answers: %v", a.Server, err)
 			}
 			return ""

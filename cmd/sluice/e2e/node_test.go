@@ -193,7 +193,7 @@ func (n *node) logs(text string) {
 func (n *node) answers() (string, error) {
 	seen := map[string]bool{}
 	for range 40 {
-		a, err := n.client.Ask("tcp", vip, 5*time.Second)
+		a, err := n.client.Ask("tcp", vip, testnet.AnswerTimeout)
 		if err != nil {
 			return "", err
 		}

@@ -76,7 +76,7 @@ func (n *node) answered(what string) {
 	n.Helper()
 	for _, w := range n.accessPaths() {
 		n.eventually(fmt.Sprintf("%s, %s", what, w), func() error {
-			_, err := w.from.Ask("tcp", w.to, 10*time.Second)
+			_, err := w.from.Ask("tcp", w.to, testnet.AnswerTimeout)
 			return err
 		})
 	}

@@ -34,7 +34,7 @@ func requireIPVS(t testing.TB) {
 	}
 }
 
-const askTimeout = 3 * time.Second
+const askTimeout = testnet.AnswerTimeout
 
 // env is a test network with a clock that tests advance.
 type env struct {
@@ -192,7 +192,7 @@ func (d *env) dial(to string) net.Conn {
 }
 
 func checkAlive(c net.Conn) error {
-	_ = c.SetDeadline(time.Now().Add(time.Second))
+	_ = c.SetDeadline(time.Now().Add(askTimeout))
 	if _, err := c.Write([]byte("still there\n")); err != nil {
 		return err
 	}

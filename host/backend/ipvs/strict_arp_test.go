@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
@@ -58,7 +57,7 @@ func TestOnlyStrictARPKeepsTheNodeFromAnsweringForLoadBalancerIPs(t *testing.T) 
 
 			// To reply to a client whose neighbour entry is missing, the node sends an ARP request from the load balancer IP.
 			d.flushNeighbours(d.Client)
-			if _, err := d.Client.Ask("tcp", netip.AddrPortFrom(balancer, 80), 10*time.Second); err != nil {
+			if _, err := d.Client.Ask("tcp", netip.AddrPortFrom(balancer, 80), askTimeout); err != nil {
 				t.Fatal(err)
 			}
 			m := a.next(1)

@@ -128,7 +128,7 @@ func await(fd int, proto model.Protocol, over func() bool) (answered, refused bo
 	if proto == model.UDP {
 		events = unix.POLLIN
 	}
-	for end := time.Now().Add(30 * time.Second); ; {
+	for end := time.Now().Add(testnet.AnswerTimeout); ; {
 		last, milliseconds := over(), 10
 		if last {
 			milliseconds = 0

@@ -19,7 +19,7 @@ func ExpectNodePortsRefuseUDP(t testing.TB, node *testnet.Host, apply func(pool 
 	apply("reject")
 	for _, a := range []string{"192.168.0.1:30080", "[fd00:192::1]:30080"} {
 		to := netip.MustParseAddrPort(a)
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), testnet.AnswerTimeout)
 		c, err := node.Dial(ctx, "udp", to)
 		cancel()
 		if err != nil {
@@ -39,7 +39,7 @@ func ExpectNodePortsRefuseUDP(t testing.TB, node *testnet.Host, apply func(pool 
 	// Another socket of the node: the first ones have a flow that conntrack knows, which the engine deletes (rule 38).
 	apply("1")
 	for _, a := range []string{"192.168.0.1:30080", "[fd00:192::1]:30080"} {
-		if got, err := node.Ask("udp", netip.MustParseAddrPort(a), 10*time.Second); err != nil || got.Server != "p1" {
+		if got, err := node.Ask("udp", netip.MustParseAddrPort(a), testnet.AnswerTimeout); err != nil || got.Server != "p1" {
 			t.Errorf("%s with an endpoint: %+v, %v", a, got, err)
 		}
 	}

@@ -319,7 +319,7 @@ func (b *outcomesBed) sctp() {
 			for _, kind := range []endpointKind{listening, closed, silent, localListening, localClosed} {
 				saw := backend.OutcomeCounters{}
 				for range each {
-					timeout := 30 * time.Second
+					timeout := testnet.AnswerTimeout
 					if kind == silent {
 						timeout = 50 * time.Millisecond
 					}
@@ -346,7 +346,7 @@ func (b *outcomesBed) sctp() {
 // expect compares the counters with what the clients saw. A retransmitted SYN-ACK counts once more.
 func (b *outcomesBed) expect(retransmits uint64) {
 	b.Helper()
-	end := time.Now().Add(10 * time.Second)
+	end := time.Now().Add(testnet.AnswerTimeout)
 	for {
 		got, err := b.d.ReadOutcomes()
 		if err != nil {

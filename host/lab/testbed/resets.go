@@ -51,7 +51,7 @@ func (r *Resets) Check(t *testing.T) {
 		r.Then()
 	}
 	for _, c := range all {
-		_ = c.SetDeadline(time.Now().Add(resetsTimeout))
+		_ = c.SetDeadline(time.Now().Add(testnet.AnswerTimeout))
 		_, err := c.Write([]byte("still there\n"))
 		if err == nil {
 			_, err = c.Read(make([]byte, 12))
@@ -63,8 +63,6 @@ func (r *Resets) Check(t *testing.T) {
 		}
 	}
 }
-
-const resetsTimeout = 10 * time.Second
 
 // endpoint is p1.
 func (r *Resets) endpoint() netip.AddrPort {
@@ -134,13 +132,13 @@ func (r *Resets) open(t *testing.T) (all []resetConn, selected int) {
 }
 
 func (r *Resets) dial(ctx context.Context) (net.Conn, testnet.Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, resetsTimeout)
+	ctx, cancel := context.WithTimeout(ctx, testnet.AnswerTimeout)
 	defer cancel()
 	c, err := r.Client.Dial(ctx, "tcp", r.To)
 	if err != nil {
 		return nil, testnet.Answer{}, err
 	}
-	_ = c.SetDeadline(time.Now().Add(resetsTimeout))
+	_ = c.SetDeadline(time.Now().Add(testnet.AnswerTimeout))
 	a, err := testnet.Greeting(c)
 	if err != nil {
 		return nil, a, fmt.Errorf("greeting of %s: %w", r.To, errors.Join(err, c.Close()))

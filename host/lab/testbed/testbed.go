@@ -221,7 +221,7 @@ func connect(h *testnet.Host, from netip.Addr, to netip.AddrPort, p model.Protoc
 			a, err := ask()
 			return member(a.Server), err
 		}
-		_ = conn.SetDeadline(time.Now().Add(time.Second))
+		_ = conn.SetDeadline(time.Now().Add(testnet.AnswerTimeout))
 		if _, err := conn.Write([]byte("still there\n")); err != nil {
 			return netip.AddrPort{}, err
 		}

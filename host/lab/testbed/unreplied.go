@@ -41,7 +41,7 @@ const unansweredTimeout = 700 * time.Millisecond
 func (u *Unreplied) Check(t *testing.T) {
 	t.Helper()
 	u.Apply(1, 0)
-	established, _ := u.dial(t, silentPorts[0], resetsTimeout)
+	established, _ := u.dial(t, silentPorts[0], testnet.AnswerTimeout)
 	remove, err := u.Silent.Blackhole(u.Source)
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func (u *Unreplied) Check(t *testing.T) {
 	}
 	repeated := 0
 	for _, p := range again {
-		c, server := u.dial(t, p, resetsTimeout)
+		c, server := u.dial(t, p, testnet.AnswerTimeout)
 		if server != u.Other {
 			t.Errorf("a connection from a port that is used again is answered by %s, want %s", server, u.Other)
 		}
@@ -77,7 +77,7 @@ func (u *Unreplied) Check(t *testing.T) {
 	if err := remove(); err != nil {
 		t.Fatal(err)
 	}
-	_ = established.SetDeadline(time.Now().Add(resetsTimeout))
+	_ = established.SetDeadline(time.Now().Add(testnet.AnswerTimeout))
 	if _, err := established.Write([]byte("still there\n")); err != nil {
 		t.Error(err)
 	}

@@ -57,6 +57,9 @@ func (h *Host) Addr(like netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
+// AnswerTimeout is how long tests wait for an answer that must come. Machines stand still for many seconds.
+const AnswerTimeout = time.Minute
+
 // Dial opens a connection from the host. Network is tcp, udp or sctp.
 func (h *Host) Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 	return h.DialFrom(ctx, network, netip.Addr{}, to)

@@ -189,7 +189,7 @@ func (h *Host) AddAddr(link string, a netip.Addr) error {
 // awaitLocal waits until the kernel accepts packets to an address. The local route of an IPv6 address appears some time
 // after the address, when sockets can already be bound to it.
 func (h *Host) awaitLocal(a netip.Addr) error {
-	const timeout = 30 * time.Second // on a busy machine; usually some milliseconds
+	const timeout = AnswerTimeout // usually some milliseconds
 	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		routes, err := h.nl.RouteGet(a.AsSlice())
 		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {

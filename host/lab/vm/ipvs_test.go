@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/moby/ipvs"
 	"github.com/vishvananda/netlink"
@@ -103,7 +102,7 @@ func TestGuestIPVS(t *testing.T) {
 				const each = 25
 				count := map[string]int{}
 				for range 4 * each {
-					got, err := client.Ask(network, netip.AddrPortFrom(addr(vip), 80), 5*time.Second)
+					got, err := client.Ask(network, netip.AddrPortFrom(addr(vip), 80), testnet.AnswerTimeout)
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -38,7 +38,7 @@ var (
 	other4, other6 = netip.MustParseAddr("192.168.7.7"), netip.MustParseAddr("fd00:192::7")
 )
 
-const timeout = 30 * time.Second // for busy machines
+const timeout = testnet.AnswerTimeout
 
 // newTestEnv creates a lab with a number of Pods that serve port 9000 in both families, over all protocols of the
 // kernel. Pod n has the addresses 10.244.0.n and fd00:10:244::n.

@@ -52,7 +52,7 @@ func (d *testEnv) connectRepeatedly(to string, pause time.Duration) (stop func(a
 		before[i] = d.synRetransmits(h)
 		all.Go(func() {
 			for !done.Load() && !d.Failed() {
-				if a, err := h.Ask("tcp", netip.MustParseAddrPort(to), 10*time.Second); err != nil || a.Server == "p4" {
+				if a, err := h.Ask("tcp", netip.MustParseAddrPort(to), timeout); err != nil || a.Server == "p4" {
 					d.Errorf("%s asks %s: %q, %v", h.Name, to, a.Server, err)
 				}
 				n.Add(1)
