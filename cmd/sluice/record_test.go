@@ -46,12 +46,14 @@ sluice status --socket "$PWD/s" | grep '^recording'
 sluice replay rec/node --config policy.yaml --against policy.yaml | head -1
 kill -9 $pid; wait $pid
 sluice replay rec/node --config policy.yaml --against c.yaml --fail-if 'max_divergence > 40%' || echo "exit code $?"
+sluice simulate --source m --demand rec/node 2>&1
 ls -l rec | tail -1 | cut -c1-10`
 	out, stderr, err := inNamespace(t, line)
 	for _, want := range []string{
 		"recording      rec/node, ", " 0 changes dropped\n", "No difference: A and B", "note: the recording has not been closed, or is still written",
 		"B differs from A for 1 Service ports: up to 50.0 %", "1 changes, 0 readings of outcomes; at the end 1 Services, 2 endpoints",
-		"shop/web:80 (TCP, IPv4) differs for ", "10.0.0.9:8080", "0.0 %    50.0 %  zone b", "exit code 4\n", "-rw-------\n",
+		"shop/web:80 (TCP, IPv4) differs for ", "10.0.0.9:8080", "0.0 %    50.0 %  zone b", "exit code 4\n",
+		"sluice: rec/node: the recording has no two readings of outcomes: no policy needed them when it was made\n", "-rw-------\n",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in (%v)\n%s\n%s", want, err, out, stderr)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -21,6 +22,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/recording"
 	"github.com/sluice-proxy/sluice/host/report"
 	"github.com/sluice-proxy/sluice/host/safefile"
 	"github.com/sluice-proxy/sluice/host/simulation"
@@ -76,7 +78,7 @@ prints the load of zones and endpoints that follows. Needs neither root nor a ke
 	f.StringVar(&in.config, "config", "", "configuration file (SluiceConfiguration) to simulate: run A (default: no policies)")
 	f.StringVar(&in.against, "against", "", "configuration file to compare with: run B; none: no policies")
 	f.StringVar(&in.timeline, "timeline", "", "scenario file: what happens to the cluster")
-	f.StringVar(&in.demand, "demand", "nodes", "new connections: nodes, cpu (in proportion to the allocatable CPU of Nodes), or a file with rates")
+	f.StringVar(&in.demand, "demand", "nodes", "new connections: nodes, cpu (in proportion to the allocatable CPU of Nodes), a file with rates, or a recording of sluice run --record")
 	f.Float64Var(&in.rate, "rate", 1, "new connections per second of each Node, the mean, to each Service port, with --demand nodes or cpu")
 	f.StringVar(&in.capacity, "capacity", "equal", "capacity of endpoints: equal, request:cpu, annotation:KEY or label:KEY of their Pods")
 	f.DurationVar(&in.lifetime, "connection-lifetime", 30*time.Second, "mean lifetime of a connection, for policies that count open connections")
@@ -153,15 +155,30 @@ func (in *simulateFlags) readDemand() (*simulation.Demand, error) {
 	case "cpu":
 		return simulation.CPUDemand(in.rate), nil
 	}
-	text, err := safefile.Read(in.demand, simulation.MaxDemandSize)
+	file, err := safefile.Open(in.demand)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, usageError{fmt.Errorf("--demand %q: must be nodes, cpu, or a file", in.demand)}
 	}
 	if err != nil {
 		return nil, err
 	}
+	defer file.Close()
+	content := bufio.NewReader(file)
+	if start, err := content.Peek(len(gzipMagic)); err == nil && string(start) == gzipMagic {
+		r, err := recording.NewReader(content)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", in.demand, err)
+		}
+		return simulation.RecordedDemand(in.demand, r)
+	}
+	text, err := io.ReadAll(io.LimitReader(content, simulation.MaxDemandSize+1))
+	if err != nil {
+		return nil, err
+	}
 	return simulation.ParseDemand(in.demand, text)
 }
+
+const gzipMagic = "\x1f\x8b" // RFC 1952
 
 // simulationWorkers are the plugins of each worker.
 type simulationWorkers struct {

@@ -12,7 +12,7 @@ import (
 )
 
 // Demand is how many new connections per second each Node opens to each Service port. Rules of a Node precede those of its zone, these
-// those of the cluster; among them the one with the most specific Service applies. A Service port without a rule has no demand.
+// those of each Node, and these those of the cluster; among them the one with the most specific Service applies. A Service port without a rule has no demand.
 type Demand struct {
 	Text string // describes it
 	// PerNode is the rate of each Node to each Service port if there are no rules; with ByCPU, the mean: that of a Node is in proportion
@@ -23,8 +23,11 @@ type Demand struct {
 	rules map[scope]map[target]float64
 }
 
-// scope is whom a rule is about: a Node, all Nodes of a zone, or of the cluster.
+// scope is whom a rule is about: a Node, all Nodes of a zone or of the cluster together, or each Node.
 type scope struct{ kind, name string }
+
+// eachNode is the kind of a scope with each Node, alone.
+const eachNode = "each"
 
 // target is which Service ports a rule is about; empty fields match everything.
 type target struct{ namespace, service, port string }
@@ -49,6 +52,7 @@ func CPUDemand(rate float64) *Demand {
 // ParseDemand reads a file with rules, one per line:
 //
 //	cluster SERVICE RATE        of all Nodes together
+//	each SERVICE RATE           of each Node
 //	zone NAME SERVICE RATE      of all Nodes of a zone together
 //	node NAME SERVICE RATE      of a Node
 //
@@ -83,10 +87,10 @@ func (d *Demand) addRule(words []string) error {
 	switch rest := words[1:]; {
 	case (s.kind == "zone" || s.kind == "node") && len(rest) == 3:
 		s.name, words = rest[0], rest[1:]
-	case s.kind == "cluster" && len(rest) == 2:
+	case (s.kind == "cluster" || s.kind == eachNode) && len(rest) == 2:
 		words = rest
 	default:
-		return fmt.Errorf("want cluster SERVICE RATE, zone NAME SERVICE RATE, or node NAME SERVICE RATE")
+		return fmt.Errorf("want cluster SERVICE RATE, each SERVICE RATE, zone NAME SERVICE RATE, or node NAME SERVICE RATE")
 	}
 	t, err := parseTarget(words[0])
 	if err != nil {
@@ -180,7 +184,7 @@ func (d *demandOf) rate(n *model.Node, port model.PortName, number uint16) float
 	for _, s := range [...]struct {
 		scope
 		nodes float64
-	}{{scope{"node", n.Name}, 1}, {scope{"zone", n.Zone}, d.inZone[n.Zone]}, {scope{"cluster", ""}, d.nodes}} {
+	}{{scope{"node", n.Name}, 1}, {scope{"zone", n.Zone}, d.inZone[n.Zone]}, {scope{kind: eachNode}, 1}, {scope{"cluster", ""}, d.nodes}} {
 		if rules := d.rules[s.scope]; rules != nil {
 			if rate, ok := find(rules, port, number); ok {
 				return rate / s.nodes

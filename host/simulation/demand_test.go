@@ -69,7 +69,7 @@ func TestDemandErrors(t *testing.T) {
 }
 
 func FuzzParseDemand(f *testing.F) {
-	f.Add([]byte("cluster * 12\nzone a shop/web:http 120000/1h\nnode n1 shop/* 0.5 # x"))
+	f.Add([]byte("cluster * 12\neach shop/a 1\nzone a shop/web:http 120000/1h\nnode n1 shop/* 0.5 # x"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		d, err := ParseDemand("demand", text)
 		if err != nil {
