@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/recording"
 	"github.com/sluice-proxy/sluice/host/replay"
+	"github.com/sluice-proxy/sluice/host/report"
 	"github.com/sluice-proxy/sluice/host/safefile"
 	"github.com/sluice-proxy/sluice/host/simulation"
 )
@@ -30,7 +31,7 @@ type replayFlags struct {
 
 func newReplayCommand() *cobra.Command {
 	var in replayFlags
-	var output string
+	var output, page string
 	var conditions failIf
 	cmd := &cobra.Command{
 		Use:   "replay FILE",
@@ -52,6 +53,9 @@ Drains, last good decisions and the state of plugins begin anew at the beginning
 			if err != nil {
 				return err
 			}
+			if err := writePage(page, func(w io.Writer, o report.Origin) error { return report.Replay(w, result, o) }); err != nil {
+				return err
+			}
 			if output == "json" {
 				err = printJSON(cmd.OutOrStdout(), result)
 			} else {
@@ -71,6 +75,7 @@ Drains, last good decisions and the state of plugins begin anew at the beginning
 	f.StringVar(&in.config, "config", "", "configuration file (SluiceConfiguration) that decides: run A (default: no policies)")
 	f.StringVar(&in.against, "against", "", "configuration file to compare with: run B; none: no policies")
 	f.StringVarP(&output, "output", "o", "text", "text or json")
+	f.StringVar(&page, "html", "", "file to write a report to, as an HTML page without references to others")
 	conditions.register(cmd, "'differing_services > 0', 'max_divergence > 20%' or 'weight_changes > 1000'")
 	return cmd
 }
@@ -168,20 +173,8 @@ const (
 func printReplay(out io.Writer, r *replay.Result) error {
 	r = printable.Strings(r)
 	c := r.Comparison
-	switch {
-	case c == nil:
-		s := &r.Runs[0].Summary
-		fmt.Fprintf(out, "The plan would have been updated %d times, with %d weight changes and %d plugin calls.\n", s.Updates, s.WeightChanges, s.PluginCalls)
-	case c.Differing == 0:
-		fmt.Fprintln(out, "No difference: A and B send new connections to the same endpoints all the time.")
-	default:
-		fmt.Fprintf(out, "B differs from A for %d Service ports: up to %s of the new connections to one of them go elsewhere, %s of all in the mean.\n",
-			c.Differing, shareText(c.MaxDivergence), shareText(c.MeanDivergence))
-	}
-	for i := range r.Runs {
-		for _, err := range r.Runs[i].Errors {
-			fmt.Fprintf(out, "%s fails: %s\n", r.Runs[i].Name, err)
-		}
+	for _, sentence := range report.ReplayVerdict(r) {
+		fmt.Fprintln(out, sentence)
 	}
 	fmt.Fprintf(out, "\nnode %s, mode %s, sluice %s; %s to %s (%s)\n", r.Header.Node, r.Header.Mode, r.Header.Version,
 		r.From.Format("2006-01-02 15:04:05 UTC"), r.To.Format("15:04:05"), roundedSeconds(r.To.Sub(r.From).Seconds()))
@@ -200,7 +193,7 @@ func printReplay(out io.Writer, r *replay.Result) error {
 	}
 	fmt.Fprintln(w)
 	for i, m := range replayMetrics(r, 0) {
-		if c == nil && slices.Contains([]string{"differing_services", "max_divergence", "mean_divergence"}, m.Name) {
+		if c == nil && r.Metrics(0)[i].Comparison {
 			continue
 		}
 		fmt.Fprint(w, m.Name)
@@ -213,13 +206,7 @@ func printReplay(out io.Writer, r *replay.Result) error {
 	if c != nil {
 		printDifferences(out, r)
 	}
-	if r.Truncated {
-		fmt.Fprintln(out, "\nnote: the recording has not been closed, or is still written: what follows is missing")
-	}
-	if r.Dropped > 0 {
-		fmt.Fprintf(out, "\nnote: %d changes are missing in the recording, because it was written too late\n", r.Dropped)
-	}
-	for _, note := range r.Notes {
+	for _, note := range report.ReplayNotes(r) {
 		fmt.Fprintf(out, "\nnote: %s\n", note)
 	}
 	return nil

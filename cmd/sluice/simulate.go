@@ -64,7 +64,7 @@ prints the load of zones and endpoints that follows. Needs neither root nor a ke
 			if err != nil {
 				return err
 			}
-			if err := writePage(page, result); err != nil {
+			if err := writePage(page, func(w io.Writer, o report.Origin) error { return report.Simulation(w, result, o) }); err != nil {
 				return err
 			}
 			if err := writeSimulation(cmd.OutOrStdout(), output, result); err != nil {
@@ -313,7 +313,7 @@ func writeSimulation(out io.Writer, format string, r *simulation.Result) error {
 }
 
 // writePage writes the report of a result to a file; "": it is not wanted.
-func writePage(file string, r *simulation.Result) error {
+func writePage(file string, page func(w io.Writer, o report.Origin) error) error {
 	if file == "" {
 		return nil
 	}
@@ -325,7 +325,7 @@ func writePage(file string, r *simulation.Result) error {
 		command += " " + arg
 	}
 	var out bytes.Buffer
-	if err := report.HTML(&out, r, report.Origin{Version: buildVersion(), Command: command}); err != nil {
+	if err := page(&out, report.Origin{Version: buildVersion(), Command: command}); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
 	return os.WriteFile(file, out.Bytes(), 0o644) //nolint:gosec // a report is to be shown

@@ -19,6 +19,7 @@ type comparison struct {
 	ports map[port]*difference
 	owner map[plan.Key]port
 	dirty map[port]bool
+	series
 }
 
 // port is a Service port in one family.
@@ -82,10 +83,12 @@ func (c *comparison) update(p *replay, key plan.Key, a, b *plan.Frontend) {
 
 // settle brings the differences of the ports that have been updated up to date.
 func (c *comparison) settle(p *replay) {
+	c.series.pass(p.now.Sub(p.started))
 	for _, at := range slices.SortedFunc(maps.Keys(c.dirty), comparePorts) {
 		d := c.ports[at]
 		d.pass(p.now)
 		var worst plan.Key
+		before := d.now
 		d.now = 0
 		for _, key := range slices.SortedFunc(maps.Keys(d.differs), plan.Key.Compare) {
 			if v := d.differs[key]; v > d.now {
@@ -93,6 +96,7 @@ func (c *comparison) settle(p *replay) {
 			}
 		}
 		d.max = max(d.max, d.now)
+		c.set(before, d.now)
 		switch {
 		case d.now == 0:
 			d.close(p.now)
@@ -252,6 +256,7 @@ func (p *replay) finish() *Result {
 func (c *comparison) finish(p *replay) *Comparison {
 	out := &Comparison{Services: []Service{}}
 	length, all := p.now.Sub(p.started).Seconds(), 0.0
+	c.series.pass(p.now.Sub(p.started))
 	type entry struct {
 		port
 		*difference
@@ -279,6 +284,7 @@ func (c *comparison) finish(p *replay) *Comparison {
 	if length > 0 && len(ports) > 0 {
 		out.MeanDivergence = all / length / float64(len(ports))
 	}
+	out.Series = c.series.finish(len(ports))
 	out.Differing = len(list)
 	for _, e := range list[:min(len(list), MaxServices)] {
 		name := e.Port

@@ -56,6 +56,7 @@ type Comparison struct {
 	// and all Service ports.
 	MaxDivergence  float64 `json:"maxDivergence"`
 	MeanDivergence float64 `json:"meanDivergence"`
+	Series         Series  `json:"series"`
 	// Services are those that differ, those that differ most first, at most MaxServices; Differing is the number of all.
 	Services  []Service `json:"services"`
 	Differing int       `json:"differing"`
@@ -108,6 +109,8 @@ type Metric struct {
 	Name  string
 	Value float64
 	Share bool // 0 to 1
+	// Comparison: of the runs with each other, 0 if there is one.
+	Comparison bool
 }
 
 // Metrics returns the numbers of a run in a fixed order; those of the comparison are the same for both runs.
@@ -117,15 +120,15 @@ func (r *Result) Metrics(run int) []Metric {
 		c = &Comparison{}
 	}
 	return []Metric{
-		{"updates", float64(s.Updates), false},
-		{"weight_changes", float64(s.WeightChanges), false},
-		{"resets", float64(s.Resets), false},
-		{"plugin_calls", float64(s.PluginCalls), false},
-		{"errors", float64(s.Errors), false},
-		{"max_empty_pools", float64(s.MaxEmptyPools), false},
-		{"differing_services", float64(c.Differing), false},
-		{"max_divergence", c.MaxDivergence, true},
-		{"mean_divergence", c.MeanDivergence, true},
+		{Name: "updates", Value: float64(s.Updates)},
+		{Name: "weight_changes", Value: float64(s.WeightChanges)},
+		{Name: "resets", Value: float64(s.Resets)},
+		{Name: "plugin_calls", Value: float64(s.PluginCalls)},
+		{Name: "errors", Value: float64(s.Errors)},
+		{Name: "max_empty_pools", Value: float64(s.MaxEmptyPools)},
+		{Name: "differing_services", Value: float64(c.Differing), Comparison: true},
+		{Name: "max_divergence", Value: c.MaxDivergence, Share: true, Comparison: true},
+		{Name: "mean_divergence", Value: c.MeanDivergence, Share: true, Comparison: true},
 	}
 }
 

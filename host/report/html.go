@@ -2,7 +2,7 @@ package report
 
 import (
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"encoding/base64"
 	"fmt"
 	"html/template"
@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/simulation"
 )
 
-//go:embed report.html.tmpl
-var markup string
+//go:embed *.html.tmpl
+var markup embed.FS
 
 //go:embed report.css
 var style string
@@ -23,9 +23,9 @@ var style string
 //go:embed report.js
 var script string
 
-var tmpl = template.Must(template.New("report").Funcs(template.FuncMap{
-	"ratio": ratio, "percent": percent, "seconds": seconds, "text": printable.Escape, "rate": rate,
-}).Parse(markup))
+var templates = template.Must(template.New("").Funcs(template.FuncMap{
+	"ratio": ratio, "percent": percent, "seconds": seconds, "text": printable.Escape, "rate": rate, "time": timeText, "add": func(a, b int) int { return a + b },
+}).ParseFS(markup, "*.html.tmpl"))
 
 // maxDetails is the number of Services of a run with charts of their endpoints.
 const maxDetails = 10
@@ -36,18 +36,43 @@ type Origin struct {
 	Command string // that repeats it
 }
 
-// view is what the template shows.
-type view struct {
+// page is what all pages have.
+type page struct {
+	Origin
 	Title   string
 	Verdict []string
-	*simulation.Result
-	Origin
 	Metrics []metricRow
 	Charts  []template.HTML
-	Runs    []runView
 	Style   template.CSS
 	Script  template.JS
 	Policy  string // content security policy
+}
+
+func newPage(title string, o Origin) page {
+	sum := sha256.Sum256([]byte(script))
+	return page{
+		Origin: o, Title: title, Style: template.CSS(style), Script: template.JS(script), //nolint:gosec // both are embedded
+		Policy: "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'",
+	}
+}
+
+// draw adds charts.
+func (p *page) draw(charts []*chart) error {
+	for _, c := range charts {
+		svg, err := c.svg()
+		if err != nil {
+			return err
+		}
+		p.Charts = append(p.Charts, svg)
+	}
+	return nil
+}
+
+// simulationView is what the template of a simulation shows.
+type simulationView struct {
+	page
+	*simulation.Result
+	Runs []runView
 }
 
 // metricRow is a number of the summary, of one or two runs.
@@ -70,18 +95,13 @@ type detail struct {
 	Matrix bool // its ZoneMatrix says something
 }
 
-// HTML writes a page with everything in it: styles, a small script that sorts and filters tables, and pictures. Without the script, and on
-// paper, it shows the same. Errors are those of w, and of drawing.
-func HTML(w io.Writer, r *simulation.Result, o Origin) error {
-	v := view{Title: title(r), Verdict: Verdict(r), Result: r, Origin: o, Metrics: metricRows(r), Style: template.CSS(style), Script: template.JS(script)} //nolint:gosec // both are embedded
-	sum := sha256.Sum256([]byte(script))
-	v.Policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
-	for _, c := range overviewCharts(r) {
-		svg, err := c.svg()
-		if err != nil {
-			return err
-		}
-		v.Charts = append(v.Charts, svg)
+// Simulation writes a page with everything in it: styles, a small script that sorts and filters tables, and pictures. Without the script,
+// and on paper, it shows the same. Errors are those of w, and of drawing.
+func Simulation(w io.Writer, r *simulation.Result, o Origin) error {
+	v := simulationView{page: newPage(title(r), o), Result: r}
+	v.Verdict, v.Metrics = Verdict(r), metricRows(r)
+	if err := v.draw(overviewCharts(r)); err != nil {
+		return err
 	}
 	for i := range r.Runs {
 		rv, err := newRunView(r, &r.Runs[i])
@@ -90,13 +110,21 @@ func HTML(w io.Writer, r *simulation.Result, o Origin) error {
 		}
 		v.Runs = append(v.Runs, rv)
 	}
-	return tmpl.Execute(w, &v)
+	return templates.ExecuteTemplate(w, "simulation.html.tmpl", &v)
 }
 
 func title(r *simulation.Result) string {
 	var names []string
 	for i := range r.Runs {
-		name := r.Runs[i].Config
+		names = append(names, r.Runs[i].Config)
+	}
+	return titleOf(names)
+}
+
+// titleOf returns the title for the configurations of the runs; "" is none.
+func titleOf(configs []string) string {
+	var names []string
+	for _, name := range configs {
 		if name == "" {
 			name = "default rules"
 		}

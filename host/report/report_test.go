@@ -66,7 +66,7 @@ var origin = Origin{Version: "v1", Command: "sluice simulate --seed 7"}
 func html(t testing.TB, r *simulation.Result) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := HTML(&out, r, origin); err != nil {
+	if err := Simulation(&out, r, origin); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -135,7 +135,7 @@ func TestTextIsNeverMarkup(t *testing.T) {
 		r.Comparison.Services[i].Service = evil
 	}
 	var out bytes.Buffer
-	if err := HTML(&out, r, Origin{evil, evil}); err != nil {
+	if err := Simulation(&out, r, Origin{evil, evil}); err != nil {
 		t.Fatal(err)
 	}
 	if page := out.String(); strings.Contains(page, "<script>alert") || strings.Contains(page, "\x1b") || strings.Count(page, "<script") != 1 {
