@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -33,9 +34,16 @@ func TestEventsReachTheAPIServer(t *testing.T) {
 	expectEvent("a configuration that is not in force", "default", "node/n1", "ConfigurationRejected")
 	r.configure(s.policies(1, "masqueradeAll: false\n"))
 	expectEvent("its end", "default", "node/n1", "ConfigurationApplied")
+	s.kubectl("annotate", "--overwrite", "service", "web", "sluice.dev/policy=in-zone")
+	r.configure(strings.Replace(s.policies(1, ""), "policies: [in-zone, gentle]", "policies: [gentle]", 1))
+	expectEvent("a policy that it may not choose", s.ns, "service/web", "PolicyNotAllowed")
+	none := filepath.Join(r.dir, "none.wasm")
+	r.configure(strings.Replace(s.policies(1, ""), s.plugins["zone-spill"], none, 1))
+	expectEvent("a plugin that cannot be loaded", "default", "node/n1", "PluginLoadFailed")
+	expectEvent("its file", "default", "node/n1", none)
 }
 
-// TestPlanReadsTheCluster: `sluice plan` prints what the sluice of the node has programmed.
+// TestPlanReadsTheCluster: `sluice plan` prints what the sluice of the node has programmed, and `sluice simulate` computes all nodes.
 func TestPlanReadsTheCluster(t *testing.T) {
 	s := newScene(t, "plan")
 	s.apply(web)
@@ -50,6 +58,17 @@ func TestPlanReadsTheCluster(t *testing.T) {
 	out, err = r.command("explain", "--kubeconfig", r.as, "--node", "n1", "--config", r.config, "-n", s.ns, "web")
 	if err != nil || !strings.Contains(out, "10.244.1.") {
 		t.Errorf("explain: %v\n%s", err, out)
+	}
+	out, err = r.command("simulate", "--kubeconfig", r.as, "--config", r.config, "--against", "none", "-o", "json")
+	var simulated struct {
+		Nodes int
+		Runs  []struct{ Services []struct{ Service string } }
+	}
+	if i := strings.Index(out, "{\n"); err == nil && i >= 0 {
+		err = json.Unmarshal([]byte(out[i:]), &simulated)
+	}
+	if err != nil || simulated.Nodes < 2 || len(simulated.Runs) != 2 || !strings.Contains(out, `"`+s.ns+`/web"`) {
+		t.Errorf("simulate: %v\n%s", err, out)
 	}
 	if out, err := r.command("plan", "--kubeconfig", filepath.Join(r.dir, "none"), "--node", "n1"); err == nil || !strings.Contains(out, "none") {
 		t.Errorf("no kubeconfig: %v\n%s", err, out)
