@@ -11,16 +11,16 @@ import (
 
 // slowStart gives an endpoint half its weight for a while after it became ready.
 type slowStart struct {
-	Seconds int `json:"seconds"`
+	seconds int64
 }
 
 func (p *slowStart) Configure(settings []byte) error {
-	p.Seconds = 30
-	return sdk.UnmarshalSettings(settings, p)
+	p.seconds = 30 // the default
+	return sdk.ParseSettings(settings, func(f *sdk.Fields) { f.Int("seconds", &p.seconds, 1, 3600) })
 }
 
 func (p *slowStart) Decide(req *sdk.Request, resp *sdk.Response) error {
-	window := time.Duration(p.Seconds) * time.Second
+	window := sdk.Duration(p.seconds) * sdk.Second
 	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
 		age := req.Now().Sub(e.ReadySince())
@@ -55,17 +55,32 @@ func ExamplePlugin() {
 	// again after 40s
 }
 
-func ExampleUnmarshalSettings() {
-	settings := struct {
-		Percent int `json:"percent"`
-	}{Percent: 10} // the default
-	fmt.Println(sdk.UnmarshalSettings([]byte(`{"percent": 50}`), &settings), settings.Percent)
-	fmt.Println(sdk.UnmarshalSettings([]byte(`{"percents": 50}`), &settings))
-	fmt.Println(sdk.UnmarshalSettings([]byte(`{"percent": "50"}`), &settings))
+// stage has the fields of an object in a list.
+type stage struct{ weight, seconds int64 }
+
+func (s *stage) fields(f *sdk.Fields) {
+	f.Require("weight")
+	f.Int("weight", &s.weight, 0, 100)
+	f.Int("seconds", &s.seconds, 1, 3600)
+}
+
+func ExampleParseSettings() {
+	percent, stages := int64(10), []stage(nil) // the defaults
+	fields := func(f *sdk.Fields) {
+		f.Int("percent", &percent, 1, 100)
+		sdk.List(f, "stages", &stages, (*stage).fields)
+	}
+	fmt.Println(sdk.ParseSettings([]byte(`{"percent": 50, "stages": [{"weight": 20}]}`), fields), percent, stages)
+	fmt.Println(sdk.ParseSettings([]byte(`{"percents": 50}`), fields))
+	fmt.Println(sdk.ParseSettings([]byte(`{"percent": "50"}`), fields))
+	fmt.Println(sdk.ParseSettings([]byte(`{"stages": [{"weight": 50}, {"weight": 101}]}`), fields))
+	fmt.Println(sdk.ParseSettings([]byte(`{"stages": [{}]}`), fields))
 	// Output:
-	// <nil> 50
+	// <nil> 50 [{20 0}]
 	// unknown field "percents"
 	// percent: want an integer, got a string
+	// stages[1].weight: 101 is not 0 to 100
+	// stages[0].weight: missing
 }
 
 // warmUp keeps the default weights for a minute after it first saw a Service port. Its state is that time.
@@ -79,8 +94,8 @@ func (warmUp) Decide(req *sdk.Request, resp *sdk.Response) error {
 		since = n
 	}
 	resp.SetState(strconv.AppendInt(nil, since, 10))
-	if age := req.Now().Sub(sdk.Time(since)); age < time.Minute {
-		resp.RequeueAfter(time.Minute - age)
+	if age := req.Now().Sub(sdk.Time(since)); age < sdk.Minute {
+		resp.RequeueAfter(sdk.Minute - age)
 		return nil
 	}
 	for i := range req.NumEndpoints() {

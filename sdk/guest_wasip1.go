@@ -1,7 +1,7 @@
 package sdk
 
 import (
-	"fmt"
+	"strconv"
 	"unsafe"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -25,8 +25,8 @@ func writeLog(level uint32, text string) {
 }
 
 // fail logs an error and returns its code.
-func fail(code int64, what any) int64 {
-	writeLog(abi.LogError, fmt.Sprint(what))
+func fail(code int64, what string) int64 {
+	writeLog(abi.LogError, what)
 	return code
 }
 
@@ -41,7 +41,7 @@ func needs(handle uint32) (bits int32) {
 	defer recoverAs(&bits)
 	p, err := guest.instance.pluginFor(handle)
 	if err != nil {
-		return int32(fail(int64(abi.CodeNotConfigured), err))
+		return int32(fail(int64(abi.CodeNotConfigured), err.Error()))
 	}
 	return int32(needsOf(p))
 }
@@ -62,7 +62,7 @@ func configure(settings unsafe.Pointer, size uint32) (handle int32) {
 	text := append([]byte(nil), unsafe.Slice((*byte)(settings), size)...)
 	handle, err := guest.instance.configure(text)
 	if err != nil {
-		return int32(fail(int64(handle), err))
+		return int32(fail(int64(handle), err.Error()))
 	}
 	return handle
 }
@@ -72,7 +72,7 @@ func keys(handle uint32, to unsafe.Pointer, room uint32) (n int32) {
 	defer recoverAs(&n)
 	n, err := guest.instance.writeKeys(handle, unsafe.Slice((*byte)(to), room))
 	if err != nil {
-		return int32(fail(int64(n), err))
+		return int32(fail(int64(n), err.Error()))
 	}
 	return n
 }
@@ -80,8 +80,23 @@ func keys(handle uint32, to unsafe.Pointer, room uint32) (n int32) {
 // recoverAs is deferred: it turns a panic into an error code.
 func recoverAs(code *int32) {
 	if p := recover(); p != nil {
-		*code = int32(fail(abi.CodeFailed, fmt.Sprint("panic: ", p)))
+		*code = int32(fail(abi.CodeFailed, "panic: "+panicText(p)))
 	}
+}
+
+// panicText returns the text of a panic. Only package fmt could format any value.
+func panicText(p any) string {
+	switch p := p.(type) {
+	case error:
+		return p.Error()
+	case string:
+		return p
+	case interface{ String() string }:
+		return p.String()
+	case int:
+		return strconv.Itoa(p)
+	}
+	return "a value that is neither an error nor a text"
 }
 
 // decide does not recover from panics, which would cost every call. Go's runtime prints the panic to standard error and
@@ -91,7 +106,7 @@ func recoverAs(code *int32) {
 func decide(req unsafe.Pointer, size uint32, resp unsafe.Pointer, room uint32) int64 {
 	n := guest.instance.decide(req, uint64(size), resp, uint64(room))
 	if n < 0 {
-		return fail(n, guest.instance.err)
+		return fail(n, guest.instance.err.Error())
 	}
 	return n
 }

@@ -11,25 +11,25 @@ import (
 
 // scaled gives every endpoint its weight, and declares a key with it.
 type scaled struct {
-	Weight int `json:"weight"`
+	weight int64
 }
 
 func (s *scaled) Configure(text []byte) error {
-	if err := UnmarshalSettings(text, s); err != nil {
+	if err := ParseSettings(text, func(f *Fields) { f.Int("weight", &s.weight, 0, 1000) }); err != nil {
 		return err
 	}
-	if s.Weight == 0 {
+	if s.weight == 0 {
 		return errors.New("weight is missing")
 	}
 	return nil
 }
 
 func (s *scaled) Keys() []string {
-	return []string{PodLabel("a"), PodAnnotation(fmt.Sprint("w", s.Weight))}
+	return []string{PodLabel("a"), PodAnnotation(fmt.Sprint("w", int(s.weight)))}
 }
 
 func (s *scaled) Decide(_ *Request, resp *Response) error {
-	resp.SetWeight(0, s.Weight)
+	resp.SetWeight(0, int(s.weight))
 	return nil
 }
 

@@ -12,7 +12,7 @@ import "github.com/sluice-proxy/sluice/sdk/abi"
 // Plugin decides which endpoints of a Service port get new connections. A Plugin is used by one goroutine at a time. An instance
 // of a module has one for each of its settings.
 type Plugin interface {
-	// Configure receives settings, a JSON object or nothing, before the first Decide. See UnmarshalSettings.
+	// Configure receives settings, a JSON object or nothing, before the first Decide. See ParseSettings.
 	Configure(settings []byte) error
 	// Decide fills in the response to a request. Endpoints for which it sets nothing keep their weight. It must not
 	// retain req or resp. After an error or a panic the host discards the plugin instance and keeps the last good

@@ -1,18 +1,12 @@
 package sdk
 
 import (
-	"fmt"
-	"time"
+	"errors"
+	"strconv"
 	"unsafe"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
-
-// Time is a point in time in Unix milliseconds; 0 means none.
-type Time int64
-
-// Sub returns the duration t-u.
-func (t Time) Sub(u Time) time.Duration { return time.Duration(t-u) * time.Millisecond }
 
 // StringID identifies an interned string, such as the name of a zone: two strings are equal if and only if their IDs are. An
 // ID is valid for the life of a plugin instance. A state must contain names, not IDs.
@@ -63,17 +57,17 @@ func (r *Request) view(p unsafe.Pointer, size uint64) error {
 // checkRequest validates a request of size bytes, which is at least the length of a header.
 func checkRequest(p unsafe.Pointer, size uint64) error {
 	if m := u32(p, abi.ReqMagic); m != abi.RequestMagic {
-		return fmt.Errorf("request: magic is %#x, not %#x", m, uint32(abi.RequestMagic))
+		return errors.New("request: magic is 0x" + strconv.FormatUint(uint64(m), 16) + ", not 0x" + strconv.FormatUint(abi.RequestMagic, 16))
 	}
 	if m := u16(p, abi.ReqMajor); m != abi.Major {
-		return fmt.Errorf("request: ABI version is %d.%d, not %d", m, u16(p, abi.ReqMinor), abi.Major)
+		return errors.New("request: ABI version is " + number(m) + "." + number(u16(p, abi.ReqMinor)) + ", not " + number(abi.Major))
 	}
 	if n := u32(p, abi.ReqTotal); uint64(n) != size {
-		return fmt.Errorf("request: total length is %d, but it has %d bytes", n, size)
+		return errors.New("request: total length is " + number(n) + ", but it has " + number(size) + " bytes")
 	}
 	header := u32(p, abi.ReqHeaderLength)
 	if header < abi.ReqSize || uint64(header) > size {
-		return fmt.Errorf("request: header length is %d, not %d to %d", header, abi.ReqSize, size)
+		return errors.New("request: header length is " + number(header) + ", not " + number(abi.ReqSize) + " to " + number(size))
 	}
 	for _, t := range [...]struct {
 		name  string
@@ -92,23 +86,23 @@ func checkRequest(p unsafe.Pointer, size uint64) error {
 	}
 	endpoints := u32(p, abi.ReqEndpointsCount)
 	if n := u32(p, abi.ReqOutcomesCount); n != 0 && n != endpoints {
-		return fmt.Errorf("request: outcomes: %d records for %d endpoints", n, endpoints)
+		return errors.New("request: outcomes: " + number(n) + " records for " + number(endpoints) + " endpoints")
 	}
 	if n := u32(p, abi.ReqValuesCount); n != 0 {
 		if n != endpoints {
-			return fmt.Errorf("request: values: %d records for %d endpoints", n, endpoints)
+			return errors.New("request: values: " + number(n) + " records for " + number(endpoints) + " endpoints")
 		}
 		if keys, stride := u32(p, abi.ReqPodKeys), u32(p, abi.ReqValuesStride); keys > stride/abi.ValueSize {
-			return fmt.Errorf("request: values: %d values of %d bytes are more than the stride of %d", keys, abi.ValueSize, stride)
+			return errors.New("request: values: " + number(keys) + " values of " + number(abi.ValueSize) + " bytes are more than the stride of " + number(stride))
 		}
 	}
 	if at, n := u32(p, abi.ReqServiceValuesOffset), u32(p, abi.ReqServiceValuesCount); n > 0 &&
 		(at < header || at%8 != 0 || uint64(at)+abi.ValueSize*uint64(n) > size) {
-		return fmt.Errorf("request: Service values: %d values at offset %d are not within %d to %d", n, at, header, size)
+		return errors.New("request: Service values: " + number(n) + " values at offset " + number(at) + " are not within " + number(header) + " to " + number(size))
 	}
 	at, n := u32(p, abi.ReqStateOffset), u32(p, abi.ReqStateLength)
 	if n > 0 && (at < header || uint64(at)+uint64(n) > size) {
-		return fmt.Errorf("request: state: %d bytes at offset %d are not within %d to %d", n, at, header, size)
+		return errors.New("request: state: " + number(n) + " bytes at offset " + number(at) + " are not within " + number(header) + " to " + number(size))
 	}
 	return nil
 }
@@ -121,11 +115,10 @@ func checkTable(p unsafe.Pointer, name string, header uint32, at uintptr, least 
 		return nil
 	}
 	if stride < least || stride%8 != 0 {
-		return fmt.Errorf("request: %s: stride is %d, not a multiple of 8 from %d", name, stride, least)
+		return errors.New("request: " + name + ": stride is " + number(stride) + ", not a multiple of 8 from " + number(least))
 	}
 	if offset < header || offset%8 != 0 || uint64(count) > (uint64(total)-min(uint64(offset), uint64(total)))/uint64(stride) {
-		return fmt.Errorf("request: %s: %d records of %d bytes at offset %d are not within %d to %d",
-			name, count, stride, offset, header, total)
+		return errors.New("request: " + name + ": " + number(count) + " records of " + number(stride) + " bytes at offset " + number(offset) + " are not within " + number(header) + " to " + number(total))
 	}
 	return nil
 }
@@ -180,8 +173,8 @@ func (r *Request) ExternalPolicyLocal() bool {
 }
 
 // SessionAffinityTimeout returns the timeout of ClientIP session affinity, 0 if the Service has none.
-func (r *Request) SessionAffinityTimeout() time.Duration {
-	return time.Duration(u64(r.base, abi.ReqSessionAffinity)) * time.Millisecond
+func (r *Request) SessionAffinityTimeout() Duration {
+	return Duration(u64(r.base, abi.ReqSessionAffinity)) * Millisecond
 }
 
 // Node returns the name of this node.

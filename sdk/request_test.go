@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -138,7 +137,7 @@ func read(r *Request, keys []string) *abi.Request {
 		now := r.Outcomes(i)
 		total, since := r.TotalOutcomes(i)
 		req.Endpoints = append(req.Endpoints, abi.Endpoint{
-			Addr: e.Addr(), Pod: r.Text(e.Pod()), Values: values,
+			Addr: netip.AddrPortFrom(netip.AddrFrom16(e.Addr().As16()).Unmap(), e.Addr().Port()), Pod: r.Text(e.Pod()), Values: values,
 			Outcomes: abi.Outcomes{
 				Attempts: uint32(now.Attempts), Answered: uint32(now.Answered), Refused: uint32(now.Refused), Unanswered: uint32(now.Unanswered),
 				TotalAttempts: total.Attempts, TotalAnswered: total.Answered, TotalRefused: total.Refused, TotalUnanswered: total.Unanswered,
@@ -285,7 +284,7 @@ func (readAll) Decide(req *Request, resp *Response) error {
 }
 
 func TestTimeSub(t *testing.T) {
-	if d := Time(5000).Sub(2000); d != 3*time.Second {
+	if d := Time(5000).Sub(2000); d != 3*Second {
 		t.Error(d)
 	}
 }

@@ -1,10 +1,9 @@
 package sdk
 
 import (
-	"fmt"
+	"errors"
 	"math"
-	"time"
-	"unicode"
+	"strconv"
 	"unicode/utf8"
 	"unsafe"
 
@@ -75,7 +74,7 @@ func (r *Response) KeepDraining(i int) {
 
 // SetResetAfter resets the connections to endpoint i that are still established d after Request.Now. Their clients then
 // reconnect to other endpoints.
-func (r *Response) SetResetAfter(i int, d time.Duration) {
+func (r *Response) SetResetAfter(i int, d Duration) {
 	putU32(r.result(i), abi.ResultResetAfter, ceilMilliseconds(d))
 }
 
@@ -118,7 +117,7 @@ func (r *Response) SetReasonID(i int, reason ReasonID) {
 
 // RequeueAfter makes the host call Decide again after d, even if nothing changes. The shortest of several calls wins; d ≤ 0
 // counts as one millisecond.
-func (r *Response) RequeueAfter(d time.Duration) {
+func (r *Response) RequeueAfter(d Duration) {
 	ms := max(1, min(ceilMilliseconds(d), math.MaxUint32-1))
 	if r.requeue == 0 || ms < r.requeue {
 		r.hasTail, r.requeue = true, ms
@@ -130,7 +129,7 @@ func (r *Response) RequeueAfter(d time.Duration) {
 func (r *Response) SetState(state []byte) {
 	r.hasTail = true
 	if len(state) > abi.MaxStateLen {
-		r.err = fmt.Errorf("response: state is %d bytes, more than %d", len(state), abi.MaxStateLen)
+		r.err = errors.New("response: state is " + number(len(state)) + " bytes, more than " + number(abi.MaxStateLen))
 		return
 	}
 	r.state = append(r.state[:0], state...)
@@ -145,13 +144,13 @@ func (r *Response) writeTail(table, room uint64) (end uint64, code int64, err er
 		return 0, abi.CodeFailed, r.err
 	}
 	if r.balance > BalanceLeastConnections {
-		return 0, abi.CodeFailed, fmt.Errorf("response: balance %d is unknown", r.balance)
+		return 0, abi.CodeFailed, errors.New("response: balance " + number(r.balance) + " is unknown")
 	}
 	text := uint64(len(r.reasons)) * abi.ReasonSize // offsets from table, like the following
 	state := (text + uint64(r.reasonBytes) + 7) &^ 7
 	last := state + uint64(len(r.state)+7)&^7
 	if end = table + last; end > room {
-		return 0, abi.CodeNoRoom, fmt.Errorf("response: it needs %d bytes, the buffer has %d", end, room)
+		return 0, abi.CodeNoRoom, errors.New("response: it needs " + number(end) + " bytes, the buffer has " + number(room))
 	}
 	b := unsafe.Slice((*byte)(unsafe.Add(r.buf, table)), last)
 	p := unsafe.Pointer(unsafe.SliceData(b))
@@ -182,7 +181,7 @@ func writePrintable(b []byte, s string) (n int) {
 	}
 	n = 0
 	for _, c := range s {
-		if c == utf8.RuneError || !unicode.IsPrint(c) {
+		if c == utf8.RuneError || !strconv.IsPrint(c) {
 			c = '?'
 		}
 		if n+utf8.RuneLen(c) > abi.MaxReasonLen {
@@ -202,9 +201,9 @@ func isPrintableASCII(s string) bool {
 }
 
 // ceilMilliseconds rounds up and clamps to values below abi.NeverReset.
-func ceilMilliseconds(d time.Duration) uint32 {
-	ms := d / time.Millisecond
-	if d%time.Millisecond > 0 {
+func ceilMilliseconds(d Duration) uint32 {
+	ms := d / Millisecond
+	if d%Millisecond > 0 {
 		ms++
 	}
 	return uint32(min(max(ms, 0), math.MaxUint32-1))

@@ -60,16 +60,16 @@ func TestResponseRoundTrip(t *testing.T) {
 		resp.SetReason(1, "other")
 		resp.SetReasonID(2, resp.AddReason("same"))
 		resp.KeepDraining(1)
-		resp.SetResetAfter(1, 1500*time.Millisecond)
-		resp.SetResetAfter(2, -time.Second)
+		resp.SetResetAfter(1, 1500*Millisecond)
+		resp.SetResetAfter(2, -Second)
 		resp.SetResetAfter(3, math.MaxInt64)
 		resp.SetShed(0, -1)
 		resp.SetShed(1, 7)
 		resp.SetShed(2, 1<<20)
 		resp.KeepDraining(2)
-		resp.RequeueAfter(time.Minute)
-		resp.RequeueAfter(time.Second + time.Nanosecond)
-		resp.RequeueAfter(time.Hour)
+		resp.RequeueAfter(Minute)
+		resp.RequeueAfter(Second + 1)
+		resp.RequeueAfter(Hour)
 		resp.SetState([]byte("one"))
 		resp.SetState([]byte("two"))
 		resp.SetBalance(BalanceSourceHash)
@@ -85,7 +85,7 @@ func TestResponseRoundTrip(t *testing.T) {
 }
 
 func TestRequeueAfterZeroIsOneMillisecond(t *testing.T) {
-	for _, d := range []time.Duration{0, -time.Second, 1} {
+	for _, d := range []Duration{0, -Second, 1} {
 		resp, err := ask(t, requestOf(1), func(_ *Request, resp *Response) error { resp.RequeueAfter(d); return nil })
 		if err != nil || resp.RequeueAfter != time.Millisecond {
 			t.Errorf("Requeue(%v): %v, %v", d, resp.RequeueAfter, err)
@@ -180,19 +180,21 @@ func TestLongestResponseFitsMaxResponse(t *testing.T) {
 
 // counting needs connections, and copies its settings to the weights.
 type counting struct {
-	Weight int `json:"weight"`
+	weight int64
 }
 
-func (c *counting) Configure(s []byte) error { return UnmarshalSettings(s, c) }
-func (c *counting) Needs() Need              { return NeedConnections }
+func (c *counting) Configure(s []byte) error {
+	return ParseSettings(s, func(f *Fields) { f.Int("weight", &c.weight, 0, 100) })
+}
+func (c *counting) Needs() Need { return NeedConnections }
 func (c *counting) Decide(_ *Request, resp *Response) error {
-	resp.SetWeight(0, c.Weight)
+	resp.SetWeight(0, int(c.weight))
 	return nil
 }
 
 func TestNativePluginNeedsAndRevision(t *testing.T) {
 	native := func(s string) *NativePlugin {
-		n, err := NewNativePlugin(func() Plugin { return &counting{Weight: 3} }, []byte(s))
+		n, err := NewNativePlugin(func() Plugin { return &counting{weight: 3} }, []byte(s))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,144 +1,292 @@
 package sdk
 
 import (
-	"bytes"
-	"encoding"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"maps"
-	"reflect"
 	"slices"
 	"strconv"
-	"strings"
 )
 
-// ParseSettings returns defaults with the fields that settings name replaced, see UnmarshalSettings. Call it in Configure, once for
-// each of the settings of an instance.
-func ParseSettings[T any](settings []byte, defaults T) (T, error) {
-	err := UnmarshalSettings(settings, &defaults)
-	return defaults, err
+// ParseSettings parses a policy's settings, a JSON object. fields declares the fields that it may have and where their values go, see
+// Fields. Fields that the settings do not name, or that are null, keep their value, so set defaults first. Empty settings change nothing.
+//
+// An unknown field, a wrong type, or a number outside its range is an error that names the field, such as "groups[1].percent: 101 is
+// not 0 to 100". Names are case-sensitive, and of two fields with the same name the last one counts.
+//
+// Call it in Configure, once for each of the settings of an instance. It uses neither reflection nor encoding/json, with which a module
+// is half as large again.
+func ParseSettings(settings []byte, fields func(*Fields)) error {
+	if skipSpace(settings, 0) == len(settings) {
+		settings = []byte("null")
+	}
+	if err := checkJSON(settings); err != nil {
+		return err
+	}
+	value := settings[skipSpace(settings, 0):]
+	if value[0] != '{' && value[0] != 'n' {
+		return errors.New("settings must be a JSON object, got " + nameOf(value))
+	}
+	return parseObject(value, "", fields)
 }
 
-// UnmarshalSettings parses a policy's settings, a JSON object, into the struct that into points to, by the names in its json tags,
-// in which case matters. Fields that the settings do not name keep their value, so set defaults first. Empty settings change nothing.
-//
-// An unknown field, a wrong type, or a number outside the range of its field is an error that names the field. The range is a tag,
-// both ends inclusive; that of a list or a map is the range of its elements:
-//
-//	Percent int64 `json:"percent" range:"1,100"`
-func UnmarshalSettings(settings []byte, into any) error {
-	if len(bytes.TrimSpace(settings)) == 0 {
-		return nil
+// Fields are the fields of a JSON object. Each method declares one; a function that gets Fields must declare all that it knows, in the
+// same order always. After an error the methods do nothing.
+type Fields struct {
+	members []member
+	path    string // of the object, "" for the settings themselves
+	err     error
+}
+
+// member is a field that the text has.
+type member struct {
+	name     string
+	value    []byte // JSON, and what follows it
+	declared bool
+}
+
+// Fail makes the settings invalid. Its error is that of the field, with text, unless there has been one before.
+func (f *Fields) Fail(name, text string) {
+	if f.err == nil {
+		f.err = errors.New(join(f.path, name) + ": " + text)
 	}
-	d := json.NewDecoder(bytes.NewReader(settings))
-	var object json.RawMessage
-	err := d.Decode(&object)
-	var syntax *json.SyntaxError
+}
+
+// Require makes a field an error that is absent or null.
+func (f *Fields) Require(name string) {
+	if v := f.find(name); v == nil || isNull(v) {
+		f.Fail(name, "missing")
+	}
+}
+
+// Bool declares a field that is true or false.
+func (f *Fields) Bool(name string, into *bool) {
+	if v := f.value(name, "tf", "true or false"); v != nil {
+		*into = v[0] == 't'
+	}
+}
+
+// String declares a string.
+func (f *Fields) String(name string, into *string) {
+	if v := f.value(name, `"`, "a string"); v != nil {
+		*into, _ = parseString(v)
+	}
+}
+
+// Int declares an integer from least to most.
+func (f *Fields) Int(name string, into *int64, least, most int64) {
+	if v := f.value(name, digits, "an integer"); v != nil {
+		f.parseInt(name, v, into, least, most)
+	}
+}
+
+func (f *Fields) parseInt(path string, v []byte, into *int64, least, most int64) {
+	text := numberText(v)
+	n, err := strconv.ParseInt(text, 10, 64)
 	switch {
-	case errors.As(err, &syntax):
-		return fmt.Errorf("invalid JSON at byte %d: %s", syntax.Offset, strings.TrimPrefix(syntax.Error(), "json: "))
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("invalid JSON: unexpected end")
 	case err != nil:
-		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+		f.Fail(path, "want an integer, got "+shorten(text))
+	case n < least || n > most:
+		f.Fail(path, strconv.FormatInt(n, 10)+" is not "+strconv.FormatInt(least, 10)+" to "+strconv.FormatInt(most, 10))
+	default:
+		*into = n
 	}
-	if _, err := d.Token(); err != io.EOF {
-		return fmt.Errorf("unexpected text after the JSON object, at byte %d", d.InputOffset())
-	}
-	return unmarshalValue(object, reflect.ValueOf(into).Elem(), "", "")
 }
 
-// unmarshalValue parses JSON into a value; path is that of its field, "" for the settings themselves, and limits its range. It goes
-// through objects and lists by itself, because encoding/json ignores the case of names, and its errors have no index.
-func unmarshalValue(text json.RawMessage, into reflect.Value, path, limits string) error {
-	kind := into.Kind()
-	switch into.Addr().Interface().(type) {
-	case json.Unmarshaler, encoding.TextUnmarshaler, *[]byte:
-		kind = reflect.Invalid
+// Float declares a number from least to most.
+func (f *Fields) Float(name string, into *float64, least, most float64) {
+	v := f.value(name, digits, "a number")
+	if v == nil {
+		return
 	}
+	text := numberText(v)
+	n, err := strconv.ParseFloat(text, 64)
 	switch {
-	case kind == reflect.Pointer && string(text) != "null":
-		if into.IsNil() {
-			into.Set(reflect.New(into.Type().Elem()))
-		}
-		return unmarshalValue(text, into.Elem(), path, limits)
-	case kind == reflect.Struct:
-		return unmarshalStruct(text, into, path)
-	case kind == reflect.Slice && string(text) != "null":
-		return unmarshalSlice(text, into, path, limits)
-	case kind == reflect.Map && string(text) != "null":
-		return unmarshalMap(text, into, path, limits)
+	case err != nil:
+		f.Fail(name, "want a number, got "+shorten(text))
+	case n < least || n > most:
+		f.Fail(name, strconv.FormatFloat(n, 'g', -1, 64)+" is not "+strconv.FormatFloat(least, 'f', -1, 64)+" to "+strconv.FormatFloat(most, 'f', -1, 64))
+	default:
+		*into = n
 	}
-	if err := json.Unmarshal(text, into.Addr().Interface()); err != nil {
-		return typeError(err, path)
-	}
-	if limits == "" || kind == reflect.Pointer {
-		return nil
-	}
-	return checkRange(into, path, limits)
 }
 
-func unmarshalStruct(text json.RawMessage, into reflect.Value, path string) error {
-	var object map[string]json.RawMessage
-	if err := json.Unmarshal(text, &object); err != nil {
-		return typeError(err, path)
+// Strings declares a list of strings. null makes it nil.
+func (f *Fields) Strings(name string, into *[]string) {
+	elements, ok := f.elements(name)
+	if !ok {
+		return
 	}
-	for _, f := range reflect.VisibleFields(into.Type()) {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if name == "" {
-			name = f.Name
-		}
-		value, named := object[name]
-		if !named || !f.IsExported() || name == "-" {
+	var list []string
+	if elements != nil {
+		list = make([]string, len(elements))
+	}
+	for i, v := range elements {
+		if isNull(v) {
 			continue
 		}
-		delete(object, name)
-		if err := unmarshalValue(value, into.FieldByIndex(f.Index), join(path, name), f.Tag.Get("range")); err != nil {
-			return err
+		if v[0] != '"' {
+			f.Fail(index(name, i), "want a string, got "+nameOf(v))
+			return
+		}
+		list[i], _ = parseString(v)
+	}
+	*into = list
+}
+
+// Ints declares an object with any names, whose values are integers from least to most. null makes it nil.
+func (f *Fields) Ints(name string, into *map[string]int64, least, most int64) {
+	v := f.find(name)
+	if v == nil {
+		return
+	}
+	if isNull(v) {
+		*into = nil
+		return
+	}
+	if v[0] != '{' {
+		f.Fail(name, "want an object, got "+nameOf(v))
+		return
+	}
+	members := parseMembers(v)
+	slices.SortStableFunc(members, func(a, b member) int { return compare(a.name, b.name) }) // the first error is always the same
+	result := make(map[string]int64, len(members))
+	for i, m := range members {
+		if i+1 < len(members) && members[i+1].name == m.name {
+			continue
+		}
+		n := int64(0)
+		switch path := join(name, m.name); {
+		case isNull(m.value):
+		case !contains(digits, m.value[0]):
+			f.Fail(path, "want an integer, got "+nameOf(m.value))
+		default:
+			f.parseInt(path, m.value, &n, least, most)
+		}
+		if f.err != nil {
+			return
+		}
+		result[m.name] = n
+	}
+	*into = result
+}
+
+// Object declares an object with fields of its own. If it is absent or null, fields is not called.
+func (f *Fields) Object(name string, fields func(*Fields)) {
+	if v := f.value(name, "{", "an object"); v != nil {
+		f.err = parseObject(v, join(f.path, name), fields)
+	}
+}
+
+// List declares a list of objects, of which each begins as the zero value of T. null makes it nil.
+func List[T any](f *Fields, name string, into *[]T, fields func(*T, *Fields)) {
+	elements, ok := f.elements(name)
+	if !ok {
+		return
+	}
+	var list []T
+	if elements != nil {
+		list = make([]T, len(elements))
+	}
+	for i, v := range elements {
+		if v[0] != '{' && !isNull(v) {
+			f.Fail(index(name, i), "want an object, got "+nameOf(v))
+			return
+		}
+		if f.err = parseObject(v, join(f.path, index(name, i)), func(g *Fields) { fields(&list[i], g) }); f.err != nil {
+			return
 		}
 	}
-	if len(object) == 0 {
+	*into = list
+}
+
+// find returns the value of a field and declares it. It returns nil if the field is absent, or if there has been an error.
+func (f *Fields) find(name string) (value []byte) {
+	if f.err != nil {
 		return nil
 	}
-	first := slices.Sorted(maps.Keys(object))[0]
-	if path == "" {
-		return fmt.Errorf("unknown field %q", first)
-	}
-	return fmt.Errorf("%s: unknown field %q", path, first)
-}
-
-func unmarshalSlice(text json.RawMessage, into reflect.Value, path, limits string) error {
-	var elements []json.RawMessage
-	if err := json.Unmarshal(text, &elements); err != nil {
-		return typeError(err, path)
-	}
-	list := reflect.MakeSlice(into.Type(), len(elements), len(elements))
-	for i, element := range elements {
-		if err := unmarshalValue(element, list.Index(i), path+"["+strconv.Itoa(i)+"]", limits); err != nil {
-			return err
+	for i := range f.members {
+		if m := &f.members[i]; m.name == name {
+			m.declared, value = true, m.value
 		}
 	}
-	into.Set(list)
-	return nil
+	return value
 }
 
-func unmarshalMap(text json.RawMessage, into reflect.Value, path, limits string) error {
-	var object map[string]json.RawMessage
-	if err := json.Unmarshal(text, &object); err != nil {
-		return typeError(err, path)
+// value returns the value of a field that begins with one of the characters of start, nil if it is absent or null. Any other value is an
+// error.
+func (f *Fields) value(name, start, want string) []byte {
+	v := f.find(name)
+	if v == nil || isNull(v) {
+		return nil
 	}
-	result := reflect.MakeMapWithSize(into.Type(), len(object))
-	for _, name := range slices.Sorted(maps.Keys(object)) {
-		value := reflect.New(into.Type().Elem()).Elem()
-		if err := unmarshalValue(object[name], value, join(path, name), limits); err != nil {
-			return err
+	if !contains(start, v[0]) {
+		f.Fail(name, "want "+want+", got "+nameOf(v))
+		return nil
+	}
+	return v
+}
+
+// elements returns the values of a list, nil for null; ok is false if there is none.
+func (f *Fields) elements(name string) (list [][]byte, ok bool) {
+	v := f.find(name)
+	if v == nil {
+		return nil, false
+	}
+	if isNull(v) {
+		return nil, true
+	}
+	if v[0] != '[' {
+		f.Fail(name, "want a list, got "+nameOf(v))
+		return nil, false
+	}
+	list = [][]byte{}
+	for i := skipSpace(v, 1); v[i] != ']'; {
+		list = append(list, v[i:])
+		i = skipSpace(v, endOfValue(v, i))
+		if v[i] == ',' {
+			i = skipSpace(v, i+1)
 		}
-		result.SetMapIndex(reflect.ValueOf(name).Convert(into.Type().Key()), value)
 	}
-	into.Set(result)
-	return nil
+	return list, true
+}
+
+// parseObject parses the object at the start of text, or null, which has no fields.
+func parseObject(text []byte, path string, fields func(*Fields)) error {
+	f := Fields{path: path}
+	if text[0] == '{' {
+		f.members = parseMembers(text)
+	}
+	fields(&f)
+	if f.err != nil {
+		return f.err
+	}
+	first := ""
+	unknown := false
+	for i := range f.members {
+		if m := &f.members[i]; !m.declared && (!unknown || m.name < first) {
+			first, unknown = m.name, true
+		}
+	}
+	switch {
+	case !unknown:
+		return nil
+	case path == "":
+		return errors.New("unknown field " + strconv.Quote(first))
+	}
+	return errors.New(path + ": unknown field " + strconv.Quote(first))
+}
+
+// parseMembers returns the fields of the object at the start of text.
+func parseMembers(text []byte) (list []member) {
+	for i := skipSpace(text, 1); text[i] != '}'; {
+		name, n := parseString(text[i:])
+		i = skipSpace(text, skipSpace(text, i+n)+1) // the colon
+		list = append(list, member{name: name, value: text[i:]})
+		i = skipSpace(text, endOfValue(text, i))
+		if text[i] == ',' {
+			i = skipSpace(text, i+1)
+		}
+	}
+	return list
 }
 
 // join returns the path of a field of an object.
@@ -149,61 +297,23 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// checkRange returns an error if a number is not in a range like 1,100.
-func checkRange(v reflect.Value, path, limits string) error {
-	low, high, _ := strings.Cut(limits, ",")
-	least, err := strconv.ParseFloat(low, 64)
-	most, err2 := strconv.ParseFloat(high, 64)
-	if err != nil || err2 != nil || !v.CanConvert(reflect.TypeFor[float64]()) {
-		return fmt.Errorf("%s: the plugin's tag range:%q is not a range of numbers", path, limits)
-	}
-	if n := v.Convert(reflect.TypeFor[float64]()).Float(); n < least || n > most {
-		return fmt.Errorf("%s: %v is not %s to %s", path, v, low, high)
-	}
-	return nil
-}
+// index returns the path of an element of a list.
+func index(name string, i int) string { return name + "[" + strconv.Itoa(i) + "]" }
 
-// typeError returns an error of encoding/json that names the field.
-func typeError(err error, path string) error {
-	var kind *json.UnmarshalTypeError
+func compare(a, b string) int {
 	switch {
-	case !errors.As(err, &kind):
-		return fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), "json: "))
-	case path == "":
-		return fmt.Errorf("settings must be a JSON object, got %s", valueName(kind.Value))
+	case a < b:
+		return -1
+	case a > b:
+		return 1
 	}
-	return fmt.Errorf("%s: want %s, got %s", path, typeName(kind.Type.Kind()), valueName(kind.Value))
+	return 0
 }
 
-// typeName returns what a user calls values of a kind. Objects are parsed as maps.
-func typeName(k reflect.Kind) string {
-	switch {
-	case k == reflect.Bool:
-		return "true or false"
-	case k >= reflect.Int && k <= reflect.Uint64:
-		return "an integer"
-	case k == reflect.Float32 || k == reflect.Float64:
-		return "a number"
-	case k == reflect.Slice || k == reflect.Array:
-		return "a list"
-	case k == reflect.Struct || k == reflect.Map:
-		return "an object"
+// shorten bounds the part of a text that an error shows.
+func shorten(text string) string {
+	if len(text) > 40 {
+		return text[:40] + "..."
 	}
-	return "a string"
-}
-
-// valueName returns what a user calls a value that encoding/json describes.
-func valueName(value string) string {
-	switch value {
-	case "bool":
-		return "true or false"
-	case "array":
-		return "a list"
-	case "object":
-		return "an object"
-	}
-	if number, ok := strings.CutPrefix(value, "number "); ok {
-		return number
-	}
-	return "a " + value
+	return text
 }

@@ -1,7 +1,6 @@
 package sdk
 
 import (
-	"time"
 	"unsafe"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -16,8 +15,8 @@ type Outcomes struct {
 }
 
 // OutcomesWindow returns the length of the window of Outcomes, 0 if they are not counted or without NeedOutcomes.
-func (r *Request) OutcomesWindow() time.Duration {
-	return time.Duration(u32(r.base, abi.ReqOutcomesWindow)) * time.Millisecond
+func (r *Request) OutcomesWindow() Duration {
+	return Duration(u32(r.base, abi.ReqOutcomesWindow)) * Millisecond
 }
 
 // Outcomes returns the outcomes of endpoint i in the last OutcomesWindow, zero without NeedOutcomes. It panics if i is out of
@@ -48,12 +47,12 @@ func (r *Request) TotalOutcomes(i int) (o Outcomes, since Time) {
 
 // ConnectionsAge returns how long ago Endpoint.Connections were counted; counted is false if they are not or without
 // NeedConnections.
-func (r *Request) ConnectionsAge() (age time.Duration, counted bool) {
+func (r *Request) ConnectionsAge() (age Duration, counted bool) {
 	ms := u32(r.base, abi.ReqConnectionsAge)
 	if ms == abi.NoAge {
 		return 0, false
 	}
-	return time.Duration(ms) * time.Millisecond, true
+	return Duration(ms) * Millisecond, true
 }
 
 // PodValue returns the value of a key for the Pod of endpoint i. key counts the keys of Pods among those that the plugin

@@ -8,21 +8,21 @@ func init() { sdk.Register(newPlugin) }
 
 func main() {}
 
-func newPlugin() sdk.Plugin { return &plugin{Factor: 3} }
+func newPlugin() sdk.Plugin { return &plugin{factor: 3} }
 
-// plugin is also its settings: {"factor": 5}.
 type plugin struct {
-	Factor int `json:"factor" range:"1,100"`
+	factor int64
 }
 
+// Configure reads settings such as {"factor": 5}.
 func (p *plugin) Configure(settings []byte) error {
-	return sdk.UnmarshalSettings(settings, p)
+	return sdk.ParseSettings(settings, func(f *sdk.Fields) { f.Int("factor", &p.factor, 1, 100) })
 }
 
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	for i := range req.NumEndpoints() {
 		if e := req.Endpoint(i); e.Local() {
-			resp.SetWeight(i, e.Weight()*p.Factor)
+			resp.SetWeight(i, e.Weight()*int(p.factor))
 			resp.SetReason(i, "on this node")
 		}
 	}

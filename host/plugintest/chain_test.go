@@ -29,7 +29,7 @@ func (p *times) Decide(req *sdk.Request, resp *sdk.Response) error {
 	resp.SetWeight(0, req.Endpoint(0).Weight()*n)
 	resp.SetReason(0, fmt.Sprintf("call %d of weight %d", n, req.Endpoint(0).Weight()))
 	resp.SetState(make([]byte, n))
-	resp.RequeueAfter(p.After)
+	resp.RequeueAfter(sdk.Duration(p.After))
 	return nil
 }
 

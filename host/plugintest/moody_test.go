@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	host "github.com/sluice-proxy/sluice/host/plugintest"
 	"github.com/sluice-proxy/sluice/host/policy"
@@ -18,10 +18,12 @@ import (
 
 // moody asks for everything, uses all of a response, and fails now and then: by what it sees alone, as plugins have to.
 type moody struct {
-	Salt uint32 `json:"salt"`
+	salt int64
 }
 
-func (p *moody) Configure(settings []byte) error { return sdk.UnmarshalSettings(settings, p) }
+func (p *moody) Configure(settings []byte) error {
+	return sdk.ParseSettings(settings, func(f *sdk.Fields) { f.Int("salt", &p.salt, 0, math.MaxUint32) })
+}
 
 func (p *moody) Needs() sdk.Need {
 	return sdk.NeedOutcomes | sdk.NeedConnections | sdk.NeedNodes | sdk.NeedPodNames
@@ -32,7 +34,7 @@ func (p *moody) Keys() []string {
 }
 
 func (p *moody) Decide(req *sdk.Request, resp *sdk.Response) error {
-	sum := p.Salt + uint32(req.Now()/1000) + uint32(req.Generation()) + 7*uint32(len(req.State()))
+	sum := uint32(p.salt) + uint32(req.Now()/1000) + uint32(req.Generation()) + 7*uint32(len(req.State()))
 	for _, b := range req.State() {
 		sum = sum*31 + uint32(b)
 	}
@@ -51,7 +53,7 @@ func (p *moody) Decide(req *sdk.Request, resp *sdk.Response) error {
 		switch mix % 11 {
 		case 0:
 			resp.KeepDraining(i)
-			resp.SetResetAfter(i, time.Duration(mix%40)*time.Second)
+			resp.SetResetAfter(i, sdk.Duration(mix%40)*sdk.Second)
 		case 1:
 			resp.SetShed(i, int(mix%1000))
 		case 2, 3:
@@ -64,7 +66,7 @@ func (p *moody) Decide(req *sdk.Request, resp *sdk.Response) error {
 	}
 	resp.SetState(binary.LittleEndian.AppendUint32(nil, sum))
 	if sum%3 > 0 {
-		resp.RequeueAfter(time.Duration(sum%50) * 400 * time.Millisecond)
+		resp.RequeueAfter(sdk.Duration(sum%50) * 400 * sdk.Millisecond)
 	}
 	if sum%5 == 0 {
 		resp.SetBalance(sdk.BalanceRoundRobin)

@@ -1,3 +1,5 @@
+//go:build !wasip1
+
 package abi
 
 import (
@@ -273,5 +275,3 @@ func policyBits(req *Request) (bits uint8) {
 	}
 	return bits
 }
-
-func align(n int) int { return (n + 7) &^ 7 }

@@ -1,8 +1,9 @@
 package abi
 
 import (
-	"fmt"
+	"errors"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -30,15 +31,15 @@ func ParseKeys(text string) ([]string, error) {
 		return nil, nil
 	}
 	if n := strings.Count(text, "\n") + 1; n > MaxKeys {
-		return nil, fmt.Errorf("%d keys, more than %d", n, MaxKeys)
+		return nil, errors.New(strconv.Itoa(n) + " keys, more than " + strconv.Itoa(MaxKeys))
 	}
 	keys := strings.Split(strings.Clone(text), "\n")
 	for i, k := range keys {
 		if err := checkKey(k); err != nil {
-			return nil, fmt.Errorf("key %d: %w", i, err)
+			return nil, errors.New("key " + strconv.Itoa(i) + ": " + err.Error())
 		}
 		if slices.Contains(keys[:i], k) {
-			return nil, fmt.Errorf("key %d: %q is declared twice", i, k)
+			return nil, errors.New("key " + strconv.Itoa(i) + ": " + strconv.Quote(k) + " is declared twice")
 		}
 	}
 	return keys, nil
@@ -66,15 +67,15 @@ func KeyKind(key string) (kind, name string, ok bool) {
 func checkKey(key string) error {
 	const most = len(KeyServiceAnnotation) + MaxKeyName
 	if len(key) > most {
-		return fmt.Errorf("%q… is %d bytes, more than %d", key[:40], len(key), most)
+		return errors.New(strconv.Quote(key[:40]) + "… is " + strconv.Itoa(len(key)) + " bytes, more than " + strconv.Itoa(most))
 	}
 	kind, name, ok := KeyKind(key)
 	switch {
 	case !ok:
-		return fmt.Errorf("%q is of an unknown kind: want %sNAME, %sNAME, %s, %sNAME or %sNAME",
-			key, KeyPodLabel, KeyPodAnnotation, KeyPodCPU, KeyServiceLabel, KeyServiceAnnotation)
+		return errors.New(strconv.Quote(key) + " is of an unknown kind: want " + KeyPodLabel + "NAME, " + KeyPodAnnotation + "NAME, " + KeyPodCPU + ", " +
+			KeyServiceLabel + "NAME or " + KeyServiceAnnotation + "NAME")
 	case kind != KeyPodCPU && !isQualifiedName(name):
-		return fmt.Errorf("%q: %q is not the name of a label or annotation", key, name)
+		return errors.New(strconv.Quote(key) + ": " + strconv.Quote(name) + " is not the name of a label or annotation")
 	}
 	return nil
 }

@@ -119,6 +119,8 @@ const ValueSize = 4
 // ValuesStride returns the stride of the values of endpoints for a number of Pod keys.
 func ValuesStride(keys int) int { return align(keys * ValueSize) }
 
+func align(n int) int { return (n + 7) &^ 7 }
+
 // Offsets in a string record, and its stride.
 const (
 	StringID     = 0

@@ -9,15 +9,17 @@ import (
 
 // sameZone multiplies the weight of endpoints in the zone of the node.
 type sameZone struct {
-	Factor int `json:"factor"`
+	factor int64
 }
 
-func (p *sameZone) Configure(settings []byte) error { return sdk.UnmarshalSettings(settings, p) }
+func (p *sameZone) Configure(settings []byte) error {
+	return sdk.ParseSettings(settings, func(f *sdk.Fields) { f.Int("factor", &p.factor, 1, 100) })
+}
 
 func (p *sameZone) Decide(req *sdk.Request, resp *sdk.Response) error {
 	for i := range req.NumEndpoints() {
 		if e := req.Endpoint(i); e.Zone() == req.NodeZone() {
-			resp.SetWeight(i, p.Factor*e.Weight())
+			resp.SetWeight(i, int(p.factor)*e.Weight())
 		}
 	}
 	return nil

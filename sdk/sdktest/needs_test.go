@@ -31,7 +31,7 @@ func (c *inputRecorder) Configure([]byte) error { return nil }
 
 func (c *inputRecorder) Decide(req *sdk.Request, _ *sdk.Response) error {
 	e := req.Endpoint(0)
-	c.seen = inputs{nodes: req.Zone(0).Nodes, cpu: req.Zone(0).MilliCPU, window: req.OutcomesWindow(), outcomes: req.Outcomes(0), pod: req.Text(e.Pod())}
+	c.seen = inputs{nodes: req.Zone(0).Nodes, cpu: req.Zone(0).MilliCPU, window: time.Duration(req.OutcomesWindow()), outcomes: req.Outcomes(0), pod: req.Text(e.Pod())}
 	_, c.seen.connections = e.Connections()
 	if i, n, known := req.NodeIndex(); known {
 		c.seen.index = 100*i + n

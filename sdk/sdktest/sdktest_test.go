@@ -12,13 +12,15 @@ import (
 
 // double doubles weights, and fails when its settings say so.
 type double struct {
-	Fail bool `json:"fail"`
+	fail bool
 }
 
-func (d *double) Configure(s []byte) error { return sdk.UnmarshalSettings(s, d) }
+func (d *double) Configure(s []byte) error {
+	return sdk.ParseSettings(s, func(f *sdk.Fields) { f.Bool("fail", &d.fail) })
+}
 
 func (d *double) Decide(req *sdk.Request, resp *sdk.Response) error {
-	if d.Fail {
+	if d.fail {
 		return errors.New("failed on request")
 	}
 	for i := range req.NumEndpoints() {

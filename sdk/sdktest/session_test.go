@@ -35,15 +35,17 @@ func failure(t *testing.T, f func(testing.TB)) (message string) {
 
 // calls counts its calls, in the state or, which is an error of a plugin, in itself.
 type calls struct {
-	Inside bool `json:"inside"`
+	inside bool
 	n      int
 }
 
-func (c *calls) Configure(s []byte) error { return sdk.UnmarshalSettings(s, c) }
+func (c *calls) Configure(s []byte) error {
+	return sdk.ParseSettings(s, func(f *sdk.Fields) { f.Bool("inside", &c.inside) })
+}
 
 func (c *calls) Decide(req *sdk.Request, resp *sdk.Response) error {
 	n := byte(len(req.State()))
-	if c.Inside {
+	if c.inside {
 		n = byte(c.n)
 		c.n++
 	}

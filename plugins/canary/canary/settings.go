@@ -1,7 +1,7 @@
 package canary
 
 import (
-	"fmt"
+	"errors"
 	"math"
 	"strconv"
 
@@ -17,15 +17,29 @@ const (
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	By               string          `json:"by"`
-	Groups           []groupSettings `json:"groups"`
-	TolerancePercent int64           `json:"tolerancePercent" range:"0,50"`
-	MaxTotal         int64           `json:"maxTotal" range:"1,65535"`
+	By               string
+	Groups           []groupSettings
+	TolerancePercent int64
+	MaxTotal         int64
+}
+
+func (s *settings) fields(f *sdk.Fields) {
+	f.String("by", &s.By)
+	sdk.List(f, "groups", &s.Groups, (*groupSettings).fields)
+	f.Int("tolerancePercent", &s.TolerancePercent, 0, 50)
+	f.Int("maxTotal", &s.MaxTotal, 1, 65535)
 }
 
 type groupSettings struct {
-	Value   *string  `json:"value"`
-	Percent *float64 `json:"percent" range:"0,100"`
+	Value   string
+	Percent float64
+}
+
+func (s *groupSettings) fields(f *sdk.Fields) {
+	f.Require("value")
+	f.String("value", &s.Value)
+	f.Require("percent")
+	f.Float("percent", &s.Percent, 0, 100)
 }
 
 func defaults() settings {
@@ -34,8 +48,8 @@ func defaults() settings {
 
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	s, err := sdk.ParseSettings(text, defaults())
-	if err != nil {
+	s := defaults()
+	if err := sdk.ParseSettings(text, s.fields); err != nil {
 		return err
 	}
 	if err := weights.CheckBy("by", s.By); err != nil {
@@ -48,24 +62,18 @@ func (p *plugin) Configure(text []byte) error {
 	p.groups = nil
 	for i, g := range s.Groups {
 		at := "groups[" + strconv.Itoa(i) + "]"
-		if g.Value == nil {
-			return fmt.Errorf("%s.value: missing", at)
+		if _, twice := of[g.Value]; twice {
+			return errors.New(at + ".value: " + strconv.Quote(g.Value) + " is in another group")
 		}
-		if _, twice := of[*g.Value]; twice {
-			return fmt.Errorf("%s.value: %q is in another group", at, *g.Value)
-		}
-		if g.Percent == nil {
-			return fmt.Errorf("%s.percent: missing", at)
-		}
-		share := uint64(math.Round(*g.Percent * weights.Million / 100))
-		if *g.Percent > 0 && share < weights.Million/100_000 {
-			return fmt.Errorf("%s.percent: %v is neither 0 nor 0.001 or more", at, *g.Percent)
+		share := uint64(math.Round(g.Percent * weights.Million / 100))
+		if g.Percent > 0 && share < weights.Million/100_000 {
+			return errors.New(at + ".percent: " + strconv.FormatFloat(g.Percent, 'g', -1, 64) + " is neither 0 nor 0.001 or more")
 		}
 		if share > left {
-			return fmt.Errorf("%s.percent: the groups have more than 100 %% together", at)
+			return errors.New(at + ".percent: the groups have more than 100 % together")
 		}
-		of[*g.Value], left = i, left-share
-		p.groups = append(p.groups, group{name: name(*g.Value), share: share})
+		of[g.Value], left = i, left-share
+		p.groups = append(p.groups, group{name: name(g.Value), share: share})
 	}
 	p.groups = append(p.groups, group{name: "others", share: left})
 	p.settings, p.sorter = s, weights.NewSorter(s.By, of, len(s.Groups), len(s.Groups))

@@ -1,8 +1,9 @@
 package capacity
 
 import (
-	"fmt"
+	"errors"
 	"math"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/sdk"
@@ -11,9 +12,15 @@ import (
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	From     string  `json:"from"`
-	Default  float64 `json:"default" range:"0.001,1000000"`
-	MaxTotal int64   `json:"maxTotal" range:"1,65535"`
+	From     string
+	Default  float64
+	MaxTotal int64
+}
+
+func (s *settings) fields(f *sdk.Fields) {
+	f.String("from", &s.From)
+	f.Float("default", &s.Default, 0.001, 1000000)
+	f.Int("maxTotal", &s.MaxTotal, 1, 65535)
 }
 
 func defaults() settings {
@@ -22,12 +29,12 @@ func defaults() settings {
 
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	s, err := sdk.ParseSettings(text, defaults())
-	if err != nil {
+	s := defaults()
+	if err := sdk.ParseSettings(text, s.fields); err != nil {
 		return err
 	}
 	if keys, err := abi.ParseKeys(s.From); err != nil || len(keys) != 1 || !abi.IsPodKey(s.From) {
-		return fmt.Errorf("from: %q is neither label:KEY nor annotation:KEY nor %s", s.From, sdk.PodCPU)
+		return errors.New("from: " + strconv.Quote(s.From) + " is neither label:KEY nor annotation:KEY nor " + sdk.PodCPU)
 	}
 	p.settings = s
 	milli := uint64(math.Round(s.Default * 1000))

@@ -3,8 +3,6 @@
 package failover
 
 import (
-	"time"
-
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
@@ -54,7 +52,7 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	}
 	p.prev.read(req.State(), p.shares)
 	if wait := p.hold(int64(req.Now())); wait > 0 {
-		resp.RequeueAfter(time.Duration(wait) * time.Millisecond)
+		resp.RequeueAfter(sdk.Duration(wait) * sdk.Millisecond)
 	}
 	p.shares.ChooseMultipliers(weights.Limits{MaxTotal: uint64(p.settings.MaxTotal), Largest: largest / unit})
 	p.setReasons(resp)

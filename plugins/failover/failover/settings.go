@@ -1,7 +1,8 @@
 package failover
 
 import (
-	"fmt"
+	"errors"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
@@ -20,17 +21,31 @@ const localZone = "@local"
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	By                      string          `json:"by"`
-	Groups                  []groupSettings `json:"groups"`
-	OverprovisioningPercent int64           `json:"overprovisioningPercent" range:"100,1000"`
-	HysteresisPercent       int64           `json:"hysteresisPercent" range:"0,50"`
-	HoldSeconds             int64           `json:"holdSeconds" range:"0,3600"`
-	TolerancePercent        int64           `json:"tolerancePercent" range:"0,20"`
-	MaxTotal                int64           `json:"maxTotal" range:"1,65535"`
+	By                      string
+	Groups                  []groupSettings
+	OverprovisioningPercent int64
+	HysteresisPercent       int64
+	HoldSeconds             int64
+	TolerancePercent        int64
+	MaxTotal                int64
+}
+
+func (s *settings) fields(f *sdk.Fields) {
+	f.String("by", &s.By)
+	sdk.List(f, "groups", &s.Groups, (*groupSettings).fields)
+	f.Int("overprovisioningPercent", &s.OverprovisioningPercent, 100, 1000)
+	f.Int("hysteresisPercent", &s.HysteresisPercent, 0, 50)
+	f.Int("holdSeconds", &s.HoldSeconds, 0, 3600)
+	f.Int("tolerancePercent", &s.TolerancePercent, 0, 20)
+	f.Int("maxTotal", &s.MaxTotal, 1, 65535)
 }
 
 type groupSettings struct {
-	Values []string `json:"values"`
+	Values []string
+}
+
+func (s *groupSettings) fields(f *sdk.Fields) {
+	f.Strings("values", &s.Values)
 }
 
 func defaults() settings {
@@ -41,8 +56,8 @@ func defaults() settings {
 
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	s, err := sdk.ParseSettings(text, defaults())
-	if err != nil {
+	s := defaults()
+	if err := sdk.ParseSettings(text, s.fields); err != nil {
 		return err
 	}
 	if err := weights.CheckBy("by", s.By); err != nil {
@@ -62,20 +77,20 @@ func (p *plugin) setGroups(s settings) error {
 	of, local := map[string]int{}, len(s.Groups)
 	var names []string
 	for i, g := range s.Groups {
-		if err := weights.CheckLen(fmt.Sprintf("groups[%d].values", i), len(g.Values), maxValues); err != nil {
+		if err := weights.CheckLen("groups["+strconv.Itoa(i)+"].values", len(g.Values), maxValues); err != nil {
 			return err
 		}
 		for j, v := range g.Values {
 			_, twice := of[v]
 			switch {
 			case v == localZone && s.By == weights.ByZone && local < len(s.Groups), twice:
-				return fmt.Errorf("groups[%d].values[%d]: %q is in another group or twice", i, j, v)
+				return refuse(i, j, v, " is in another group or twice")
 			case v == localZone && s.By == weights.ByZone:
 				local = i
 			case v == localZone && strings.HasPrefix(s.By, "label:"):
-				return fmt.Errorf("groups[%d].values[%d]: %q is the zone of this node, which needs by: zone", i, j, v)
+				return refuse(i, j, v, " is the zone of this node, which needs by: zone")
 			case strings.HasPrefix(v, "@") && !strings.HasPrefix(s.By, "annotation:"): // no value of a label
-				return fmt.Errorf("groups[%d].values[%d]: %q is no %s; the zone of this node is %q", i, j, v, s.By, localZone)
+				return refuse(i, j, v, " is no "+s.By+"; the zone of this node is "+strconv.Quote(localZone))
 			default:
 				of[v] = i
 			}
@@ -86,9 +101,14 @@ func (p *plugin) setGroups(s settings) error {
 	p.sorter = weights.NewSorter(s.By, of, len(s.Groups), local)
 	p.groups = make([]group, len(s.Groups)+1)
 	for i, n := range append(names, "others") {
-		p.groups[i].name = fmt.Sprintf("group %d of %d (%s)", i+1, len(p.groups), n)
+		p.groups[i].name = "group " + strconv.Itoa(i+1) + " of " + strconv.Itoa(len(p.groups)) + " (" + n + ")"
 	}
 	return nil
+}
+
+// refuse returns an error about value j of group i.
+func refuse(i, j int, value, why string) error {
+	return errors.New("groups[" + strconv.Itoa(i) + "].values[" + strconv.Itoa(j) + "]: " + strconv.Quote(value) + why)
 }
 
 // name returns the name of a group in reasons.

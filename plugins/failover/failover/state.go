@@ -1,8 +1,7 @@
 package failover
 
 import (
-	"encoding/binary"
-
+	le "github.com/sluice-proxy/sluice/plugins/internal/littleendian"
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 )
 
@@ -24,9 +23,9 @@ func (m *state) read(b []byte, now weights.Groups) {
 	if len(b) != stateHead+4*len(now) || b[0] != stateVersion {
 		return
 	}
-	since, sum := int64(binary.LittleEndian.Uint64(b[1:])), uint64(0)
+	since, sum := int64(le.Uint64(b[1:])), uint64(0)
 	for i := range now {
-		s := uint64(binary.LittleEndian.Uint32(b[stateHead+4*i:]))
+		s := uint64(le.Uint32(b[stateHead+4*i:]))
 		if s > 0 && now[i].Capacity == 0 {
 			m.shares = m.shares[:0]
 			return
@@ -43,9 +42,9 @@ func (m *state) read(b []byte, now weights.Groups) {
 
 func (m *state) append(b []byte) []byte {
 	b = append(b, stateVersion)
-	b = binary.LittleEndian.AppendUint64(b, uint64(m.since))
+	b = le.AppendUint64(b, uint64(m.since))
 	for _, s := range m.shares {
-		b = binary.LittleEndian.AppendUint32(b, uint32(s))
+		b = le.AppendUint32(b, uint32(s))
 	}
 	return b
 }

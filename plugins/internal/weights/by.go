@@ -1,7 +1,8 @@
 package weights
 
 import (
-	"fmt"
+	"errors"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/sdk"
@@ -17,12 +18,12 @@ func CheckBy(field, by string) error {
 		return nil
 	}
 	if !strings.HasPrefix(by, abi.KeyPodLabel) && !strings.HasPrefix(by, abi.KeyPodAnnotation) {
-		return fmt.Errorf("%s: %q is neither %q nor label:KEY nor annotation:KEY", field, by, ByZone)
+		return errors.New(field + ": " + strconv.Quote(by) + " is neither " + strconv.Quote(ByZone) + " nor label:KEY nor annotation:KEY")
 	}
 	if keys, err := abi.ParseKeys(by); err != nil {
-		return fmt.Errorf("%s: %w", field, err)
+		return errors.New(field + ": " + err.Error())
 	} else if len(keys) != 1 {
-		return fmt.Errorf("%s: %q is not one key", field, by)
+		return errors.New(field + ": " + strconv.Quote(by) + " is not one key")
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ package leastloaded
 
 import (
 	"strconv"
-	"time"
 
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
@@ -110,7 +109,7 @@ func (p *plugin) step(req *sdk.Request, now int64) (why string) {
 	if !counted {
 		return "held: open connections are not counted"
 	}
-	if age > time.Duration(s.MaxAgeSeconds)*time.Second {
+	if age > sdk.Duration(s.MaxAgeSeconds)*sdk.Second {
 		return "held: open connections have not been counted for more than " + strconv.FormatInt(s.MaxAgeSeconds, 10) + " s"
 	}
 	at := int64(req.Now()) - age.Milliseconds()
@@ -248,5 +247,5 @@ func (p *plugin) remember(resp *sdk.Response, now int64) {
 	if left := m.stepped + wait - now; m.stepped != 0 && left > 0 {
 		wait = left
 	}
-	resp.RequeueAfter(time.Duration(wait) * time.Second)
+	resp.RequeueAfter(sdk.Duration(wait) * sdk.Second)
 }

@@ -1,22 +1,33 @@
 package leastloaded
 
 import (
-	"fmt"
+	"errors"
 
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	IntervalSeconds int64 `json:"intervalSeconds" range:"2,300"`
+	IntervalSeconds int64
 	// The weight is the inverse of the average: up to 50 %, a step is at most half of what would make the loop oscillate.
-	SmoothingPercent int64 `json:"smoothingPercent" range:"1,50"`
-	MaxChangePercent int64 `json:"maxChangePercent" range:"1,100"`
-	TolerancePercent int64 `json:"tolerancePercent" range:"0,50"`
-	MinPercent       int64 `json:"minPercent" range:"10,100"`
-	MaxPercent       int64 `json:"maxPercent" range:"100,400"`
-	MaxAgeSeconds    int64 `json:"maxAgeSeconds" range:"1,3600"`
-	MaxTotal         int64 `json:"maxTotal" range:"1,65535"`
+	SmoothingPercent int64
+	MaxChangePercent int64
+	TolerancePercent int64
+	MinPercent       int64
+	MaxPercent       int64
+	MaxAgeSeconds    int64
+	MaxTotal         int64
+}
+
+func (s *settings) fields(f *sdk.Fields) {
+	f.Int("intervalSeconds", &s.IntervalSeconds, 2, 300)
+	f.Int("smoothingPercent", &s.SmoothingPercent, 1, 50)
+	f.Int("maxChangePercent", &s.MaxChangePercent, 1, 100)
+	f.Int("tolerancePercent", &s.TolerancePercent, 0, 50)
+	f.Int("minPercent", &s.MinPercent, 10, 100)
+	f.Int("maxPercent", &s.MaxPercent, 100, 400)
+	f.Int("maxAgeSeconds", &s.MaxAgeSeconds, 1, 3600)
+	f.Int("maxTotal", &s.MaxTotal, 1, 65535)
 }
 
 func defaults() settings {
@@ -28,12 +39,12 @@ func defaults() settings {
 
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	s, err := sdk.ParseSettings(text, defaults())
-	if err != nil {
+	s := defaults()
+	if err := sdk.ParseSettings(text, s.fields); err != nil {
 		return err
 	}
 	if s.MinPercent == 100 && s.MaxPercent == 100 {
-		return fmt.Errorf("minPercent, maxPercent: both are 100, so no weight could change")
+		return errors.New("minPercent, maxPercent: both are 100, so no weight could change")
 	}
 	p.settings = s
 	return nil

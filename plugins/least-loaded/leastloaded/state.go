@@ -1,6 +1,6 @@
 package leastloaded
 
-import "encoding/binary"
+import le "github.com/sluice-proxy/sluice/plugins/internal/littleendian"
 
 // one is a load that is equal to the fair share. Loads are smoothed numbers of open connections, relative to the fair share.
 const one = 4096
@@ -35,7 +35,6 @@ func (m *state) read(b []byte, now int64) {
 	if len(b) < stateHead || b[0] != stateVersion || (len(b)-stateHead)%averageSize != 0 {
 		return
 	}
-	le := binary.LittleEndian
 	m.stepped, m.counted = int64(le.Uint32(b[1:])), int64(le.Uint64(b[5:]))
 	if m.stepped > now || m.counted < 0 || m.counted > now*1000 {
 		m.stepped, m.counted = 0, 0
@@ -58,7 +57,6 @@ func (m *state) load(hash uint32, next int) (load uint64, isNew bool, after int)
 
 // append encodes the state.
 func (m *state) append(b []byte) []byte {
-	le := binary.LittleEndian
 	b = append(b, stateVersion)
 	b = le.AppendUint32(b, uint32(m.stepped))
 	b = le.AppendUint64(b, uint64(m.counted))

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
-	"time"
 
 	"github.com/sluice-proxy/sluice/sdk"
 )
@@ -121,6 +120,6 @@ func (p *plugin) remember(resp *sdk.Response) {
 		at(m.watches[i].start + s.WindowSeconds)
 	}
 	if next > 0 {
-		resp.RequeueAfter(time.Duration(next-p.now) * time.Second)
+		resp.RequeueAfter(sdk.Duration(next-p.now) * sdk.Second)
 	}
 }

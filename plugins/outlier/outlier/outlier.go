@@ -5,7 +5,6 @@ package outlier
 import (
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
@@ -78,7 +77,7 @@ func (p *plugin) dropImplausible() {
 // every second.
 func (p *plugin) keepAll(resp *sdk.Response) {
 	reason := resp.AddReason("kept: " + strconv.Itoa(len(p.suspects)) + " of " + strconv.Itoa(p.count) + " fail, panic")
-	resp.RequeueAfter(time.Second)
+	resp.RequeueAfter(sdk.Second)
 	for i := range p.suspects {
 		s := &p.suspects[i]
 		resp.SetReasonID(s.index, reason)

@@ -1,24 +1,39 @@
 package outlier
 
 import (
-	"fmt"
+	"errors"
+	"strconv"
 
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	WindowSeconds       int64 `json:"windowSeconds" range:"2,60"`
-	FailedPercent       int64 `json:"failedPercent" range:"1,100"`
-	MinAttempts         int64 `json:"minAttempts" range:"1,10000"`
-	ConsecutiveReadings int64 `json:"consecutiveReadings" range:"0,100"`
-	NodeEndpoints       int64 `json:"nodeEndpoints" range:"0,100"`
-	BaseEjectionSeconds int64 `json:"baseEjectionSeconds" range:"1,3600"`
-	MaxEjectionSeconds  int64 `json:"maxEjectionSeconds" range:"1,3600"`
-	JitterPercent       int64 `json:"jitterPercent" range:"0,100"`
-	MaxEjectionPercent  int64 `json:"maxEjectionPercent" range:"1,100"`
-	PanicPercent        int64 `json:"panicPercent" range:"1,100"`
-	ReturnPercent       int64 `json:"returnPercent" range:"1,100"`
+	WindowSeconds       int64
+	FailedPercent       int64
+	MinAttempts         int64
+	ConsecutiveReadings int64
+	NodeEndpoints       int64
+	BaseEjectionSeconds int64
+	MaxEjectionSeconds  int64
+	JitterPercent       int64
+	MaxEjectionPercent  int64
+	PanicPercent        int64
+	ReturnPercent       int64
+}
+
+func (s *settings) fields(f *sdk.Fields) {
+	f.Int("windowSeconds", &s.WindowSeconds, 2, 60)
+	f.Int("failedPercent", &s.FailedPercent, 1, 100)
+	f.Int("minAttempts", &s.MinAttempts, 1, 10000)
+	f.Int("consecutiveReadings", &s.ConsecutiveReadings, 0, 100)
+	f.Int("nodeEndpoints", &s.NodeEndpoints, 0, 100)
+	f.Int("baseEjectionSeconds", &s.BaseEjectionSeconds, 1, 3600)
+	f.Int("maxEjectionSeconds", &s.MaxEjectionSeconds, 1, 3600)
+	f.Int("jitterPercent", &s.JitterPercent, 0, 100)
+	f.Int("maxEjectionPercent", &s.MaxEjectionPercent, 1, 100)
+	f.Int("panicPercent", &s.PanicPercent, 1, 100)
+	f.Int("returnPercent", &s.ReturnPercent, 1, 100)
 }
 
 // defaults are those of Envoy where it has the same setting: interval, consecutive_5xx (minAttempts), base_ejection_time,
@@ -32,15 +47,16 @@ func defaults() settings {
 
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	s, err := sdk.ParseSettings(text, defaults())
-	if err != nil {
+	s := defaults()
+	if err := sdk.ParseSettings(text, s.fields); err != nil {
 		return err
 	}
 	if s.NodeEndpoints == 1 {
-		return fmt.Errorf("nodeEndpoints: 1 is neither 0, for never, nor 2 to 100")
+		return errors.New("nodeEndpoints: 1 is neither 0, for never, nor 2 to 100")
 	}
 	if s.MaxEjectionSeconds < s.BaseEjectionSeconds {
-		return fmt.Errorf("maxEjectionSeconds: %d is less than baseEjectionSeconds, %d", s.MaxEjectionSeconds, s.BaseEjectionSeconds)
+		return errors.New("maxEjectionSeconds: " + strconv.FormatInt(s.MaxEjectionSeconds, 10) + " is less than baseEjectionSeconds, " +
+			strconv.FormatInt(s.BaseEjectionSeconds, 10))
 	}
 	p.settings = s
 	return nil

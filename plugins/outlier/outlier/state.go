@@ -2,9 +2,9 @@ package outlier
 
 import (
 	"cmp"
-	"encoding/binary"
 	"slices"
 
+	le "github.com/sluice-proxy/sluice/plugins/internal/littleendian"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
@@ -57,7 +57,7 @@ func (m *state) read(b []byte) {
 	if b = b[stateHead:]; n > maxEjections || len(b) < n*ejectionSize || (len(b)-n*ejectionSize)%watchSize != 0 {
 		return
 	}
-	u32 := binary.LittleEndian.Uint32
+	u32 := le.Uint32
 	for ; n > 0; n-- {
 		m.ejections = append(m.ejections, ejection{hash: u32(b), until: int64(u32(b[4:])), times: int64(b[8] &^ byNodeBit), byNode: b[8]&byNodeBit != 0})
 		b = b[ejectionSize:]
@@ -89,7 +89,6 @@ func (m *state) append(b []byte) []byte {
 		return b
 	}
 	b = append(b, stateVersion, byte(len(m.ejections)))
-	le := binary.LittleEndian
 	for _, e := range m.ejections {
 		b = le.AppendUint32(le.AppendUint32(b, e.hash), uint32(e.until))
 		times := byte(e.times)

@@ -5,7 +5,6 @@ package rebalance
 import (
 	"math"
 	"strconv"
-	"time"
 
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
@@ -39,7 +38,7 @@ const (
 	// roundSeconds is how long a shed takes, by the ABI.
 	roundSeconds = 60
 	// maxAge is how old a count may be.
-	maxAge = time.Minute
+	maxAge = sdk.Minute
 	// maxOpen bounds a number of connections, so that products fit 64 bits.
 	maxOpen = 1 << 24
 )
@@ -92,7 +91,7 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	p.buf = m.append(p.buf[:0])
 	resp.SetState(p.buf)
 	wait = min(wait, p.latest/1000+p.settings.DurationSeconds-p.now) // then there are no newcomers
-	resp.RequeueAfter(time.Duration(wait) * time.Second)
+	resp.RequeueAfter(sdk.Duration(wait) * sdk.Second)
 	return nil
 }
 
@@ -167,7 +166,7 @@ func (p *plugin) counted(req *sdk.Request) bool {
 // poll returns when to look for a new count, in seconds: the larger the table, the more seldom it is counted.
 func (p *plugin) poll(req *sdk.Request) int64 {
 	age, _ := req.ConnectionsAge()
-	return min(max(1, int64(age/time.Second)/2), 30)
+	return min(max(1, int64(age/sdk.Second)/2), 30)
 }
 
 // begin begins a round, or the rest of one with other endpoints, if newcomers lack connections and the connections have been counted.

@@ -4,12 +4,21 @@ import "github.com/sluice-proxy/sluice/sdk"
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	PercentPerMinute int64 `json:"percentPerMinute" range:"1,100"`
-	DurationSeconds  int64 `json:"durationSeconds" range:"60,86400"`
-	DelaySeconds     int64 `json:"delaySeconds" range:"0,3600"`
-	JitterSeconds    int64 `json:"jitterSeconds" range:"0,3600"`
-	TolerancePercent int64 `json:"tolerancePercent" range:"1,90"`
-	MinConnections   int64 `json:"minConnections" range:"1,1000000"`
+	PercentPerMinute int64
+	DurationSeconds  int64
+	DelaySeconds     int64
+	JitterSeconds    int64
+	TolerancePercent int64
+	MinConnections   int64
+}
+
+func (s *settings) fields(f *sdk.Fields) {
+	f.Int("percentPerMinute", &s.PercentPerMinute, 1, 100)
+	f.Int("durationSeconds", &s.DurationSeconds, 60, 86400)
+	f.Int("delaySeconds", &s.DelaySeconds, 0, 3600)
+	f.Int("jitterSeconds", &s.JitterSeconds, 0, 3600)
+	f.Int("tolerancePercent", &s.TolerancePercent, 1, 90)
+	f.Int("minConnections", &s.MinConnections, 1, 1000000)
 }
 
 func defaults() settings {
@@ -18,8 +27,8 @@ func defaults() settings {
 
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	s, err := sdk.ParseSettings(text, defaults())
-	if err != nil {
+	s := defaults()
+	if err := sdk.ParseSettings(text, s.fields); err != nil {
 		return err
 	}
 	p.settings = s

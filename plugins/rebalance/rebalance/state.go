@@ -1,8 +1,7 @@
 package rebalance
 
 import (
-	"encoding/binary"
-
+	le "github.com/sluice-proxy/sluice/plugins/internal/littleendian"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
@@ -36,7 +35,6 @@ func (m *state) read(b []byte, latest int64) {
 	if len(b) < stateHead || b[0] != stateVersion {
 		return
 	}
-	le := binary.LittleEndian
 	until, after := int64(le.Uint64(b[2:])), int64(le.Uint64(b[10:]))
 	if until <= 0 || until > latest || after < 0 || after > latest*1000 {
 		return
@@ -46,7 +44,6 @@ func (m *state) read(b []byte, latest int64) {
 }
 
 func (m *state) append(b []byte) []byte {
-	le := binary.LittleEndian
 	round := byte(0)
 	if m.round {
 		round = 1

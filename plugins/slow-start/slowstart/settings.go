@@ -9,11 +9,18 @@ import (
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	WindowSeconds int64 `json:"windowSeconds" range:"1,3600"`
+	WindowSeconds int64
 	// In this range, no step of a window of a second or more is lost to rounding at the top of the curve.
-	Aggression float64 `json:"aggression" range:"0.1,10"`
-	MinPercent int64   `json:"minPercent" range:"1,100"`
-	Steps      int64   `json:"steps" range:"2,20"`
+	Aggression float64
+	MinPercent int64
+	Steps      int64
+}
+
+func (s *settings) fields(f *sdk.Fields) {
+	f.Int("windowSeconds", &s.WindowSeconds, 1, 3600)
+	f.Float("aggression", &s.Aggression, 0.1, 10)
+	f.Int("minPercent", &s.MinPercent, 1, 100)
+	f.Int("steps", &s.Steps, 2, 20)
 }
 
 func defaults() settings {
@@ -32,8 +39,8 @@ type step struct {
 
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	s, err := sdk.ParseSettings(text, defaults())
-	if err != nil {
+	s := defaults()
+	if err := sdk.ParseSettings(text, s.fields); err != nil {
 		return err
 	}
 	p.full, p.window, p.steps = int(s.Steps), s.WindowSeconds*1000, s.curve()

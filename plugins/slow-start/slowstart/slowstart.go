@@ -3,8 +3,6 @@
 package slowstart
 
 import (
-	"time"
-
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
@@ -50,7 +48,7 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	if next == 0 { // no endpoint is new
 		return nil
 	}
-	resp.RequeueAfter(time.Duration(next) * time.Millisecond)
+	resp.RequeueAfter(sdk.Duration(next) * sdk.Millisecond)
 	for i := range p.steps {
 		p.steps[i].added = false
 	}

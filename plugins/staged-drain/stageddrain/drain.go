@@ -3,8 +3,6 @@
 package stageddrain
 
 import (
-	"time"
-
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
@@ -56,11 +54,11 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 		resp.SetReason(i, reason)
 		resp.KeepDraining(i)
 		if next > 0 {
-			resp.RequeueAfter(time.Duration(next) * time.Millisecond)
+			resp.RequeueAfter(sdk.Duration(next) * sdk.Millisecond)
 		}
 		if p.reset >= 0 && e.TerminatingSince() > 0 {
 			left := p.stages[len(p.stages)-1].end + p.reset - elapsed(req, e)
-			resp.SetResetAfter(i, time.Duration(left)*time.Millisecond)
+			resp.SetResetAfter(i, sdk.Duration(left)*sdk.Millisecond)
 		}
 	}
 	return nil

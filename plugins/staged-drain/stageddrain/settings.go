@@ -1,7 +1,7 @@
 package stageddrain
 
 import (
-	"fmt"
+	"errors"
 	"strconv"
 
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
@@ -12,14 +12,26 @@ const maxStages = 16
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	Stages            []stageSettings `json:"stages"`
-	ResetAfterSeconds *int64          `json:"resetAfterSeconds" range:"0,86400"`
+	Stages            []stageSettings
+	ResetAfterSeconds int64 // -1: never
+}
+
+func (s *settings) fields(f *sdk.Fields) {
+	sdk.List(f, "stages", &s.Stages, (*stageSettings).fields)
+	f.Int("resetAfterSeconds", &s.ResetAfterSeconds, 0, 86400)
 }
 
 // stageSettings is one stage of a drain.
 type stageSettings struct {
-	Weight  *int   `json:"weight" range:"0,100"`   // percent
-	Seconds *int64 `json:"seconds" range:"1,3600"` // duration
+	Weight  int64 // percent
+	Seconds int64 // duration
+}
+
+func (s *stageSettings) fields(f *sdk.Fields) {
+	f.Require("weight")
+	f.Int("weight", &s.Weight, 0, 100)
+	f.Require("seconds")
+	f.Int("seconds", &s.Seconds, 1, 3600)
 }
 
 // stage is a validated stage.
@@ -30,31 +42,22 @@ type stage struct {
 }
 
 // defaults are 100 → 50 → 10 → 0 percent over 30 s.
-var defaults = [...]struct {
-	percent int
-	seconds int64
-}{{100, 10}, {50, 10}, {10, 10}}
+func defaults() []stageSettings { return []stageSettings{{100, 10}, {50, 10}, {10, 10}} }
 
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	s, err := sdk.ParseSettings(text, settings{})
-	if err != nil {
+	s := settings{ResetAfterSeconds: -1}
+	if err := sdk.ParseSettings(text, s.fields); err != nil {
 		return err
 	}
 	if s.Stages == nil {
-		for _, d := range defaults {
-			s.Stages = append(s.Stages, stageSettings{&d.percent, &d.seconds})
-		}
+		s.Stages = defaults()
 	}
 	steps, err := checkStages(s.Stages)
 	if err != nil {
 		return err
 	}
-	reset := int64(-1)
-	if s.ResetAfterSeconds != nil {
-		reset = *s.ResetAfterSeconds * 1000
-	}
-	p.stages, p.reset = steps, reset
+	p.stages, p.reset = steps, s.ResetAfterSeconds*1000
 	return nil
 }
 
@@ -63,21 +66,16 @@ func checkStages(stages []stageSettings) ([]stage, error) {
 		return nil, err
 	}
 	var steps []stage
-	end, before := int64(0), 100
+	end, before := int64(0), int64(100)
 	for i, s := range stages {
-		at := "stages[" + strconv.Itoa(i) + "]"
-		switch {
-		case s.Weight == nil:
-			return nil, fmt.Errorf("%s.weight: missing", at)
-		case *s.Weight > before:
-			return nil, fmt.Errorf("%s.weight: %d is more than %d of the previous stage", at, *s.Weight, before)
-		case s.Seconds == nil:
-			return nil, fmt.Errorf("%s.seconds: missing", at)
+		weight := strconv.FormatInt(s.Weight, 10)
+		if s.Weight > before {
+			return nil, errors.New("stages[" + strconv.Itoa(i) + "].weight: " + weight + " is more than " + strconv.FormatInt(before, 10) + " of the previous stage")
 		}
-		end, before = end+*s.Seconds*1000, *s.Weight
+		end, before = end+s.Seconds*1000, s.Weight
 		steps = append(steps, stage{
-			percent: *s.Weight, end: end,
-			reason: fmt.Sprintf("draining: stage %d of %d, %d %%", i+1, len(stages), *s.Weight),
+			percent: int(s.Weight), end: end,
+			reason: "draining: stage " + strconv.Itoa(i+1) + " of " + strconv.Itoa(len(stages)) + ", " + weight + " %",
 		})
 	}
 	return steps, nil

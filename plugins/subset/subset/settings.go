@@ -4,15 +4,19 @@ import "github.com/sluice-proxy/sluice/sdk"
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	Endpoints int64 `json:"endpoints" range:"1,1000"`
+	Endpoints int64
+}
+
+func (s *settings) fields(f *sdk.Fields) {
+	f.Int("endpoints", &s.Endpoints, 1, 1000)
 }
 
 func defaults() settings { return settings{Endpoints: 20} }
 
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	s, err := sdk.ParseSettings(text, defaults())
-	if err != nil {
+	s := defaults()
+	if err := sdk.ParseSettings(text, s.fields); err != nil {
 		return err
 	}
 	p.settings = s

@@ -1,22 +1,33 @@
 package zonespill
 
 import (
-	"fmt"
+	"errors"
 	"maps"
 	"slices"
+	"strconv"
 
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	Demand              string           `json:"demand"`
-	DemandByZone        map[string]int64 `json:"demandByZone" range:"0,1000000"`
-	MinEndpointsPerZone int64            `json:"minEndpointsPerZone" range:"1,1000"`
-	HysteresisPercent   int64            `json:"hysteresisPercent" range:"0,50"`
-	HoldSeconds         int64            `json:"holdSeconds" range:"0,3600"`
-	TolerancePercent    int64            `json:"tolerancePercent" range:"0,20"`
-	MaxTotal            int64            `json:"maxTotal" range:"1,65535"`
+	Demand              string
+	DemandByZone        map[string]int64
+	MinEndpointsPerZone int64
+	HysteresisPercent   int64
+	HoldSeconds         int64
+	TolerancePercent    int64
+	MaxTotal            int64
+}
+
+func (s *settings) fields(f *sdk.Fields) {
+	f.String("demand", &s.Demand)
+	f.Ints("demandByZone", &s.DemandByZone, 0, 1000000)
+	f.Int("minEndpointsPerZone", &s.MinEndpointsPerZone, 1, 1000)
+	f.Int("hysteresisPercent", &s.HysteresisPercent, 0, 50)
+	f.Int("holdSeconds", &s.HoldSeconds, 0, 3600)
+	f.Int("tolerancePercent", &s.TolerancePercent, 0, 20)
+	f.Int("maxTotal", &s.MaxTotal, 1, 65535)
 }
 
 // Measures of the demand of a zone.
@@ -39,19 +50,19 @@ func defaults() settings {
 
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	s, err := sdk.ParseSettings(text, defaults())
-	if err != nil {
+	s := defaults()
+	if err := sdk.ParseSettings(text, s.fields); err != nil {
 		return err
 	}
 	switch {
 	case s.DemandByZone != nil && s.Demand != "":
-		return fmt.Errorf("demand: %q, but demandByZone is set too", s.Demand)
+		return errors.New("demand: " + strconv.Quote(s.Demand) + ", but demandByZone is set too")
 	case s.DemandByZone != nil:
 		if err := checkDemand(s.DemandByZone); err != nil {
 			return err
 		}
 	case s.Demand != "" && s.Demand != demandNodes && s.Demand != demandCPU:
-		return fmt.Errorf("demand: %q is neither %q nor %q", s.Demand, demandNodes, demandCPU)
+		return errors.New("demand: " + strconv.Quote(s.Demand) + " is neither " + strconv.Quote(demandNodes) + " nor " + strconv.Quote(demandCPU))
 	}
 	p.settings, p.configuredTotal = s, 0
 	for _, n := range s.DemandByZone {
@@ -63,17 +74,17 @@ func (p *plugin) Configure(text []byte) error {
 // checkDemand checks demandByZone.
 func checkDemand(zones map[string]int64) error {
 	if len(zones) > maxZones {
-		return fmt.Errorf("demandByZone: %d zones, more than %d", len(zones), maxZones)
+		return errors.New("demandByZone: " + strconv.Itoa(len(zones)) + " zones, more than " + strconv.Itoa(maxZones))
 	}
 	total := int64(0)
 	for _, name := range slices.Sorted(maps.Keys(zones)) {
 		if name == "" || len(name) > maxZoneName {
-			return fmt.Errorf("demandByZone: the name of zone %.80q has not 1 to %d bytes", name, maxZoneName)
+			return errors.New("demandByZone: the name of zone " + strconv.Quote(name[:min(80, len(name))]) + " has not 1 to " + strconv.Itoa(maxZoneName) + " bytes")
 		}
 		total += zones[name]
 	}
 	if total == 0 {
-		return fmt.Errorf("demandByZone: no zone has demand")
+		return errors.New("demandByZone: no zone has demand")
 	}
 	return nil
 }

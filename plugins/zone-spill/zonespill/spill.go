@@ -4,8 +4,6 @@
 package zonespill
 
 import (
-	"time"
-
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
@@ -70,7 +68,7 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 
 // mode reports whether to act: if every zone has enough endpoints. A change of mode takes effect after holdSeconds only,
 // so that a rollout which briefly removes the endpoints of a zone changes nothing. The first decision does not wait.
-func (p *plugin) mode(req *sdk.Request) (acts bool, wait time.Duration) {
+func (p *plugin) mode(req *sdk.Request) (acts bool, wait sdk.Duration) {
 	enough := p.zoneBelowMinimum() < 0
 	now := int64(req.Now())
 	p.next.reset()
@@ -90,7 +88,7 @@ func (p *plugin) mode(req *sdk.Request) (acts bool, wait time.Duration) {
 			break
 		}
 		p.next.mode, p.next.since = p.prev.mode, since
-		wait = time.Duration(left) * time.Millisecond
+		wait = sdk.Duration(left) * sdk.Millisecond
 	}
 	return p.next.mode == modeActive, wait
 }

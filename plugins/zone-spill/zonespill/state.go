@@ -1,9 +1,7 @@
 package zonespill
 
 import (
-	"encoding/binary"
-	"hash/fnv"
-
+	le "github.com/sluice-proxy/sluice/plugins/internal/littleendian"
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
@@ -51,20 +49,20 @@ func (m *state) read(b []byte) {
 		return
 	}
 	m.mode = b[1]
-	m.since = int64(binary.LittleEndian.Uint64(b[2:]))
-	m.nodeZone = binary.LittleEndian.Uint32(b[10:])
+	m.since = int64(le.Uint64(b[2:]))
+	m.nodeZone = le.Uint32(b[10:])
 	for b = b[stateHead:]; len(b) > 0; b = b[stateZone:] {
-		m.multipliers = append(m.multipliers, zoneMultiplier{binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint16(b[4:])})
+		m.multipliers = append(m.multipliers, zoneMultiplier{le.Uint32(b), le.Uint16(b[4:])})
 	}
 }
 
 func (m *state) append(b []byte) []byte {
 	b = append(b, stateVersion, m.mode)
-	b = binary.LittleEndian.AppendUint64(b, uint64(m.since))
-	b = binary.LittleEndian.AppendUint32(b, m.nodeZone)
+	b = le.AppendUint64(b, uint64(m.since))
+	b = le.AppendUint32(b, m.nodeZone)
 	for _, t := range m.multipliers {
-		b = binary.LittleEndian.AppendUint32(b, t.zone)
-		b = binary.LittleEndian.AppendUint16(b, t.multiplier)
+		b = le.AppendUint32(b, t.zone)
+		b = le.AppendUint16(b, t.multiplier)
 	}
 	return b
 }
@@ -138,9 +136,7 @@ type zoneCache struct {
 func (p *plugin) hash(req *sdk.Request, i int) uint32 {
 	n := p.zoneCache(i)
 	if id := p.zones[i].id; n.id != id {
-		h := fnv.New32a()
-		h.Write([]byte(req.Text(id)))
-		n.id, n.hash = id, h.Sum32()
+		n.id, n.hash = id, weights.FNV(req.Text(id))
 	}
 	return n.hash
 }

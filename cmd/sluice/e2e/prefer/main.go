@@ -4,15 +4,17 @@ package main
 import "github.com/sluice-proxy/sluice/sdk"
 
 type plugin struct {
-	Terminating bool `json:"terminating"`
+	terminating bool
 }
 
-func (p *plugin) Configure(settings []byte) error { return sdk.UnmarshalSettings(settings, p) }
+func (p *plugin) Configure(settings []byte) error {
+	return sdk.ParseSettings(settings, func(f *sdk.Fields) { f.Bool("terminating", &p.terminating) })
+}
 
 // Decide implements sdk.Plugin.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	for i := range req.NumEndpoints() {
-		if req.Endpoint(i).Terminating() == p.Terminating {
+		if req.Endpoint(i).Terminating() == p.terminating {
 			resp.SetWeight(i, 1)
 			resp.SetReason(i, "preferred")
 		}

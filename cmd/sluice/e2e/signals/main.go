@@ -3,7 +3,6 @@ package main
 
 import (
 	"strconv"
-	"time"
 
 	"github.com/sluice-proxy/sluice/sdk"
 )
@@ -12,19 +11,20 @@ import (
 const maxReasons = 10
 
 type plugin struct {
-	// RequeueSeconds asks for a call each so many seconds; 0: only for new failures.
-	RequeueSeconds int `json:"requeueSeconds"`
+	requeueSeconds int64 // how often it asks for a call; 0: only for new failures
 }
 
-func (p *plugin) Configure(settings []byte) error { return sdk.UnmarshalSettings(settings, p) }
+func (p *plugin) Configure(settings []byte) error {
+	return sdk.ParseSettings(settings, func(f *sdk.Fields) { f.Int("requeueSeconds", &p.requeueSeconds, 0, 3600) })
+}
 
 // Needs implements sdk.Needer.
 func (*plugin) Needs() sdk.Need { return sdk.NeedOutcomes | sdk.NeedConnections }
 
 // Decide implements sdk.Plugin.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
-	if p.RequeueSeconds > 0 {
-		resp.RequeueAfter(time.Duration(p.RequeueSeconds) * time.Second)
+	if p.requeueSeconds > 0 {
+		resp.RequeueAfter(sdk.Duration(p.requeueSeconds) * sdk.Second)
 	}
 	age, counted := req.ConnectionsAge()
 	for i := range req.NumEndpoints() {

@@ -12,7 +12,9 @@ func newPlugin() sdk.Plugin { return new(plugin) }
 
 type plugin struct{}
 
-func (*plugin) Configure(settings []byte) error { return sdk.UnmarshalSettings(settings, &struct{}{}) }
+func (*plugin) Configure(settings []byte) error {
+	return sdk.ParseSettings(settings, func(*sdk.Fields) {})
+}
 
 func (*plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	zone := req.NodeZone()

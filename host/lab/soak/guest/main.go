@@ -4,7 +4,6 @@ package main
 
 import (
 	"math"
-	"time"
 
 	"github.com/sluice-proxy/sluice/sdk"
 )
@@ -17,8 +16,8 @@ func main() {}
 const start2024 = 1_704_067_200_000
 
 type settings struct {
-	Misbehave string `json:"misbehave"`
-	Revision  int    `json:"revision"`
+	Misbehave string
+	Revision  int64
 }
 
 type plugin struct {
@@ -28,7 +27,12 @@ type plugin struct {
 }
 
 // Configure implements sdk.Plugin.
-func (p *plugin) Configure(text []byte) error { return sdk.UnmarshalSettings(text, &p.settings) }
+func (p *plugin) Configure(text []byte) error {
+	return sdk.ParseSettings(text, func(f *sdk.Fields) {
+		f.String("misbehave", &p.Misbehave)
+		f.Int("revision", &p.Revision, 0, math.MaxInt64)
+	})
+}
 
 // Decide implements sdk.Plugin.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
@@ -41,7 +45,7 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 		spin(math.MaxInt)
 	case "slow": // most of the fuel, again and again
 		spin(2_000_000)
-		resp.RequeueAfter(time.Second)
+		resp.RequeueAfter(sdk.Second)
 	case "log":
 		for range 10_000 {
 			sdk.Log("\x1b[2J forged\r\nlevel=ERROR msg=forged")
@@ -62,12 +66,12 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 		for i := range req.NumEndpoints() {
 			resp.SetWeight(i, 1+(p.calls+i)%60_000)
 		}
-		resp.RequeueAfter(time.Second)
+		resp.RequeueAfter(sdk.Second)
 	case "requeue":
-		resp.RequeueAfter(time.Second)
+		resp.RequeueAfter(sdk.Second)
 	case "state":
 		resp.SetState(make([]byte, p.calls%4096))
-		resp.RequeueAfter(time.Second)
+		resp.RequeueAfter(sdk.Second)
 	}
 	return nil
 }

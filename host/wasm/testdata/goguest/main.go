@@ -10,9 +10,11 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-type guest struct{ Factor int }
+type guest struct{ factor int64 }
 
-func (g *guest) Configure(settings []byte) error { return sdk.UnmarshalSettings(settings, g) }
+func (g *guest) Configure(settings []byte) error {
+	return sdk.ParseSettings(settings, func(f *sdk.Fields) { f.Int("Factor", &g.factor, 0, 1000) })
+}
 
 func (g *guest) Needs() sdk.Need { return sdk.NeedNodes }
 
@@ -55,6 +57,6 @@ func (g *guest) Decide(req *sdk.Request, resp *sdk.Response) error {
 	return nil
 }
 
-func init() { sdk.Register(func() sdk.Plugin { return &guest{Factor: 1} }) }
+func init() { sdk.Register(func() sdk.Plugin { return &guest{factor: 1} }) }
 
 func main() {}
