@@ -253,3 +253,22 @@ func TestOnlyTheAgentAssembles(t *testing.T) {
 		}
 	}
 }
+
+// TestBundledPluginsDoWithoutLargePackages checks what makes a module of a bundled plugin large, see RATIONALE.md.
+func TestBundledPluginsDoWithoutLargePackages(t *testing.T) {
+	list := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", module+"plugins/...")
+	list.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deps := strings.Fields(string(out))
+	if !slices.Contains(deps, module+"sdk") {
+		t.Fatal("the plugins do not import the SDK")
+	}
+	for _, large := range []string{"encoding/binary", "encoding/json", "fmt", "net/netip", "os", "reflect", "time"} {
+		if slices.Contains(deps, large) {
+			t.Errorf("a plugin imports %s, directly or not", large)
+		}
+	}
+}
