@@ -3,8 +3,6 @@
 package main
 
 import (
-	"time"
-
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
@@ -23,6 +21,6 @@ func (c *counting) Decide(req *sdk.Request, resp *sdk.Response) error {
 	for i := range req.NumEndpoints() {
 		resp.SetWeight(i, 1+c.calls)
 	}
-	resp.RequeueAfter(time.Second)
+	resp.RequeueAfter(sdk.Second)
 	return nil
 }
