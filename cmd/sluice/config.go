@@ -6,6 +6,8 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,10 +22,6 @@ import (
 )
 
 func newConfigCommand() *cobra.Command {
-	var source, node string
-	check := newConfigCheckCommand(&source, &node)
-	check.Flags().StringVar(&source, "source", "", "directory of manifests: check the settings of their Services too")
-	check.Flags().StringVar(&node, "node", "", "name of a Node: print which bindings for some of the nodes apply on it; its labels are read from --source")
 	return newGroup("config", "Write, check and migrate configuration files",
 		&cobra.Command{
 			Use:   "defaults",
@@ -34,29 +32,56 @@ func newConfigCommand() *cobra.Command {
 				return err
 			},
 		},
-		check,
+		newConfigCheckCommand(),
 		newConfigMigrateCommand())
 }
 
-func newConfigCheckCommand(source, node *string) *cobra.Command {
-	return &cobra.Command{
+func newConfigCheckCommand() *cobra.Command {
+	var source, node string
+	var inPod bool
+	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Report all errors of a configuration file",
 		Long: `Reads a configuration file, or standard input if FILE is -, as 'sluice run' does, and loads its plugins with their settings. Reports every error with
-the path of its field, and warns of values that are valid but probably not intended. Plugins in registries are pulled into
+its line and the path of its field, and warns of values that are valid but probably not intended. Plugins in registries are pulled into
 the cache; for an image with a tag in place of a digest, the digest that the tag has now is printed. The exit code is 1 if
 'sluice run' would reject the file or one of its plugins. With --source, it also reports which Services of a directory of manifests
 set settings (annotation sluice.dev/settings) that would be refused, and what is wrong with the manifests. With --node, it
-prints which bindings for some of the nodes (bindings[].nodes) apply on a node.`,
+prints which bindings for some of the nodes (bindings[].nodes) apply on a node. With --in-pod, paths and addresses are those of a Pod of the
+DaemonSet in deploy/kustomize: it reports files that are not mounted there and probes that nothing answers, and plugins are not loaded.`,
 		Args: oneArg("file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := loadConfig(cmd.InOrStdin(), args[0])
+			text, dir, err := readConfig(cmd.InOrStdin(), args[0])
 			if err != nil {
+				return err
+			}
+			if inPod {
+				dir = config.InPodDir
+			}
+			cfg, err := config.Parse(text, dir)
+			if err != nil {
+				err = config.PrefixErrors("configuration "+configName(args[0]), err)
 				warnOfTags(cmd.Context(), args[0], err)
 				return err
 			}
-			for _, w := range append(cfg.Warnings(), cfg.MissingFiles()...) {
-				warn(args[0] + ": " + w)
+			findings := cfg.Warnings()
+			if inPod {
+				problems, warnings := cfg.InPod()
+				if len(problems) > 0 {
+					return config.PrefixErrors("configuration "+configName(args[0]), config.AddLines(text, problems))
+				}
+				findings = append(findings, warnings...)
+				cfg.Plugins = nil // their files and limits are those of the Pod
+				for i := range cfg.Policies {
+					cfg.Policies[i].Steps, cfg.Policies[i].Shadow = nil, nil
+				}
+			} else {
+				findings = append(findings, cfg.MissingFiles()...)
+			}
+			if err := config.AddLines(text, findings); err != nil {
+				for w := range strings.SplitSeq(err.Error(), "\n") {
+					warn(args[0] + ": " + w)
+				}
 			}
 			set, err := plugins.Open(cmd.Context(), cfg, compileCommand, slog.New(slog.DiscardHandler))
 			if err != nil {
@@ -70,34 +95,42 @@ prints which bindings for some of the nodes (bindings[].nodes) apply on a node.`
 				warn(args[0] + ": " + w)
 			}
 			cluster := model.NewSnapshot()
-			if *source != "" {
-				if cluster, err = checkServices(cfg, set, *source); err != nil {
+			if source != "" {
+				if cluster, err = checkServices(cfg, set, source); err != nil {
 					return err
 				}
 			}
-			if *node != "" {
-				printNodeBindings(cmd.OutOrStdout(), cfg, *node, cluster)
+			if node != "" {
+				printNodeBindings(cmd.OutOrStdout(), cfg, node, cluster)
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: valid\n", printable.Escape(args[0]))
 			return err
 		},
 	}
+	cmd.Flags().StringVar(&source, "source", "", "directory of manifests: check the settings of their Services too")
+	cmd.Flags().StringVar(&node, "node", "", "name of a Node: print which bindings for some of the nodes apply on it; its labels are read from --source")
+	cmd.Flags().BoolVar(&inPod, "in-pod", false, "check paths and addresses as they are in a Pod of the DaemonSet; plugins are not loaded")
+	return cmd
 }
 
-// loadConfig loads a configuration file, or standard input if the name is -, whose relative paths are those of the working directory.
-func loadConfig(stdin io.Reader, name string) (*config.Config, error) {
+// readConfig reads a configuration file, or standard input if the name is -. Its relative paths are those of dir.
+func readConfig(stdin io.Reader, name string) (text []byte, dir string, err error) {
 	if name != "-" {
-		return config.Load(name)
+		text, err = config.Read(name)
+		return text, filepath.Dir(name), err
 	}
-	text, err := readInput(stdin, name)
-	if err != nil {
-		return nil, fmt.Errorf("configuration: standard input: %w", err)
+	if text, err = readInput(stdin, name); err != nil {
+		err = fmt.Errorf("configuration: standard input: %w", err)
 	}
-	cfg, err := config.Parse(text, ".")
-	if err != nil {
-		return nil, config.PrefixErrors("configuration: standard input", err)
+	return text, ".", err
+}
+
+// configName is the name of a configuration file in messages.
+func configName(name string) string {
+	if name == "-" {
+		return "of standard input"
 	}
-	return cfg, nil
+	return name
 }
 
 // checkServices returns the errors of the settings of all Services of a directory of manifests, and of the manifests: what

@@ -187,11 +187,20 @@ func PrefixErrors(prefix string, err error) error {
 // maxFile is the maximum size of a configuration file in bytes.
 const maxFile = 8 << 20
 
-// Load reads a file. Relative paths in it are resolved against its directory.
-func Load(path string) (*Config, error) {
+// Read reads the text of a file.
+func Read(path string) ([]byte, error) {
 	b, err := safefile.Read(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	return b, nil
+}
+
+// Load reads a file. Relative paths in it are resolved against its directory.
+func Load(path string) (*Config, error) {
+	b, err := Read(path)
+	if err != nil {
+		return nil, err
 	}
 	c, err := Parse(b, filepath.Dir(path))
 	if err != nil {

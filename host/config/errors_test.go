@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -160,7 +161,12 @@ allow[1].policies[1]: no policy "bb" (did you mean "b"?)
 allow[1].policies[2]: "b": duplicate
 allow[1].policies[3]: required
 defaultPolicy: no policy "bb" (did you mean "b"?)`
-	got := lines(err.Error())
+	for _, line := range []string{`line 9: masqueradebit: `, `line 31: plugins[2].file: `, `line 43: policies[3].plugins[1].name: `, `line 50: defaultPolicy: `} {
+		if !strings.Contains("\n"+err.Error(), "\n"+line) {
+			t.Errorf("no %q", line)
+		}
+	}
+	got := lines(lineNumbers.ReplaceAllString(err.Error(), ""))
 	for line := range lines(want) {
 		if !got[line] {
 			t.Errorf("not reported: %s", line)
@@ -171,6 +177,8 @@ defaultPolicy: no policy "bb" (did you mean "b"?)`
 		t.Errorf("unexpected: %s", line)
 	}
 }
+
+var lineNumbers = regexp.MustCompile(`(?m)^line \d+: `)
 
 func lines(s string) map[string]bool {
 	out := map[string]bool{}
@@ -258,11 +266,11 @@ bindings:
 - {namespaces: [lab], policy: q, settings: {a: {y: 2}}}
 `
 	_, err := Parse([]byte(text), "")
-	want := `policies[0].plugins[0].serviceSettings[1]: required
-policies[0].plugins[0].serviceSettings[2]: "x": duplicate
-bindings[0].settings[a]: a list is not an object
-bindings[0].settings[b]: policy p has no plugin "b" (plugins: a)
-bindings[2].policy: no policy "q"`
+	want := `line 6: policies[0].plugins[0].serviceSettings[1]: required
+line 6: policies[0].plugins[0].serviceSettings[2]: "x": duplicate
+line 8: bindings[0].settings[a]: a list is not an object
+line 8: bindings[0].settings[b]: policy p has no plugin "b" (plugins: a)
+line 10: bindings[2].policy: no policy "q"`
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}

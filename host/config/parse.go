@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/strictyaml"
@@ -112,9 +113,9 @@ type bindingEntry struct {
 const maxReported = 100
 
 // Parse parses a configuration in YAML or JSON. Relative paths in it are resolved against dir. The error joins up to 100
-// errors: those of unknown and ill-typed fields, then those of values, each in the order of the fields.
+// errors: those of unknown and ill-typed fields, then those of values, each in the order of the fields, with their lines.
 func Parse(b []byte, dir string) (*Config, error) {
-	docs := strictyaml.SplitYAML(string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))))
+	docs := split(b)
 	switch {
 	case len(docs) == 0:
 		return nil, fmt.Errorf("empty file: apiVersion: %s and kind: %s are required", APIVersion, Kind)
@@ -138,6 +139,15 @@ func Parse(b []byte, dir string) (*Config, error) {
 	if over := len(p.errs) - maxReported; over > 0 {
 		p.errs, p.more = p.errs[:maxReported], p.more+over
 	}
+	if len(p.errs) > 0 {
+		lines := docs[0].Lines()
+		for i, err := range p.errs {
+			if e, ok := err.(strictyaml.FieldError); ok { //nolint:errorlint // errorf and Decode wrap nothing
+				e.Line = lines(e.Path)
+				p.errs[i] = e
+			}
+		}
+	}
 	if p.more > 0 {
 		p.errs = append(p.errs, fmt.Errorf("and %d more errors in this file", p.more))
 	}
@@ -145,6 +155,26 @@ func Parse(b []byte, dir string) (*Config, error) {
 		return nil, errors.Join(p.errs...)
 	}
 	return c, nil
+}
+
+// AddLines joins messages that begin with the path of a field of a configuration that is well-formed, with their lines. The error is nil if
+// there are none.
+func AddLines(b []byte, messages []string) error {
+	docs := split(b)
+	if len(messages) == 0 || len(docs) == 0 {
+		return nil
+	}
+	lines := docs[0].Lines()
+	var errs []error
+	for _, m := range messages {
+		path, _, _ := strings.Cut(m, ": ")
+		errs = append(errs, strictyaml.FieldError{Err: errors.New(m), Line: lines(path)})
+	}
+	return errors.Join(errs...)
+}
+
+func split(b []byte) []strictyaml.Document {
+	return strictyaml.SplitYAML(string(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))))
 }
 
 type parser struct {

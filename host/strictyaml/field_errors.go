@@ -13,14 +13,19 @@ type FieldError struct {
 	Path    string
 	Err     error
 	Unknown bool
+	Line    int // of the file; 0: not known
 }
 
-// Error returns "path: error".
+// Error returns "line n: path: error".
 func (p FieldError) Error() string {
-	if p.Path == "" {
-		return p.Err.Error()
+	text := p.Err.Error()
+	if p.Path != "" {
+		text = p.Path + ": " + text
 	}
-	return p.Path + ": " + p.Err.Error()
+	if p.Line > 0 {
+		text = fmt.Sprintf("line %d: %s", p.Line, text)
+	}
+	return text
 }
 
 // Unwrap returns the cause.
