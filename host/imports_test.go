@@ -103,7 +103,7 @@ func TestLibrariesAreConfined(t *testing.T) {
 		"k8s.io/":                        {"host/source", "host/source/dir", "host/source/kube", "host/lab/testcluster", "host/lab/loadgen", "host/lab/benchcompare", "host/lab/scaletest"},
 		"k8s.io/client-go":               {"host/source/kube", "host/lab/testcluster", "host/lab/testcluster/binaries", "host/lab/benchcompare", "host/lab/scaletest"},
 		"github.com/tetratelabs/wazero":  {"host/wasm"},
-		"github.com/google/nftables":     {"host/backend/nftables/rules", "host/backend/ipvs", "host/kubeproxy"},
+		"github.com/google/nftables":     {"host/backend/nftables/rules", "host/backend/ipvs", "host/kubeproxy", "host/probe"},
 		"github.com/moby/ipvs":           {"host/backend/ipvs"},
 		"github.com/spf13/cobra":         {"cmd/sluice"},
 		"github.com/prometheus/":         {"host/metrics"},

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/probe"
 )
 
@@ -114,6 +115,53 @@ func TestCheckOnThisKernel(t *testing.T) {
 	}
 	if f := r.find("net.ipv4.ip_forward"); f.State != probe.Warning { // disabled in a new namespace
 		t.Errorf("ip_forward: %+v", f)
+	}
+}
+
+// Chains of other programs, as docker, a firewall, portmap and kube-proxy make them.
+func TestCheckNamesRulesOfOthers(t *testing.T) {
+	testenv.RequireProgram(t, "nft", "nftables")
+	r, _ := checkInNamespace(t, `nft -f - <<'EOF'
+table ip filter {
+	chain INPUT { type filter hook input priority 0; policy drop; }
+	chain FORWARD { type filter hook forward priority 0; policy drop; }
+	chain OUTPUT { type filter hook output priority 0; policy drop; }
+	chain DOCKER-USER { return; }
+}
+table ip nat {
+	chain PREROUTING { type nat hook prerouting priority -100; tcp dport 8080 dnat to 10.244.0.9:80; }
+	chain OUTPUT { type nat hook output priority -100; }
+}
+table inet firewalld {
+	chain early { type nat hook prerouting priority -140; fib daddr type local tcp dport 8443 redirect to :443; }
+}
+table ip sluice { chain forward { type filter hook forward priority 0; policy drop; }; }
+table ip kube-proxy { chain services { return; }; }
+EOF
+sluice check -o json`)
+	const drop = "ip filter FORWARD (hook forward, priority 0), ip filter INPUT (hook input, priority 0)"
+	if f := r.find("chains with policy drop"); f.State != probe.Warning || f.Found != drop {
+		t.Errorf("%+v", f)
+	}
+	if f := r.find("NAT before sluice's"); f.State != probe.Warning || f.Found != "inet firewalld early (hook prerouting, priority -140)" {
+		t.Errorf("%+v", f)
+	}
+	if f := r.find("kube-proxy"); f.State != probe.Warning || f.Found != "it does not run, and has left nftables, table ip kube-proxy" {
+		t.Errorf("%+v", f)
+	}
+	if f := r.find("version"); f.State != probe.OK || !strings.Contains(f.Found, "; tested: 6.1, ") {
+		t.Errorf("%+v", f)
+	}
+	r, _ = checkInNamespace(t, `nft 'add table ip nat; add chain ip nat PREROUTING { type nat hook prerouting priority -100; }; add rule ip nat PREROUTING tcp dport 1 dnat to 10.0.0.1'
+sluice check -o json`)
+	if f := r.find("chains with policy drop"); f.State != probe.OK || f.Found != "" {
+		t.Errorf("%+v", f)
+	}
+	if f := r.find("NAT before sluice's"); f.State != probe.OK || f.Found != "none; at the same priority or after: ip nat PREROUTING (hook prerouting, priority -100)" {
+		t.Errorf("%+v", f)
+	}
+	if f := r.find("kube-proxy"); f.State != probe.OK {
+		t.Errorf("%+v", f)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/kubeproxy"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/probe"
 )
@@ -32,12 +33,38 @@ func Check(ctx context.Context, cfg *config.Config) []probe.Finding {
 	})
 	return slices.Concat(
 		h.Capabilities(cfg.OOMScoreAdj),
+		[]probe.Finding{probe.Kernel()},
 		mode.Probe(ctx),
 		own,
 		h.Conntrack(probe.Conntrack(cfg.Conntrack), probe.ConntrackEntries),
 		others,
+		probe.Foreign(probe.ForeignChains()),
+		kubeProxyFindings(ctx, cfg),
 		configFindings(cfg, hostLinks(modes, cfg)),
 	)
+}
+
+// kubeProxyFindings reports a running kube-proxy, and what one has left in the kernel.
+func kubeProxyFindings(ctx context.Context, cfg *config.Config) []probe.Finding {
+	f := probe.Finding{Group: "rules of other programs", Name: "kube-proxy", State: probe.OK}
+	by, err := kubeproxy.Running(ctx, "/proc", kubeproxy.MetricsPort)
+	left, ferr := kubeproxy.Find(ctx, kubeproxy.PortRange(cfg.NodePortRange))
+	var found []string
+	for _, l := range left {
+		found = append(found, l.String())
+	}
+	switch err := errors.Join(err, ferr); {
+	case by != "":
+		f.State, f.Found, f.Impact = probe.Warning, "running: "+by, "sluice run does not start: only one Service proxy can run on a node"
+		f.Remedy = "exclude it from this node: see the guide in deploy/README.md"
+	case len(found) > 0:
+		f.State, f.Found = probe.Warning, "it does not run, and has left "+strings.Join(found, "; ")
+		f.Impact = "its rules may translate the addresses of Services first, to endpoints that may be gone"
+		f.Remedy = "sluice run --cleanup-kube-proxy removes them after its first update; or sluice cleanup --kube-proxy"
+	case err != nil:
+		f.State, f.Found = probe.Unknown, err.Error()
+	}
+	return []probe.Finding{f}
 }
 
 // links are the network interfaces of a host.

@@ -117,10 +117,7 @@ func (h Host) reversePathFilter() Finding {
 		return f
 	}
 	slices.Sort(strict)
-	if n := len(strict); n > 5 {
-		strict = append(strict[:5], fmt.Sprintf("and %d more", n-5))
-	}
-	f.State, f.Found = Warning, "strict (1) on "+strings.Join(strict, ", ")
+	f.State, f.Found = Warning, "strict (1) on "+shortList(strict)
 	f.Impact = "packets that arrive on another interface than the route to their source uses are dropped, such as NodePort traffic on nodes with several interfaces"
 	f.Remedy = "set rp_filter=2 where routing is asymmetric"
 	return f
