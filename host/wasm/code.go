@@ -26,6 +26,7 @@ type code struct {
 	runtime   wazero.Runtime
 	cache     wazero.CompilationCache
 	compiled  wazero.CompiledModule
+	freed     int   // bytes of function bodies, which are not kept
 	reserved  int64 // bytes of the host's budget
 	fromCache bool
 	metering  time.Duration
@@ -115,10 +116,10 @@ func (c *code) close(memory *budget) error {
 	return errors.Join(errs...)
 }
 
-// reserve reserves the memory that loaded code takes without linear memories: the code, the module, which the runtime
-// keeps, what it decodes from it, and tables.
+// reserve reserves the memory that loaded code takes without linear memories: the code, the module without function bodies,
+// which the runtime keeps, what it decodes from it, and tables.
 func (c *code) reserve(memory *budget, codeBytes int64) error {
-	n := codeBytes + int64(c.info.Metered)*2 + int64(c.info.Elements)*elementBytes + int64(c.info.TableMax)*8
+	n := codeBytes + int64(c.info.Metered-c.freed)*2 + int64(c.info.Elements)*elementBytes + int64(c.info.TableMax)*8
 	if err := memory.reserve("compiled code", n); err != nil {
 		return err
 	}

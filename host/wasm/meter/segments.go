@@ -1,5 +1,10 @@
 package meter
 
+import (
+	"cmp"
+	"slices"
+)
+
 // constExpr reads a constant expression that may refer to globals with an index below globals.
 func (m *module) constExpr(r *reader, globals int) {
 	for n := 0; r.err == nil; n++ {
@@ -106,6 +111,7 @@ func (m *module) readData(r *reader) {
 	if m.hasCount && n != m.dataSegments && r.err == nil {
 		r.fail("%d data segments, the data count section says %d", n, m.dataSegments)
 	}
+	var all []dataSegment
 	for i := 0; i < n && r.err == nil; i++ {
 		flag := r.u32()
 		if r.err == nil && flag > 2 {
@@ -117,13 +123,65 @@ func (m *module) readData(r *reader) {
 				r.fail("data segment %d is for memory %d", i, x)
 			}
 		}
+		begin := r.pos
 		if flag != 1 {
 			m.constExpr(r, m.globals)
 		}
-		m.dataSizes = append(m.dataSizes, len(r.bytes(int(r.u32()))))
+		expr := r.b[begin:r.pos]
+		content := r.bytes(int(r.u32()))
+		m.dataSizes = append(m.dataSizes, len(content))
 		m.dataBytes += m.dataSizes[i]
+		if flag != 1 && len(expr) > 0 && expr[0] == 0x41 { // i32.const
+			offset := reader{b: expr[1:]}
+			all = append(all, dataSegment{uint32(offset.sleb(32)), content})
+		}
 	}
 	if m.dataSegments = n; r.err == nil && m.dataBytes > m.limits.DataBytes {
 		r.fail("%d bytes of data, the limit is %d", m.dataBytes, m.limits.DataBytes)
 	}
+	if r.err == nil && len(all) == n {
+		m.mergeData(all)
+	}
+}
+
+// dataSegment is an active data segment at a constant offset.
+type dataSegment struct {
+	offset  uint32
+	content []byte
+}
+
+func (s *dataSegment) end() uint64 { return uint64(s.offset) + uint64(len(s.content)) }
+
+// maxGap is how many zeros mergeData puts between two segments. The engine has some 100 bytes of memory for a segment.
+const maxGap = 32
+
+// mergeData merges segments that are close to each other. Go's linker makes one of each run of bytes between eight zeros: 24,000 in a plugin,
+// which take more memory than what they contain, and most of the time and fuel of a new instance. The memory of a new instance is zero, and
+// segments that do not overlap can be written in any order. A module with a data count section is left as it is: others have no instruction that
+// names a segment.
+func (m *module) mergeData(all []dataSegment) {
+	if m.hasCount || len(all) < 2 {
+		return
+	}
+	slices.SortStableFunc(all, func(a, b dataSegment) int { return cmp.Compare(a.offset, b.offset) })
+	for i := range all[1:] {
+		if all[i].end() > uint64(all[i+1].offset) {
+			return
+		}
+	}
+	var out, merged []byte
+	count, total := 0, 0
+	for i := 0; i < len(all); {
+		first := all[i].offset
+		merged = append(merged[:0], all[i].content...)
+		for i++; i < len(all) && uint64(all[i].offset)-all[i-1].end() <= maxGap; i++ {
+			merged = append(merged, make([]byte, uint64(all[i].offset)-all[i-1].end())...)
+			merged = append(merged, all[i].content...)
+		}
+		out = append(appendS64(append(out, 0, 0x41), int64(int32(first))), 0x0b)
+		out = append(appendU32(out, uint32(len(merged))), merged...)
+		count, total = count+1, total+len(merged)
+	}
+	m.sections[secData] = append(appendU32(nil, uint32(count)), out...)
+	m.dataSegments, m.dataBytes, m.dataSizes = count, total, nil
 }
