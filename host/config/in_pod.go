@@ -68,22 +68,3 @@ func serves(listen string, at netip.AddrPort) bool {
 	l, err := netip.ParseAddrPort(listen)
 	return err == nil && l.Port() == at.Port() && (l.Addr() == at.Addr() || l.Addr().IsUnspecified() && (l.Addr().Is6() || at.Addr().Is4()))
 }
-
-// listenWarnings returns messages about listen addresses that other sockets or NodePorts take.
-func (c *Config) listenWarnings() (out []string) {
-	type address struct{ path, text string }
-	both := []address{{"metricsBindAddress", c.MetricsBindAddress}, {"healthzBindAddress", c.HealthzBindAddress}}
-	for i, a := range both {
-		at, err := netip.ParseAddrPort(a.text)
-		if err != nil {
-			continue // disabled
-		}
-		if other, err := netip.ParseAddrPort(both[1-i].text); i == 1 && err == nil && (serves(a.text, other) || serves(both[0].text, at)) {
-			out = append(out, fmt.Sprintf("%s: %s: %s listens on this port too, at %s: one of them fails", a.path, at, both[0].path, other))
-		}
-		if r := c.NodePortRange; at.Port() >= r.From && at.Port() <= r.To {
-			out = append(out, fmt.Sprintf("%s: port %d is in nodePortRange, %s: a Service that gets this NodePort takes its connections", a.path, at.Port(), r))
-		}
-	}
-	return out
-}

@@ -61,19 +61,13 @@ plugins: [{name: a, file: a.wasm}]
 	}
 }
 
-func TestWarningsOfPortsAndSchedulers(t *testing.T) {
+func TestWarningsOfSchedulers(t *testing.T) {
 	const ok = "clusterCIDR: 10.0.0.0/8\n"
 	for text, want := range map[string]string{
 		"":                                      "",
-		"metricsBindAddress: 127.0.0.1:10256\n": "healthzBindAddress: 0.0.0.0:10256: metricsBindAddress listens on this port too, at 127.0.0.1:10256: one of them fails",
-		"metricsBindAddress: '[::]:9000'\nhealthzBindAddress: 127.0.0.1:9000\n":                            "healthzBindAddress: 127.0.0.1:9000: metricsBindAddress listens on this port too, at [::]:9000: one of them fails",
-		"metricsBindAddress: 127.0.0.1:9000\nhealthzBindAddress: 127.0.0.2:9000\n":                         "",
-		"metricsBindAddress: ''\nhealthzBindAddress: 127.0.0.2:9000\n":                                     "",
-		"metricsBindAddress: 127.0.0.1:31000\n":                                                            "metricsBindAddress: port 31000 is in nodePortRange, 30000-32767: a Service that gets this NodePort takes its connections",
-		"metricsBindAddress: 127.0.0.1:31000\nnodePortRange: 32000-32100\n":                                "",
-		"mode: ipvs\nipvs: {scheduler: wlcr}\n":                                                            `ipvs.scheduler: "wlcr" is not a scheduler of Linux (did you mean "wlc"?): the kernel needs a module ip_vs_wlcr`,
-		"ipvs: {scheduler: wlcr}\n":                                                                        "",
-		"mode: ipvs\nipvs: {scheduler: rr}\n":                                                              "",
+		"mode: ipvs\nipvs: {scheduler: wlcr}\n": `ipvs.scheduler: "wlcr" is not a scheduler of Linux (did you mean "wlc"?): the kernel needs a module ip_vs_wlcr`,
+		"ipvs: {scheduler: wlcr}\n":             "",
+		"mode: ipvs\nipvs: {scheduler: rr}\n":   "",
 		"mode: ipvs\nipvs: {scheduler: rr}\npolicies: [{name: p, panic: {below: 10}}]\ndefaultPolicy: p\n": "ipvs.scheduler: rr does not use weights: policies can exclude endpoints and nothing else; wrr and wlc use them",
 	} {
 		cfg, err := Parse([]byte(head+ok+text), "")

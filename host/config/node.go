@@ -250,5 +250,5 @@ func (c *Config) Warnings() []string {
 	if c.BindAddress.IsLoopback() {
 		warn("bindAddress: %s is a loopback address, which never serves NodePorts", c.BindAddress)
 	}
-	return slices.Concat(out, c.listenWarnings(), c.schedulerWarnings(), c.policyWarnings())
+	return slices.Concat(out, c.portWarnings(), c.schedulerWarnings(), c.policyWarnings())
 }
