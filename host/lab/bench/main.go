@@ -37,6 +37,7 @@ func main() {
 	flag.BoolVar(&o.outcomes, "outcomes", false, "only measure what counting the outcomes of connections costs")
 	flag.BoolVar(&o.simulate, "simulate", false, "only measure sluice simulate")
 	flag.BoolVar(&o.record, "record", false, "only measure recordings and their replay")
+	flag.BoolVar(&o.memory, "memory", false, "only measure the memory of plugins")
 	flag.BoolVar(&o.blocks, "blocks", false, "with -size: measure a block of updates for each line of standard input")
 	flag.DurationVar(&o.ticks, "ticks", 0, "only write the time to standard output at this interval, see ticker")
 	flag.StringVar(&o.write, "write", "", "file to write the tables to, between the markers")
@@ -58,6 +59,7 @@ type options struct {
 	ticks        time.Duration
 	simulate     bool
 	record       bool
+	memory       bool
 }
 
 func (o *options) run() error {
@@ -87,6 +89,13 @@ func (o *options) run() error {
 			print = o.printLargeUpdates
 		}
 		err := print(out)
+		if err == nil {
+			_, err = fmt.Print(out)
+		}
+		return err
+	}
+	if o.memory {
+		err := o.printPluginMemory(ctx, out)
 		if err == nil {
 			_, err = fmt.Print(out)
 		}
