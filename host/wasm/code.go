@@ -2,7 +2,6 @@ package wasm
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"log/slog"
 	"time"
@@ -14,7 +13,7 @@ import (
 
 // codeKey identifies compiled code. The limit on the linear memory is part of the code.
 type codeKey struct {
-	module      [sha256.Size]byte // digest of the module as its author built it
+	revision    string // digest of the module as its author built it
 	memoryPages uint32
 }
 
@@ -34,9 +33,8 @@ type code struct {
 	users     int // guarded by Host.mu
 }
 
-// acquire returns the code of a module, which release gives back.
-func (h *Host) acquire(ctx context.Context, log *slog.Logger, wasm []byte, memoryPages uint32) (*code, error) {
-	key := codeKey{sha256.Sum256(wasm), memoryPages}
+// acquire returns the code of a module with a key, which release gives back.
+func (h *Host) acquire(ctx context.Context, log *slog.Logger, wasm []byte, key codeKey) (*code, error) {
 	if c := h.shared(key, nil); c != nil {
 		return c, nil
 	}

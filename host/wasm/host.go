@@ -170,14 +170,15 @@ func (h *Host) Open(ctx context.Context, name string, wasm []byte, options LoadO
 		limits.MemoryPages = min(limits.MemoryPages, options.MemoryPages)
 	}
 	log := h.log.With("plugin", name)
-	c, err := h.acquire(ctx, log, wasm, limits.MemoryPages)
+	key := codeKey{revision(wasm), limits.MemoryPages}
+	c, err := h.acquire(ctx, log, wasm, key)
 	if err != nil {
 		return nil, err
 	}
 	p := &Plugin{
 		host: h, ctx: h.ctx, code: c, limits: limits, options: options, log: log, configurable: hasExport(c.info, "sluice_configure"),
 		verdicts: verdicts{}, trials: trials{unit: limits.ConfigureFuel}, pool: pool{limit: options.Instances},
-		report: Report{Name: name, Revision: revision(wasm), Module: *c.info, FromCache: c.fromCache, Meter: c.metering, Compile: c.compiling},
+		report: Report{Name: name, Revision: key.revision, Module: *c.info, FromCache: c.fromCache, Meter: c.metering, Compile: c.compiling},
 	}
 	err = h.retryAfterCompile(ctx, func() error {
 		p.discard()

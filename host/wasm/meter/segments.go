@@ -111,7 +111,9 @@ func (m *module) readData(r *reader) {
 	if m.hasCount && n != m.dataSegments && r.err == nil {
 		r.fail("%d data segments, the data count section says %d", n, m.dataSegments)
 	}
-	var all []dataSegment
+	all := make([]dataSegment, 0, n)
+	m.dataSizes = make([]int, 0, n)
+	var constant reader
 	for i := 0; i < n && r.err == nil; i++ {
 		flag := r.u32()
 		if r.err == nil && flag > 2 {
@@ -132,8 +134,8 @@ func (m *module) readData(r *reader) {
 		m.dataSizes = append(m.dataSizes, len(content))
 		m.dataBytes += m.dataSizes[i]
 		if flag != 1 && len(expr) > 0 && expr[0] == 0x41 { // i32.const
-			offset := reader{b: expr[1:]}
-			all = append(all, dataSegment{uint32(offset.sleb(32)), content})
+			constant.b, constant.pos = expr, 1
+			all = append(all, dataSegment{uint32(constant.sleb(32)), content})
 		}
 	}
 	if m.dataSegments = n; r.err == nil && m.dataBytes > m.limits.DataBytes {
@@ -163,19 +165,23 @@ func (m *module) mergeData(all []dataSegment) {
 	if m.hasCount || len(all) < 2 {
 		return
 	}
-	slices.SortStableFunc(all, func(a, b dataSegment) int { return cmp.Compare(a.offset, b.offset) })
+	if order := func(a, b dataSegment) int { return cmp.Compare(a.offset, b.offset) }; !slices.IsSortedFunc(all, order) {
+		slices.SortStableFunc(all, order)
+	}
 	for i := range all[1:] {
 		if all[i].end() > uint64(all[i+1].offset) {
 			return
 		}
 	}
-	var out, merged []byte
+	var merged []byte
+	var zeros [maxGap]byte
+	out := make([]byte, 0, m.dataBytes+m.dataBytes/2)
 	count, total := 0, 0
 	for i := 0; i < len(all); {
 		first := all[i].offset
 		merged = append(merged[:0], all[i].content...)
 		for i++; i < len(all) && uint64(all[i].offset)-all[i-1].end() <= maxGap; i++ {
-			merged = append(merged, make([]byte, uint64(all[i].offset)-all[i-1].end())...)
+			merged = append(merged, zeros[:uint64(all[i].offset)-all[i-1].end()]...)
 			merged = append(merged, all[i].content...)
 		}
 		out = append(appendS64(append(out, 0, 0x41), int64(int32(first))), 0x0b)
