@@ -202,7 +202,7 @@ func (in *instance) fail(code int64, err error) int64 {
 	return code
 }
 
-// number formats a number for an error. A module without package fmt is smaller by a fifth.
+// number formats a number for an error. A module without package fmt is smaller by a quarter.
 func number[T ~int | ~uint8 | ~uint16 | ~uint32 | ~uint64](n T) string {
 	return strconv.FormatUint(uint64(n), 10)
 }
