@@ -8,7 +8,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image demo experiment quick race test test-cluster cluster-programs test-vm test-ipvs test-guide vm-kernels \
+.PHONY: help build plugins image man demo experiment quick race test test-cluster cluster-programs test-vm test-ipvs test-guide vm-kernels \
   compiled-plugins bench bench-peer bench-fleet soak check fmt lint format-check vet deps clean
 
 help:
@@ -37,6 +37,10 @@ FORCE:
 image:
 	$(GO) run ./deploy/image -o bin/image -tar bin/sluice-image.tar -version $(VERSION) \
 	  -revision "$$(git rev-parse HEAD 2>/dev/null)" -time "$$(git log -1 --format=%ct 2>/dev/null)"
+
+# The man pages of all commands, from their help texts.
+man:
+	$(GO) run -tags man ./cmd/sluice man bin/man
 
 demo: build
 	$(GUEST) -o bin/demo-runaway.wasm ./examples/demo/runaway

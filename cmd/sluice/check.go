@@ -28,7 +28,7 @@ tried in a temporary network namespace or, without permission to create one, in 
 exit code is 1 if something required is missing.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(output, "text", "json"); err != nil {
+			if err := checkOutput(output, "text", "json", "yaml"); err != nil {
 				return err
 			}
 			in := inputFlags{config: path}
@@ -37,8 +37,8 @@ exit code is 1 if something required is missing.`,
 				return err
 			}
 			findings := append(agent.Check(cmd.Context(), cfg), checkPlugins(cmd.Context(), &in, cfg)...)
-			if output == "json" {
-				err = printJSON(cmd.OutOrStdout(), struct {
+			if output != "text" {
+				err = printObject(cmd.OutOrStdout(), output, struct {
 					OK       bool            `json:"ok"`
 					Findings []probe.Finding `json:"findings"`
 				}{!probe.RequiredMissing(findings), findings})
@@ -52,7 +52,7 @@ exit code is 1 if something required is missing.`,
 		},
 	}
 	cmd.Flags().StringVar(&path, "config", "", "configuration file (SluiceConfiguration)")
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	return cmd
 }
 

@@ -35,7 +35,7 @@ its connections is reset each minute), Reset (its deadline has passed).`,
 		Example: "  sluice drains\n  sluice drains -n shop catalog --watch",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(f.output, "text", "json"); err != nil {
+			if err := checkOutput(f.output, "text", "json", "yaml"); err != nil {
 				return err
 			}
 			if f.interval < minWatchInterval {
@@ -125,8 +125,11 @@ func (f *drainsFlags) print(w io.Writer, x *state.Drains) error {
 	if f.output == "json" && f.watch {
 		return json.NewEncoder(w).Encode(x)
 	}
-	if f.output == "json" {
-		return printJSON(w, x)
+	if f.output == "yaml" && f.watch {
+		fmt.Fprintln(w, "---")
+	}
+	if f.output != "text" {
+		return printObject(w, f.output, x)
 	}
 	if f.watch {
 		fmt.Fprintf(w, "%s\n", clockTime(x.At))

@@ -25,20 +25,27 @@ import (
 func newExplainCommand() *cobra.Command {
 	var in inputFlags
 	var output, socket, namespace, dump string
+	var all bool
 	var fail failOn
 	cmd := &cobra.Command{
-		Use:   "explain [-n NAMESPACE] SERVICE",
+		Use:   "explain [-n NAMESPACE] [SERVICE]",
 		Short: "Show why each endpoint of a Service gets its share of connections",
 		Long: `Prints for each endpoint of a Service whether it is eligible or why not, its weight by the default rules, the weight and
 reason of each plugin, its share of new connections, and the weight that is programmed in the kernel; and for each plugin every
-input that it saw when it gave its last answer.
+input that it saw when it gave its last answer. Without a Service, it lists those of the namespace.
 
 It asks the sluice that is running on this node. With --kubeconfig, --server or --source, it reads the cluster state and
 plans by itself, which needs neither root nor a kernel. The kernel's weights are shown if they may be read.`,
-		Example: "  sluice explain -n shop catalog\n  sluice explain --source examples/boutique/manifests --node node-a1 -n shop catalog",
-		Args:    oneArg("Service"),
+		Example: "  sluice explain -n shop\n  sluice explain -n shop catalog\n  sluice explain --source examples/boutique/manifests --node node-a1 -n shop catalog",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := errors.Join(checkOutput(output, "text", "json"), fail.check()); err != nil {
+			if len(args) == 0 {
+				if all {
+					namespace = ""
+				}
+				return in.listServices(cmd, socket, namespace, output)
+			}
+			if err := errors.Join(checkOutput(output, "text", "json", "yaml"), fail.check()); err != nil {
 				return err
 			}
 			name := model.Name{Namespace: namespace, Name: args[0]}
@@ -70,8 +77,8 @@ plans by itself, which needs neither root nor a kernel. The kernel's weights are
 			}
 			x.Requests = nil
 			note := addKernel(cmd.Context(), x)
-			if output == "json" {
-				err = printJSON(cmd.OutOrStdout(), x)
+			if output != "text" {
+				err = printObject(cmd.OutOrStdout(), output, x)
 			} else {
 				err = printExplanation(cmd.OutOrStdout(), x, note)
 			}
@@ -83,7 +90,8 @@ plans by itself, which needs neither root nor a kernel. The kernel's weights are
 	}
 	in.register(cmd)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "namespace of the Service")
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "without a Service: list those of all namespaces")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml; for a list also wide, with the frontends")
 	cmd.Flags().StringVar(&dump, "dump-request", "", "write the requests that the plugins have answered to this directory instead, one a file, for sdktest and plugin bench")
 	fail.register(cmd)
 	registerSocket(cmd, &socket)

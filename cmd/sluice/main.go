@@ -138,6 +138,9 @@ func newGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return group
 }
 
+// buildCommands are commands of builds with a tag.
+var buildCommands []func() *cobra.Command
+
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:     "sluice",
@@ -154,5 +157,9 @@ into the kernel. No packet passes through a plugin.`,
 	root.AddCommand(newConfigCommand(), newCheckCommand())
 	root.AddCommand(newRunCommand(), newPlanCommand(), newTraceCommand(), newExplainCommand(), newStatusCommand(), newDrainsCommand(), newLogLevelCommand(), newBundleCommand(), newSimulateCommand(), newReplayCommand(), newPluginCommand(), newCleanupCommand(),
 		newVersionCommand())
+	for _, add := range buildCommands {
+		root.AddCommand(add())
+	}
+	addCompletions(root)
 	return root
 }

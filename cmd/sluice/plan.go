@@ -9,23 +9,29 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 func newPlanCommand() *cobra.Command {
 	var in inputFlags
-	var output string
+	var output, namespace string
 	var fail failOn
 	cmd := &cobra.Command{
-		Use:   "plan",
+		Use:   "plan [-n NAMESPACE [SERVICE]]",
 		Short: "Print the plan of a node",
 		Long: `Reads the cluster state once, and prints every frontend of a node with its endpoints, their weights and shares, and what
-the backend cannot represent, and how the shadows of policies compare. Needs neither root nor a kernel, and changes nothing.`,
+the backend cannot represent, and how the shadows of policies compare. With a namespace, or a Service of it, only theirs. Needs neither root nor a kernel, and changes nothing.`,
 		Example: "  sluice plan --kubeconfig ~/.kube/config --node node-a1\n  sluice plan --source examples/boutique/manifests --node node-a1 --config examples/boutique/sluice.yaml",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(checkOutput(output, "text", "json"), fail.check()); err != nil {
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			only, err := newPlanFilter(namespace, args)
+			if err != nil {
+				return err
+			}
+			in.serviceFilter = only.service()
+			if err := errors.Join(checkOutput(output, "text", "json", "yaml"), fail.check()); err != nil {
 				return err
 			}
 			pl, closePlugins, err := in.planOnce(cmd.Context())
@@ -39,19 +45,24 @@ the backend cannot represent, and how the shadows of policies compare. Needs nei
 			}
 			_, lost := plan.Normalize(pl.Current(), caps)
 			shadows := state.NewShadows(pl.Shadows())
-			lost = slices.Concat(pl.Omitted(), pl.Conflicts(), lost)
-			if output == "json" {
-				if err := printJSON(cmd.OutOrStdout(), struct {
+			lost = only.degradations(slices.Concat(pl.Omitted(), pl.Conflicts(), lost))
+			shadows = only.shadows(shadows)
+			current := only.plan(pl.Current())
+			if only.Name != "" && len(current.Frontends) == 0 && pl.Service(model.Name(only)) == nil {
+				return fmt.Errorf("Service %s: not found (or headless, ExternalName, or for another proxy)", only.service())
+			}
+			if output != "text" {
+				if err := printObject(cmd.OutOrStdout(), output, struct {
 					Plan         *plan.Plan            `json:"plan"`
 					Degradations []plan.Degradation    `json:"degradations"`
 					Shadows      []state.ServiceShadow `json:"shadows"` // those that diverge the most first
 					*state.Node
-				}{pl.Current(), append([]plan.Degradation{}, lost...), shadows, in.planned.node}); err != nil {
+				}{current, append([]plan.Degradation{}, lost...), shadows, in.planned.node}); err != nil {
 					return err
 				}
 				return fail.errorOf(in.planned.failing, slices.Concat(degradations(lost), in.planned.shadows))
 			}
-			fmt.Fprint(cmd.OutOrStdout(), plan.Format(pl.Current()))
+			fmt.Fprint(cmd.OutOrStdout(), plan.Format(current))
 			if len(lost) > 0 {
 				fmt.Fprintf(cmd.OutOrStdout(), "\n# degradations: what the backend cannot represent\n")
 				for _, d := range lost {
@@ -64,8 +75,64 @@ the backend cannot represent, and how the shadows of policies compare. Needs nei
 	}
 	in.register(cmd)
 	fail.register(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "print only Services of this namespace (default: all)")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	return cmd
+}
+
+// planFilter is whose frontends to print: of a Service, a namespace, or all.
+type planFilter model.Name
+
+func newPlanFilter(namespace string, args []string) (f planFilter, err error) {
+	f.Namespace = namespace
+	if len(args) == 0 {
+		return f, nil
+	}
+	f.Name = args[0]
+	if ns, name, ok := strings.Cut(args[0], "/"); ok {
+		f = planFilter{ns, name}
+	}
+	if f.Namespace == "" || f.Name == "" {
+		return f, usageError{fmt.Errorf("plan: Service %q: want NAMESPACE/NAME, or -n NAMESPACE NAME", args[0])}
+	}
+	return f, nil
+}
+
+// service returns the name of the Service, "" if there is none.
+func (f planFilter) service() string {
+	if f.Name == "" {
+		return ""
+	}
+	return model.Name(f).String()
+}
+
+func (f planFilter) has(n model.Name) bool {
+	return (f.Namespace == "" || n.Namespace == f.Namespace) && (f.Name == "" || n.Name == f.Name)
+}
+
+// plan returns what of a plan is to be printed.
+func (f planFilter) plan(p *plan.Plan) *plan.Plan {
+	if f == (planFilter{}) {
+		return p
+	}
+	out := &plan.Plan{Global: p.Global, Frontends: map[plan.Key]*plan.Frontend{}}
+	for key, frontend := range p.Frontends {
+		if f.has(frontend.Owner.Service) {
+			out.Frontends[key] = frontend
+		}
+	}
+	return out
+}
+
+func (f planFilter) degradations(all []plan.Degradation) []plan.Degradation {
+	return slices.DeleteFunc(all, func(d plan.Degradation) bool { return !f.has(d.Owner.Service) })
+}
+
+func (f planFilter) shadows(all []state.ServiceShadow) []state.ServiceShadow {
+	return slices.DeleteFunc(all, func(s state.ServiceShadow) bool {
+		ns, name, _ := strings.Cut(s.Service, "/")
+		return !f.has(model.Name{Namespace: ns, Name: name})
+	})
 }
 
 func degradations(lost []plan.Degradation) (out []string) {

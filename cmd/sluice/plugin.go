@@ -44,7 +44,7 @@ No module can crash or block the check. The exit code is 1 if 'sluice run' would
   sluice plugin check bin/plugins/staged-drain.wasm --settings '{"stages": [{"weight": 50, "seconds": 10}]}' --answers`,
 		Args: oneArg("WebAssembly module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(output, "text", "json"); err != nil {
+			if err := checkOutput(output, "text", "json", "yaml"); err != nil {
 				return err
 			}
 			check, err := newPluginCheck(args[0], settings)
@@ -58,8 +58,8 @@ No module can crash or block the check. The exit code is 1 if 'sluice run' would
 			if err != nil {
 				return config.PrefixErrors("plugin check: "+args[0], err)
 			}
-			if output == "json" {
-				return printJSON(cmd.OutOrStdout(), result)
+			if output != "text" {
+				return printObject(cmd.OutOrStdout(), output, result)
 			}
 			return result.print(cmd.OutOrStdout())
 		},
@@ -67,7 +67,7 @@ No module can crash or block the check. The exit code is 1 if 'sluice run' would
 	cmd.Flags().StringVar(&settings, "settings", "", "the policy's settings for this plugin, as JSON")
 	cmd.Flags().BoolVar(&answers, "answers", false, "print the response to each sample request")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print what the plugin logs, on standard error")
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	return cmd
 }
 

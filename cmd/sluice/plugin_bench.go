@@ -43,7 +43,7 @@ the medians of their blocks, with its 95 % confidence interval.`,
 			case b.rounds < 2 || b.rounds > maxBenchRounds:
 				return usageError{fmt.Errorf("--rounds: %d: want 2 to %d", b.rounds, maxBenchRounds)}
 			}
-			if err := checkOutput(output, "text", "json"); err != nil {
+			if err := checkOutput(output, "text", "json", "yaml"); err != nil {
 				return err
 			}
 			b.settings = []byte(settings)
@@ -55,10 +55,8 @@ the medians of their blocks, with its 95 % confidence interval.`,
 			if err != nil {
 				return err
 			}
-			if output == "json" {
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				return enc.Encode(report)
+			if output != "text" {
+				return printObject(cmd.OutOrStdout(), output, report)
 			}
 			return report.print(cmd.OutOrStdout())
 		},
@@ -67,7 +65,7 @@ the medians of their blocks, with its 95 % confidence interval.`,
 	cmd.Flags().StringVar(&settings, "settings", "", "settings of both, as JSON; by default those of the request")
 	cmd.Flags().StringArrayVar(&b.requests, "request", nil, "request, a file that explain --dump-request has written; may be repeated")
 	cmd.Flags().IntVar(&b.rounds, "rounds", 100, "rounds of two blocks of calls of each module")
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	return cmd
 }
 

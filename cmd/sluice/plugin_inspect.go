@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
 
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/config"
@@ -48,7 +49,7 @@ reason is part of the result; 'sluice plugin check' judges.`,
 		Example: "  sluice plugin inspect bin/plugins/zone-spill.wasm\n  sluice plugin inspect near.wasm -o json",
 		Args:    oneArg("WebAssembly module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(output, "text", "json"); err != nil {
+			if err := checkOutput(output, "text", "json", "yaml"); err != nil {
 				return err
 			}
 			check, err := newPluginCheck(args[0], settings)
@@ -59,14 +60,14 @@ reason is part of the result; 'sluice plugin check' judges.`,
 			if err != nil {
 				return config.PrefixErrors("plugin inspect: "+args[0], err)
 			}
-			if output == "json" {
-				return printJSON(cmd.OutOrStdout(), x)
+			if output != "text" {
+				return printObject(cmd.OutOrStdout(), output, x)
 			}
 			return x.print(cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().StringVar(&settings, "settings", "", "the policy's settings for this plugin, as JSON: the inputs that it asks for may depend on them")
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	return cmd
 }
 
@@ -137,7 +138,15 @@ func newLine(w io.Writer) func(name, format string, args ...any) {
 	}
 }
 
-func printJSON(w io.Writer, v any) error {
+// printObject prints a value as JSON or YAML; both have the same fields.
+func printObject(w io.Writer, format string, v any) error {
+	if format == "yaml" {
+		text, err := yaml.Marshal(v)
+		if err == nil {
+			_, err = w.Write(text)
+		}
+		return err
+	}
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)

@@ -46,7 +46,7 @@ Drains, last good decisions and the state of plugins begin anew at the beginning
 		Args: oneArg("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in.file = args[0]
-			if err := errors.Join(checkOutput(output, "text", "json"), conditions.parseNames(namesOf(replayMetrics(&replay.Result{Runs: make([]replay.Run, 1)}, 0)))); err != nil {
+			if err := errors.Join(checkOutput(output, "text", "json", "yaml"), conditions.parseNames(namesOf(replayMetrics(&replay.Result{Runs: make([]replay.Run, 1)}, 0)))); err != nil {
 				return err
 			}
 			result, err := in.run(cmd.Context())
@@ -56,8 +56,8 @@ Drains, last good decisions and the state of plugins begin anew at the beginning
 			if err := writePage(page, func(w io.Writer, o report.Origin) error { return report.Replay(w, result, o) }); err != nil {
 				return err
 			}
-			if output == "json" {
-				err = printJSON(cmd.OutOrStdout(), result)
+			if output != "text" {
+				err = printObject(cmd.OutOrStdout(), output, result)
 			} else {
 				err = printReplay(cmd.OutOrStdout(), result)
 			}
@@ -74,7 +74,7 @@ Drains, last good decisions and the state of plugins begin anew at the beginning
 	f := cmd.Flags()
 	f.StringVar(&in.config, "config", "", "configuration file (SluiceConfiguration) that decides: run A (default: no policies)")
 	f.StringVar(&in.against, "against", "", "configuration file to compare with: run B; none: no policies")
-	f.StringVarP(&output, "output", "o", "text", "text or json")
+	f.StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	f.StringVar(&page, "html", "", "file to write a report to, as an HTML page without references to others")
 	conditions.register(cmd, "'differing_services > 0', 'max_divergence > 20%' or 'weight_changes > 1000'")
 	return cmd

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -57,7 +56,7 @@ prints the load of zones and endpoints that follows. Needs neither root nor a ke
 			"  sluice simulate --kubeconfig ~/.kube/config --config new.yaml --against old.yaml --timeline zone-lost.scenario --fail-if 'max_overload > 1.5'",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(checkOutput(output, "text", "json"), conditions.parse(), in.check()); err != nil {
+			if err := errors.Join(checkOutput(output, "text", "json", "yaml"), conditions.parse(), in.check()); err != nil {
 				return err
 			}
 			result, err := in.run(cmd.Context())
@@ -85,7 +84,7 @@ prints the load of zones and endpoints that follows. Needs neither root nor a ke
 	f.DurationVar(&in.step, "step", 0, "time between two samples (default: 1s, or more in a long timeline)")
 	f.Int64Var(&in.seed, "seed", 1, "seed of what the timeline leaves open, such as which 20 % of the Pods")
 	f.BoolVar(&in.everyNode, "every-node", false, "compute each node by itself, even if others see the same")
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	f.StringVar(&page, "html", "", "file to write the report to, as an HTML page without references to others")
 	conditions.register(cmd, "'max_overload > 1.3', 'cross_zone_share >= 40%' or 'b.plugin_calls == 0'")
 	return cmd
@@ -303,10 +302,8 @@ func (in *simulateFlags) readCluster(ctx context.Context, w *simulationWorkers, 
 
 // writeSimulation prints a result.
 func writeSimulation(out io.Writer, format string, r *simulation.Result) error {
-	if format == "json" {
-		enc := json.NewEncoder(out)
-		enc.SetIndent("", "  ")
-		return enc.Encode(r)
+	if format != "text" {
+		return printObject(out, format, r)
 	}
 	printSimulation(out, r)
 	return nil

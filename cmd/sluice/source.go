@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,18 +22,27 @@ import (
 type sourceFlags struct {
 	source     string
 	kubeconfig string
+	context    string
 	server     string
+	user       bool // the command is a user's, with KUBECONFIG and ~/.kube/config
 }
 
 func (f *sourceFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.source, "source", "", "directory of manifests, or a file except with run (YAML or JSON, as printed by kubectl), to read instead of an API server")
-	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server (default: clientConnection.kubeconfig of the configuration, else the Pod's service account)")
+	kubeconfig := "kubeconfig file for the API server (default: clientConnection.kubeconfig of the configuration, else "
+	if f.user = cmd.Name() != "run"; f.user {
+		kubeconfig += "$KUBECONFIG, the Pod's service account, or ~/.kube/config)"
+		cmd.Flags().StringVar(&f.context, "context", "", "context of the kubeconfig to read the API server with (default: its current one)")
+	} else {
+		kubeconfig += "the Pod's service account)"
+	}
+	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", kubeconfig)
 	cmd.Flags().StringVar(&f.server, "server", "", "URL of the API server; overrides that of the kubeconfig or the Pod (default: clientConnection.server of the configuration)")
 }
 
 // check rejects contradictory flags.
 func (f *sourceFlags) check() error {
-	for _, other := range []struct{ name, value string }{{"kubeconfig", f.kubeconfig}, {"server", f.server}} {
+	for _, other := range []struct{ name, value string }{{"kubeconfig", f.kubeconfig}, {"context", f.context}, {"server", f.server}} {
 		if f.source != "" && other.value != "" {
 			return usageError{fmt.Errorf("--source and --%s are mutually exclusive", other.name)}
 		}
@@ -43,7 +54,9 @@ func (f *sourceFlags) check() error {
 }
 
 // hasSource reports whether the command line selects a source.
-func (f *sourceFlags) hasSource() bool { return f.source != "" || f.kubeconfig != "" || f.server != "" }
+func (f *sourceFlags) hasSource() bool {
+	return f.source != "" || f.kubeconfig != "" || f.context != "" || f.server != ""
+}
 
 // connect returns a client for the API server. Flags take precedence over the configuration.
 func (f *sourceFlags) connect(cfg *config.Config) (*kube.Client, error) {
@@ -54,12 +67,39 @@ func (f *sourceFlags) connect(cfg *config.Config) (*kube.Client, error) {
 	if f.server != "" {
 		c.Server = f.server
 	}
+	if c.Kubeconfig == "" && c.Server == "" && f.user { // credentials are for the server of their kubeconfig
+		var err error
+		if c.Kubeconfig, err = userKubeconfig(); err != nil {
+			return nil, err
+		}
+	}
+	if c.Context = f.context; c.Context != "" && c.Kubeconfig == "" {
+		return nil, usageError{errors.New("--context: there is no kubeconfig: set --kubeconfig FILE")}
+	}
 	client, err := kube.Connect(c)
 	if errors.Is(err, kube.ErrNoCluster) {
 		return nil, usageError{errors.New("no source of cluster state: set --kubeconfig FILE or --server URL for an API server, or --source PATH " +
 			"for manifests; a Pod of the cluster needs none")}
 	}
 	return client, err
+}
+
+// userKubeconfig returns the kubeconfig that kubectl would read; "": none, or that of the Pod.
+func userKubeconfig() (string, error) {
+	if list := filepath.SplitList(os.Getenv("KUBECONFIG")); len(list) > 1 {
+		return "", usageError{fmt.Errorf("KUBECONFIG has %d files; set --kubeconfig to one of them", len(list))}
+	} else if len(list) == 1 {
+		return list[0], nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil || kube.InCluster() {
+		return "", nil //nolint:nilerr // without a home folder there is none
+	}
+	file := filepath.Join(home, ".kube", "config")
+	if _, err := os.Stat(file); err != nil {
+		return "", nil //nolint:nilerr // likewise
+	}
+	return file, nil
 }
 
 // loadTimeout bounds reading the cluster state once.

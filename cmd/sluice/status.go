@@ -27,7 +27,7 @@ The exit code is 0 if nothing is failing, 3 if something is (see --fail-on), and
 		Example: "  sluice status\n  sluice status -o json --fail-on failing,degraded",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(output, "text", "json"); err != nil {
+			if err := checkOutput(output, "text", "json", "yaml"); err != nil {
 				return err
 			}
 			if err := fail.check(); err != nil {
@@ -37,8 +37,8 @@ The exit code is 0 if nothing is failing, 3 if something is (see --fail-on), and
 			if err != nil {
 				return notRunning(err)
 			}
-			if output == "json" {
-				err = printJSON(cmd.OutOrStdout(), s)
+			if output != "text" {
+				err = printObject(cmd.OutOrStdout(), output, s)
 			} else {
 				err = printStatus(cmd.OutOrStdout(), s)
 			}
@@ -51,7 +51,7 @@ The exit code is 0 if nothing is failing, 3 if something is (see --fail-on), and
 	fail.register(cmd)
 	fail = failOn{onFailing}
 	cmd.Flags().Lookup("fail-on").DefValue = "[" + onFailing + "]"
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	registerSocket(cmd, &socket)
 	return cmd
 }

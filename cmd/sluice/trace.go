@@ -66,7 +66,7 @@ the results are printed in the same order. It stops at the first invalid line.`,
 type traceOne func(state.FlowQuery) (*state.Traced, plan.Flow, error)
 
 func (f *traceFlags) run(cmd *cobra.Command) (err error) {
-	if err := checkOutput(f.output, "text", "json"); err != nil {
+	if err := checkOutput(f.output, "text", "json", "yaml"); err != nil {
 		return err
 	}
 	for _, name := range []string{"from", "to", "protocol", "interface"} {
@@ -198,7 +198,10 @@ func (f *traceFlags) print(w io.Writer, one traceOne, q state.FlowQuery) error {
 	if x.Verdict == "REJECT" || x.Verdict == "DROP" {
 		f.failed++
 	}
-	if f.output == "json" {
+	if f.output == "yaml" {
+		fmt.Fprintln(w, "---")
+		err = printObject(w, f.output, x)
+	} else if f.output == "json" {
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
 		err = enc.Encode(x)

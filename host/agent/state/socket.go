@@ -115,6 +115,7 @@ func removeStale(folder *os.Root, path string) error {
 func handler(a Agent) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /explain", a.explain)
+	mux.HandleFunc("GET /services", a.services)
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) { answer(w, a.Status(r.Context())) })
 	mux.HandleFunc("GET /trace", a.trace)
 	mux.HandleFunc("GET /log", func(w http.ResponseWriter, _ *http.Request) { answer(w, &LogTail{string(a.LogTail())}) })

@@ -1,11 +1,15 @@
 package kube
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -20,6 +24,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/sluice-proxy/sluice/host/safefile"
+	"github.com/sluice-proxy/sluice/host/spelling"
 )
 
 // ErrNoCluster is returned when no API server is configured and the process is not in a Pod.
@@ -29,6 +34,8 @@ var ErrNoCluster = errors.New("no API server configured: not running in a Pod, a
 type Connection struct {
 	// Kubeconfig is the path of a kubeconfig file; "": the service account of this Pod.
 	Kubeconfig string
+	// Context of the kubeconfig; "": its current one.
+	Context string
 	// Server overrides the address in the kubeconfig or in the Pod's environment.
 	Server string
 	// Version of this program, for the User-Agent header.
@@ -108,7 +115,11 @@ func (c Connection) readKubeconfig() (*rest.Config, error) {
 		return nil, err
 	}
 	var paths []string
-	if context := file.Contexts[file.CurrentContext]; context != nil {
+	if c.Context != "" && file.Contexts[c.Context] == nil {
+		names := slices.Sorted(maps.Keys(file.Contexts))
+		return nil, fmt.Errorf("no context %q%s; it has %s", c.Context, spelling.DidYouMean(c.Context, names), strings.Join(names, ", "))
+	}
+	if context := file.Contexts[cmp.Or(c.Context, file.CurrentContext)]; context != nil {
 		if cluster := file.Clusters[context.Cluster]; cluster != nil {
 			paths = append(paths, cluster.CertificateAuthority)
 		}
@@ -125,7 +136,7 @@ func (c Connection) readKubeconfig() (*rest.Config, error) {
 		}
 	}
 	overrides := clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: c.Server}}
-	return clientcmd.NewNonInteractiveClientConfig(*file, "", &overrides, nil).ClientConfig()
+	return clientcmd.NewNonInteractiveClientConfig(*file, c.Context, &overrides, nil).ClientConfig()
 }
 
 // pathError removes the file's name from an error whose prefix names it.

@@ -1,0 +1,64 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+
+	"github.com/sluice-proxy/sluice/host/planner"
+)
+
+// Services are the Services that a node serves.
+type Services struct {
+	Node     string            `json:"node"`
+	Services []ServiceOverview `json:"services"` // sorted by namespace and name
+}
+
+// ServiceOverview is a Service in a few numbers.
+type ServiceOverview struct {
+	Namespace string   `json:"namespace"`
+	Name      string   `json:"name"`
+	Policy    string   `json:"policy,omitempty"`
+	Frontends []string `json:"frontends"` // ClusterIPs first
+	Endpoints int      `json:"endpoints"` // with weight, in any frontend
+	Draining  int      `json:"draining"`  // endpoints
+	Omitted   int      `json:"omitted"`   // frontends, endpoints and source ranges that limits or conflicts leave out
+	Failing   bool     `json:"failing"`   // its policy
+}
+
+// NewServices returns the Services of a namespace, or of all if it is "".
+func NewServices(p *planner.Planner, node, namespace string) *Services {
+	out := &Services{Node: node, Services: []ServiceOverview{}}
+	for _, o := range p.Overview(namespace) {
+		s := ServiceOverview{
+			Namespace: o.Name.Namespace, Name: o.Name.Name, Policy: o.Policy, Frontends: []string{}, Endpoints: o.Endpoints, Draining: o.Draining, Omitted: o.Omitted, Failing: o.Failing,
+		}
+		for _, k := range o.Frontends {
+			s.Frontends = append(s.Frontends, k.String())
+		}
+		out.Services = append(out.Services, s)
+	}
+	return out
+}
+
+// ReadServices asks the agent that runs on this node for its Services in a namespace, or in all if it is "".
+func ReadServices(ctx context.Context, socket, namespace string) (*Services, error) {
+	return get[Services](ctx, socket, "/services?"+url.Values{"namespace": {namespace}}.Encode())
+}
+
+func (a *Agent) services(w http.ResponseWriter, r *http.Request) {
+	var x *Services
+	var err error
+	if doErr := a.Engine.Do(r.Context(), func(p *planner.Planner) {
+		if !p.Synced() {
+			err = errors.New("the cluster has not been read yet")
+			return
+		}
+		x = NewServices(p, a.NodeName, r.URL.Query().Get("namespace"))
+	}); doErr != nil || err != nil {
+		fail(w, errors.Join(doErr, err), http.StatusServiceUnavailable)
+		return
+	}
+	answer(w, x)
+}
