@@ -135,6 +135,22 @@ func TestRepairsAreRateLimited(t *testing.T) {
 	}
 }
 
+// A machine that stands still makes a repair seem slow. The next one does not wait for ten times as long.
+func TestARepairOnAMachineThatStoodStillDoesNotDelayTheNextOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &watchedBackend{took: 20 * time.Second}
+		r := watch(t, w, 0)
+		defer r.end()
+		w.onChange(backend.ExternalChange{Object: "x", Count: 1})
+		r.advance(25 * time.Second)
+		w.took = 0
+		r.damage()
+		w.onChange(backend.ExternalChange{Object: "y", Count: 1})
+		r.advance(30 * time.Second)
+		r.expect("repaired", "1:1 2:1 forward")
+	})
+}
+
 func TestMissedExternalChangeIsFoundWithinTheSyncPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &watchedBackend{err: errors.New("no listening here")}

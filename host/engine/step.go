@@ -62,7 +62,7 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	r := e.apply(ctx, step.Delta, now)
 	r.At, r.Synced, r.Unprogrammed = time.Now(), !e.sync.full, e.sync.unprogrammed
 	if repair {
-		e.drift.nextRepair = r.At.Add(max(minRepairInterval, 10*r.Duration))
+		e.drift.nextRepair = r.At.Add(min(max(minRepairInterval, 10*r.Duration), maxRepairInterval))
 	}
 	e.Observer.OnApply(&r)
 	e.Planner.AdaptStep(e.stepTime(r.At.Sub(now), cpu))
