@@ -14,16 +14,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
-	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/config"
-	"github.com/sluice-proxy/sluice/host/safefile"
 	"github.com/sluice-proxy/sluice/host/wasm"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 func newPluginCommand() *cobra.Command {
 	return newGroup("plugin", "Work with policy plugins", newPluginNewCommand(), newPluginBuildCommand(), newPluginCheckCommand(), newPluginTestCommand(),
-		newPluginBenchCommand(), newPluginInspectCommand())
+		newPluginBenchCommand(), newPluginInspectCommand(), newPluginPushCommand(), newPluginPullCommand(), newPluginDigestCommand())
 }
 
 // checkTimeout is generous: the limits of the loader stop every module earlier.
@@ -33,7 +31,7 @@ func newPluginCheckCommand() *cobra.Command {
 	var settings, output string
 	var answers, verbose bool
 	cmd := &cobra.Command{
-		Use:   "check FILE",
+		Use:   "check FILE|IMAGE",
 		Short: "Load a plugin, test it, and measure what it costs",
 		Long: `Loads a WebAssembly module as 'sluice run' does: validates, meters and compiles it, passes its settings, and calls it with
 sample requests: Services of several sizes, with one and many zones, IPv4 and IPv6, ready and terminating endpoints.
@@ -110,7 +108,7 @@ func (c *pluginCheck) withHost(ctx context.Context, cache string, f func(context
 
 // run loads the module twice, the second time with compiled code from the cache, and measures calls.
 func (c *pluginCheck) run(ctx context.Context, answers bool) (result *checkResult, err error) {
-	module, err := safefile.Read(c.file, plugins.MaxModule)
+	module, err := readModule(ctx, c.file)
 	if err != nil {
 		return nil, err
 	}

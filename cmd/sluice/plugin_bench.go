@@ -99,7 +99,7 @@ func (b *pluginBench) run(ctx context.Context) (report *benchReport, err error) 
 	report = &benchReport{Rounds: b.rounds}
 	var loaded []*wasm.Plugin
 	for _, file := range b.modules {
-		module, err := safefile.Read(file, plugins.MaxModule)
+		module, err := readModule(ctx, file)
 		if err != nil {
 			return nil, fmt.Errorf("plugin bench: %w", err)
 		}

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/printable"
-	"github.com/sluice-proxy/sluice/host/safefile"
 	"github.com/sluice-proxy/sluice/host/wasm"
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 )
@@ -41,7 +40,7 @@ type pluginLimits struct {
 func newPluginInspectCommand() *cobra.Command {
 	var settings, output string
 	cmd := &cobra.Command{
-		Use:   "inspect FILE",
+		Use:   "inspect FILE|IMAGE",
 		Short: "Print what a plugin imports, exports and asks for",
 		Long: `Prints digest, size, memory, imports, exports and producers of a WebAssembly module, the inputs that the plugin asks for with its
 settings, and the limits of its calls. A module that cannot be read is an error. One that 'sluice run' would refuse is not: the
@@ -72,7 +71,7 @@ reason is part of the result; 'sluice plugin check' judges.`,
 }
 
 func (c *pluginCheck) inspect(ctx context.Context) (*inspection, error) {
-	module, err := safefile.Read(c.file, plugins.MaxModule)
+	module, err := readModule(ctx, c.file)
 	if err != nil {
 		return nil, err
 	}

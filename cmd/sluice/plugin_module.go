@@ -1,8 +1,6 @@
 package main
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"strings"
 
@@ -52,10 +50,9 @@ type pluginInfo struct {
 }
 
 func newModuleInfo(file string, module []byte, m *meter.Info) moduleInfo {
-	sum := sha256.Sum256(module)
 	const page = 1 << 16
 	out := moduleInfo{
-		File: file, Digest: "sha256:" + hex.EncodeToString(sum[:]), Bytes: m.Size, MeteredBytes: m.Metered, Functions: m.Functions, LargestFunction: m.LargestBody,
+		File: file, Digest: digestOf(module), Bytes: m.Size, MeteredBytes: m.Metered, Functions: m.Functions, LargestFunction: m.LargestBody,
 		MemoryBytes: uint64(m.MemoryMin) * page, MaximumMemoryBytes: uint64(m.MemoryMax) * page,
 		Imports: []moduleItem{}, Exports: []moduleItem{}, Producers: []producerInfo{},
 	}

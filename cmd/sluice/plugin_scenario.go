@@ -154,7 +154,7 @@ func (t *pluginTest) nameModules() error {
 func (t *pluginTest) loader(ctx context.Context, host *wasm.Host) (hosttest.Loader, error) {
 	loaders := map[string]func(settings string) (policy.Plugin, error){}
 	for i, file := range t.modules {
-		module, err := safefile.Read(file, plugins.MaxModule)
+		module, err := readModule(ctx, file)
 		if err != nil {
 			return nil, fmt.Errorf("plugin test: %w", err)
 		}

@@ -38,6 +38,12 @@ type TagError struct {
 	Tag  string // "" for none, which is latest
 }
 
+// Split returns the registry and the repository.
+func (e *TagError) Split() (registry, repository string) {
+	registry, repository, _ = strings.Cut(e.Name, "/")
+	return registry, repository
+}
+
 // Error implements error.
 func (e *TagError) Error() string {
 	tag := "without a tag or digest, it means whatever is latest"

@@ -41,7 +41,12 @@ type Options struct {
 	Timeout   time.Duration                         // of a pull; 0: 2 minutes
 	Proxy     func(*http.Request) (*url.URL, error) // nil: that of the environment
 	UserAgent string
+	// Names are those of the settings in hints; the zero value: those of the configuration.
+	Names Names
 }
+
+// Names are the names of Settings for the user.
+type Names struct{ DockerConfig, CAFile, PlainHTTP string }
 
 const (
 	defaultTimeout = 2 * time.Minute
@@ -66,6 +71,7 @@ type Client struct {
 // NewClient returns a client. Close it after use.
 func NewClient(o Options) (*Client, error) {
 	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
+	o.Names = cmp.Or(o.Names, Names{"pluginImages.dockerConfig", "pluginImages.caFile", "pluginImages.plainHTTP"})
 	if o.Proxy == nil {
 		o.Proxy = http.ProxyFromEnvironment
 	}
@@ -172,7 +178,7 @@ func (c *Client) fetchManifest(ctx context.Context, repo *remote.Repository, ref
 
 // Resolve returns the reference by digest of a tag.
 func (c *Client) Resolve(ctx context.Context, t *imageref.TagError) (ref imageref.Ref, err error) {
-	registry, repository, _ := strings.Cut(t.Name, "/")
+	registry, repository := t.Split()
 	err = c.with(ctx, registry, repository, func(ctx context.Context, repo *remote.Repository) error {
 		desc, err := repo.Resolve(ctx, cmp.Or(t.Tag, "latest"))
 		if err != nil {
@@ -218,14 +224,14 @@ func (c *Client) explain(ctx context.Context, registry string, err error) error 
 	case err == nil:
 		return nil
 	case errors.Is(err, http.ErrSchemeMismatch):
-		return with("to ask it without TLS, list " + registry + " in pluginImages.plainHTTP")
+		return with("to ask it without TLS, list " + registry + " in " + c.o.Names.PlainHTTP)
 	case errors.As(err, &unknown):
-		return with("pluginImages.caFile adds authorities")
+		return with(c.o.Names.CAFile + " adds authorities")
 	case errors.Is(err, auth.ErrBasicCredentialNotFound),
 		errors.As(err, &response) && (response.StatusCode == http.StatusUnauthorized || response.StatusCode == http.StatusForbidden):
 		switch found, _ := c.credentials(ctx, registry); {
 		case c.o.DockerConfig == "":
-			return with("without credentials: pluginImages.dockerConfig names a file that has some")
+			return with("without credentials: " + c.o.Names.DockerConfig + " names a file that has some")
 		case found == auth.EmptyCredential:
 			return with(c.o.DockerConfig + " has no credentials for " + registry)
 		default:

@@ -9,13 +9,12 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/registry"
-	"github.com/sluice-proxy/sluice/host/safefile"
 )
 
 // readModule reads the module of a plugin, and verifies its digest.
 func (s *Set) readModule(ctx context.Context, cfg *config.Config, spec config.Plugin) (module []byte, digest string, err error) {
 	if spec.Image.IsZero() {
-		module, err = safefile.Read(spec.File, MaxModule)
+		module, err = ReadModuleFile(spec.File)
 	} else {
 		module, err = s.images.read(ctx, cfg, spec.Image)
 	}

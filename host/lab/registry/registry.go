@@ -60,6 +60,7 @@ type Registry struct {
 	dir     string
 	options Options
 	cmd     *exec.Cmd
+	ended   chan struct{} // the process has
 	client  *http.Client
 }
 
@@ -86,7 +87,7 @@ func (r *Registry) Stop() {
 		return
 	}
 	_ = r.cmd.Process.Kill()
-	_ = r.cmd.Wait()
+	<-r.ended
 	r.cmd = nil
 	r.client.CloseIdleConnections()
 }
@@ -101,13 +102,20 @@ func (r *Registry) Restart() {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr, cmd.Env = &out, &out, []string{"OTEL_TRACES_EXPORTER=none"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // Pdeathsig is about the thread
-	err := cmd.Start()
-	runtime.UnlockOSThread()
-	if err != nil {
+	started, ended := make(chan error), make(chan struct{})
+	go func() {
+		defer close(ended)
+		runtime.LockOSThread() // Pdeathsig is about the thread, which must not end before the process
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
 		r.t.Fatal(err)
 	}
-	r.cmd = cmd
+	r.cmd, r.ended = cmd, ended
 	for deadline := time.Now().Add(90 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		resp, err := r.client.Get(r.url() + "/v2/")
 		if err == nil {

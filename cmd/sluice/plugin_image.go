@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-proxy/sluice/host/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/imageref"
+	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/registry"
+)
+
+// registryFlags are how registries are asked by a user.
+type registryFlags struct{ registry.Settings }
+
+func (f *registryFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.DockerConfig, "docker-config", "", "file with credentials, as docker login writes it (default: $DOCKER_CONFIG/config.json, or ~/.docker/config.json)")
+	cmd.Flags().StringVar(&f.CAFile, "ca-file", "", "file with certificates of authorities that are trusted beside the system's")
+	cmd.Flags().StringSliceVar(&f.PlainHTTP, "plain-http", nil, "registries that are asked without TLS; those on loopback addresses need not be listed")
+}
+
+// client returns a client with the user's credentials.
+func (f *registryFlags) client() (*registry.Client, error) {
+	o := registry.Options{
+		Settings: f.Settings, UserAgent: "sluice/" + buildVersion(), Names: registry.Names{DockerConfig: "--docker-config", CAFile: "--ca-file", PlainHTTP: "--plain-http"},
+	}
+	if o.DockerConfig == "" {
+		o.DockerConfig = userDockerConfig()
+	}
+	return registry.NewClient(o)
+}
+
+// userDockerConfig returns the file that docker would read, "" if there is none.
+func userDockerConfig() string {
+	dir := os.Getenv("DOCKER_CONFIG")
+	if home, err := os.UserHomeDir(); dir == "" && err == nil {
+		dir = filepath.Join(home, ".docker")
+	}
+	file := filepath.Join(dir, "config.json")
+	if _, err := os.Stat(file); dir == "" || err != nil {
+		return ""
+	}
+	return file
+}
+
+// pull pulls an image by digest, or by tag, and returns its reference by digest.
+func (f *registryFlags) pull(ctx context.Context, image string) (ref imageref.Ref, module []byte, err error) {
+	client, err := f.client()
+	if err != nil {
+		return ref, nil, err
+	}
+	defer client.Close()
+	ref, err = imageref.Parse(image)
+	if tag, ok := imageref.IsTag(err); ok {
+		ref, err = client.Resolve(ctx, tag)
+	}
+	if err != nil {
+		return ref, nil, err
+	}
+	a, err := client.Pull(ctx, ref)
+	return ref, a.Module, err
+}
+
+// isImage reports whether an argument is an image, and not a file: it begins with a registry, and there is no such file.
+func isImage(arg string) bool {
+	_, err := imageref.Parse(arg)
+	_, tag := imageref.IsTag(err)
+	if err != nil && !tag {
+		return false
+	}
+	_, err = os.Stat(arg)
+	return errors.Is(err, os.ErrNotExist)
+}
+
+// readModule reads a module from a file, or from a registry.
+func readModule(ctx context.Context, arg string) ([]byte, error) {
+	if !isImage(arg) {
+		return plugins.ReadModuleFile(arg)
+	}
+	_, module, err := new(registryFlags).pull(ctx, arg)
+	return module, err
+}
+
+func newPluginPushCommand() *cobra.Command {
+	var flags registryFlags
+	var generic bool
+	cmd := &cobra.Command{
+		Use:   "push FILE REGISTRY/NAME:TAG",
+		Short: "Push a plugin to a registry",
+		Long: `Pushes a WebAssembly module, which may be compressed with gzip, to an OCI registry, in the layout of the CNCF for WebAssembly artefacts. Prints the
+reference by digest that plugins[].image of the configuration needs. The same module has the same digest in every registry.`,
+		Example: "  sluice plugin push near.wasm registry.example.com/acme/near:v1",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			tag, err := parseTag(args[1])
+			if err != nil {
+				return usageError{fmt.Errorf("plugin push: %w", err)}
+			}
+			module, err := plugins.ReadModuleFile(args[0])
+			if err != nil {
+				return fmt.Errorf("plugin push: %w", err)
+			}
+			client, err := flags.client()
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			config := registry.WasmConfig
+			if generic {
+				config = registry.GenericConfig
+			}
+			ref, err := client.Push(cmd.Context(), tag, module, config)
+			if err != nil {
+				return fmt.Errorf("plugin push: %s: %w", args[0], err)
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), printable.Escape(ref.String()))
+			return err
+		},
+	}
+	flags.register(cmd)
+	cmd.Flags().BoolVar(&generic, "generic-config", false, "give the configuration the media type of container images, for registries that refuse "+registry.WasmConfig)
+	return cmd
+}
+
+// parseTag parses REGISTRY/NAME:TAG.
+func parseTag(text string) (*imageref.TagError, error) {
+	_, err := imageref.Parse(text)
+	tag, ok := imageref.IsTag(err)
+	switch {
+	case err == nil:
+		return nil, fmt.Errorf("%s has a digest: want REGISTRY/NAME:TAG", text)
+	case !ok:
+		return nil, err
+	case tag.Tag == "":
+		return nil, fmt.Errorf("%s has no tag: want REGISTRY/NAME:TAG", text)
+	}
+	return tag, nil
+}
+
+func newPluginPullCommand() *cobra.Command {
+	var flags registryFlags
+	var file string
+	cmd := &cobra.Command{
+		Use:   "pull IMAGE",
+		Short: "Pull a plugin from a registry",
+		Long: `Pulls the WebAssembly module of an image, REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:…, into a file that does not exist yet. Prints the reference by digest, the
+digest of the module, and the file.`,
+		Example: "  sluice plugin pull registry.example.com/acme/near:v1 --file near.wasm",
+		Args:    oneArg("image"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ref, module, err := flags.pull(cmd.Context(), args[0])
+			if err != nil {
+				return fmt.Errorf("plugin pull: %w", err)
+			}
+			if file == "" {
+				file = ref.Repository[strings.LastIndexByte(ref.Repository, '/')+1:] + ".wasm"
+			}
+			out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+			if err != nil {
+				return fmt.Errorf("plugin pull: %w", err)
+			}
+			_, err = out.Write(module)
+			if err = errors.Join(err, out.Close()); err != nil {
+				return fmt.Errorf("plugin pull: %w", err)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n%s  %s\n", printable.Escape(ref.String()), digestOf(module), printable.Escape(file))
+			return err
+		},
+	}
+	flags.register(cmd)
+	cmd.Flags().StringVar(&file, "file", "", "file to write (default: the last part of the image's name, and .wasm)")
+	return cmd
+}
+
+func newPluginDigestCommand() *cobra.Command {
+	var flags registryFlags
+	cmd := &cobra.Command{
+		Use:   "digest FILE|IMAGE",
+		Short: "Print the digest of a plugin, for the configuration",
+		Long: `Prints for a file the digest of its module, unpacked if it is compressed, as plugins[].digest has it; for the tag of an image its reference by digest, as
+plugins[].image has it.`,
+		Example: "  sluice plugin digest near.wasm.gz\n  sluice plugin digest registry.example.com/acme/near:v1",
+		Args:    oneArg("WebAssembly module or image"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if isImage(args[0]) {
+				ref, _, err := flags.pull(cmd.Context(), args[0])
+				if err != nil {
+					return fmt.Errorf("plugin digest: %w", err)
+				}
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), printable.Escape(ref.String()))
+				return err
+			}
+			module, err := plugins.ReadModuleFile(args[0])
+			if err != nil {
+				return fmt.Errorf("plugin digest: %w", err)
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), digestOf(module))
+			return err
+		},
+	}
+	flags.register(cmd)
+	return cmd
+}
+
+// digestOf returns the digest of a module as plugins[].digest has it.
+func digestOf(module []byte) string {
+	sum := sha256.Sum256(module)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}

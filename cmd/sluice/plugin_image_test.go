@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/host/lab/registry"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/host/printable"
+)
+
+// TestPluginTravelsThroughARegistry: from an author's file to a registry with users, and by tag or digest to another folder and into a
+// configuration.
+func TestPluginTravelsThroughARegistry(t *testing.T) {
+	reg := registry.Start(t, registry.Options{Users: true})
+	text, err := os.ReadFile("../../host/wasm/testdata/base.wat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	module := testenv.WAT(t, strings.Replace(string(text), ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))", 1), "--no-check")
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	write := func(name string, text []byte) string {
+		t.Helper()
+		if err := os.WriteFile(path(name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path(name)
+	}
+	var zipped bytes.Buffer
+	zip := gzip.NewWriter(&zipped)
+	if _, err := zip.Write(module); err != nil || zip.Close() != nil {
+		t.Fatal(err)
+	}
+	plain, packed := write("keep.wasm", module), write("keep.wasm.gz", zipped.Bytes())
+	write("config.json", []byte(reg.DockerConfig(registry.Password)))
+	wrong := write("wrong.json", []byte(reg.DockerConfig("wrong")))
+	t.Setenv("DOCKER_CONFIG", dir)
+	run := func(code int, args ...string) (out string) {
+		t.Helper()
+		var o, e bytes.Buffer
+		oldOut, oldErr := stdout, stderr
+		stdout, stderr = printable.NewWriter(&o), printable.NewWriter(&e)
+		got := execute(t.Context(), args)
+		stdout, stderr = oldOut, oldErr
+		if got != code || code == 0 && e.Len() > 0 {
+			t.Errorf("%q: code %d, want %d\n%s%s", args, got, code, o.String(), e.String())
+		}
+		if code != 0 {
+			return e.String()
+		}
+		return strings.TrimSuffix(o.String(), "\n")
+	}
+	expect := func(what, got string, texts ...string) {
+		t.Helper()
+		for _, text := range texts {
+			if !strings.Contains(got, text) {
+				t.Errorf("%s: no %q in\n%s", what, text, got)
+			}
+		}
+	}
+	image := reg.Addr + "/acme/keep"
+	ref := run(0, "plugin", "push", packed, image+":v1")
+	if !strings.HasPrefix(ref, image+"@sha256:") {
+		t.Fatalf("push prints %q", ref)
+	}
+	if again := run(0, "plugin", "push", plain, image+":v2"); again != ref {
+		t.Errorf("the same module is %s, then %s", ref, again)
+	}
+	if other := run(0, "plugin", "push", plain, image+":v3", "--generic-config"); other == ref || !strings.HasPrefix(other, image+"@sha256:") {
+		t.Errorf("with a generic configuration: %s", other)
+	} else {
+		run(0, "plugin", "check", other)
+	}
+	digest := run(0, "plugin", "digest", plain)
+	if unpacked := run(0, "plugin", "digest", packed); unpacked != digest || !strings.HasPrefix(digest, "sha256:") {
+		t.Errorf("digest %s, compressed %s", digest, unpacked)
+	}
+	if pinned := run(0, "plugin", "digest", image+":v2"); pinned != ref {
+		t.Errorf("the tag is %s, want %s", pinned, ref)
+	}
+	for i, from := range []string{image + ":v1", ref} {
+		to := path([]string{"tag.wasm", "digest.wasm"}[i])
+		if out := run(0, "plugin", "pull", from, "--file", to); out != ref+"\n"+digest+"  "+to {
+			t.Errorf("pull prints %q", out)
+		}
+		if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, module) {
+			t.Errorf("%s: %d bytes, %v", from, len(got), err)
+		}
+	}
+	expect("a file that exists", run(1, "plugin", "pull", ref, "--file", plain), "file exists")
+	expect("inspect", run(0, "plugin", "inspect", image+":v1", "-o", "yaml"), "digest: "+digest)
+	run(0, "plugin", "check", packed)
+
+	// What push and pull prints is what a configuration needs.
+	file := write("sluice.yaml", []byte("apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\nclusterCIDR: 10.244.0.0/16\npluginCacheDir: cache\n"+
+		"pluginImages: {dockerConfig: config.json}\nplugins: [{name: image, image: \""+ref+"\", digest: \""+digest+"\"}, {name: file, file: keep.wasm.gz, digest: \""+digest+"\"}]\n"+
+		"policies: [{name: p, plugins: [{name: image}, {name: file}]}]\ndefaultPolicy: p\n"))
+	expect("config check", run(0, "config", "check", file), ": valid")
+
+	for what, c := range map[string]struct {
+		code int
+		args []string
+		want []string
+	}{
+		"no tag":       {2, []string{"push", plain, image}, []string{"has no tag: want REGISTRY/NAME:TAG"}},
+		"a digest":     {2, []string{"push", plain, ref}, []string{"has a digest: want REGISTRY/NAME:TAG"}},
+		"no registry":  {2, []string{"push", plain, "keep:v1"}, []string{"does not begin with a registry"}},
+		"not a module": {1, []string{"push", wrong, image + ":v1"}, []string{wrong, "not a WebAssembly module"}},
+		"no file":      {1, []string{"push", path("none"), image + ":v1"}, []string{"none: no such file"}},
+		"password":     {1, []string{"push", plain, image + ":v1", "--docker-config", wrong}, []string{"image " + image + ":v1: ", "with the credentials in " + wrong}},
+		"no password":  {1, []string{"pull", image + ":v1", "--docker-config", write("empty.json", []byte("{}"))}, []string{"has no credentials for " + reg.Addr}},
+		"no image":     {1, []string{"pull", image + ":v9"}, []string{"not found: the registry has no such image"}},
+	} {
+		expect(what, run(c.code, append([]string{"plugin"}, c.args...)...), c.want...)
+	}
+	own := registry.Start(t, registry.Options{TLS: true})
+	if got := run(0, "plugin", "push", plain, own.Addr+"/acme/keep:v1", "--ca-file", own.CAFile); strings.TrimPrefix(got, own.Addr) != strings.TrimPrefix(ref, reg.Addr) {
+		t.Errorf("in another registry it is %s, was %s", got, ref)
+	}
+	expect("an authority of its own", run(1, "plugin", "pull", own.Addr+"/acme/keep:v1"), "certificate signed by unknown authority", "--ca-file adds authorities")
+	reg.Stop()
+	expect("an outage", run(1, "plugin", "push", plain, image+":v1"), "connection refused")
+}
