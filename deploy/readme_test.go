@@ -208,12 +208,15 @@ spec: {clusterIP: 10.96.0.10, selector: {app: web}, ports: [{name: http, port: 8
 // overlays validates each overlay with the API server (strict, dry run), and its configuration with sluice in the image.
 func (c *cluster) overlays() {
 	c.Helper()
-	c.sh(`for c in no-init some-nodes pods; do
+	c.sh(`for c in no-init some-nodes pods modules-configmap modules-image; do
   mkdir deploy/kustomize/overlays/with-$c
   printf 'resources: [../../base]\ncomponents: [../../components/%s]\n' $c > deploy/kustomize/overlays/with-$c/kustomization.yaml
-done`)
+done
+cd deploy/kustomize/overlays/with-modules-configmap
+head -c 700000 /dev/urandom > near.wasm.gz # as large as a bundled plugin
+printf 'configMapGenerator: [{name: sluice-modules, namespace: sluice-system, behavior: merge, files: [near.wasm.gz]}]\n' >> kustomization.yaml`)
 	list, err := filepath.Glob(filepath.Join(c.work, "deploy/kustomize/overlays/*"))
-	if err != nil || len(list) < 7 {
+	if err != nil || len(list) < 9 {
 		c.Fatal(list, err)
 	}
 	for _, dir := range append(list, filepath.Join(c.work, "deploy/kustomize/base")) {

@@ -12,6 +12,7 @@ const (
 	daemonSetConfig  = "/etc/sluice" // the ConfigMap, at which the configuration file is
 	daemonSetState   = "/run/sluice" // of the host; all that may be written
 	daemonSetPlugins = "/plugins"    // in the image
+	daemonSetModules = "/modules"    // of the components modules-configmap and modules-image
 	daemonSetProbe   = "127.0.0.1:10256"
 )
 
@@ -23,7 +24,7 @@ func (c *Config) InPod() (problems, warnings []string) {
 	fail := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	exists := func(path, file string) {
-		if file == "" || within(file, daemonSetConfig) || within(file, daemonSetState) || within(file, daemonSetPlugins) || within(file, podSecrets) {
+		if file == "" || within(file, daemonSetConfig) || within(file, daemonSetState) || within(file, daemonSetPlugins) || within(file, daemonSetModules) || within(file, podSecrets) {
 			return
 		}
 		fail("%s: %s is not in the Pod: the DaemonSet mounts %s (the ConfigMap) and %s (of the host), and the image has %s", path, file,

@@ -11,7 +11,7 @@ func TestInPodNamesWhatThePodDoesNotHave(t *testing.T) {
 clientConnection: {server: "https://192.0.2.1:6443"}
 oomScoreAdj: -997
 pluginCacheDir: /run/sluice/plugins
-plugins: [{name: a, file: /plugins/zone-spill.wasm}, {name: b, file: mine.wasm}]
+plugins: [{name: a, file: /plugins/zone-spill.wasm}, {name: b, file: mine.wasm}, {name: c, file: /modules/near.wasm.gz}]
 pluginImages: {dockerConfig: /etc/sluice/docker.json, caFile: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}
 `, "", ""},
 		"kube-proxy's": {`
