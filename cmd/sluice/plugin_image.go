@@ -16,6 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/imageref"
 	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/registry"
+	"github.com/sluice-proxy/sluice/host/safefile"
+	"github.com/sluice-proxy/sluice/host/simplesigning"
 )
 
 // registryFlags are how registries are asked by a user.
@@ -92,11 +94,13 @@ func readModule(ctx context.Context, arg string) ([]byte, error) {
 func newPluginPushCommand() *cobra.Command {
 	var flags registryFlags
 	var generic bool
+	var sign string
 	cmd := &cobra.Command{
 		Use:   "push FILE REGISTRY/NAME:TAG",
 		Short: "Push a plugin to a registry",
 		Long: `Pushes a WebAssembly module, which may be compressed with gzip, to an OCI registry, in the layout of the CNCF for WebAssembly artefacts. Prints the
-reference by digest that plugins[].image of the configuration needs. The same module has the same digest in every registry.`,
+reference by digest that plugins[].image of the configuration needs. The same module has the same digest in every registry. With --sign, it also pushes a signature, in
+the format of cosign, which plugins[].verify and 'cosign verify --key' check.`,
 		Example: "  sluice plugin push near.wasm registry.example.com/acme/near:v1",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -107,6 +111,12 @@ reference by digest that plugins[].image of the configuration needs. The same mo
 			module, err := plugins.ReadModuleFile(args[0])
 			if err != nil {
 				return fmt.Errorf("plugin push: %w", err)
+			}
+			var key *simplesigning.PrivateKey
+			if sign != "" {
+				if key, err = readPrivateKey(sign); err != nil {
+					return fmt.Errorf("plugin push: --sign: %w", err)
+				}
 			}
 			client, err := flags.client()
 			if err != nil {
@@ -121,13 +131,35 @@ reference by digest that plugins[].image of the configuration needs. The same mo
 			if err != nil {
 				return fmt.Errorf("plugin push: %s: %w", args[0], err)
 			}
+			if key != nil {
+				signature, err := key.Sign(ref.Name(), ref.Digest)
+				if err == nil {
+					err = client.PushSignature(cmd.Context(), ref, signature)
+				}
+				if err != nil {
+					return fmt.Errorf("plugin push: the image is there, but not its signature: %w", err)
+				}
+			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), printable.Escape(ref.String()))
 			return err
 		},
 	}
 	flags.register(cmd)
+	cmd.Flags().StringVar(&sign, "sign", "", "file with a private key in PEM, ed25519 or ECDSA P-256, without a password, to sign the image with")
 	cmd.Flags().BoolVar(&generic, "generic-config", false, "give the configuration the media type of container images, for registries that refuse "+registry.WasmConfig)
 	return cmd
+}
+
+func readPrivateKey(file string) (*simplesigning.PrivateKey, error) {
+	text, err := safefile.Read(file, 64<<10)
+	if err != nil {
+		return nil, err
+	}
+	key, err := simplesigning.ParsePrivateKey(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return key, nil
 }
 
 // parseTag parses REGISTRY/NAME:TAG.

@@ -3,6 +3,11 @@ package main
 import (
 	"bytes"
 	"compress/gzip"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -102,6 +107,40 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 		"policies: [{name: p, plugins: [{name: image}, {name: file}]}]\ndefaultPolicy: p\n"))
 	expect("config check", run(0, "config", "check", file), ": valid")
 
+	// Signed with one of two keys. What was verified is in the cache.
+	keyFile := func(name string) (private, public string) {
+		t.Helper()
+		pub, key, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, aerr := x509.MarshalPKCS8PrivateKey(key)
+		b, berr := x509.MarshalPKIXPublicKey(pub)
+		if err := errors.Join(aerr, berr); err != nil {
+			t.Fatal(err)
+		}
+		return write(name+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: a})), write(name+".pub", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: b}))
+	}
+	ours, ourPublic := keyFile("ours")
+	theirs, _ := keyFile("theirs")
+	_, lostPublic := keyFile("lost")
+	verify := func(image, key string) string {
+		t.Helper()
+		return write("signed.yaml", []byte("apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\nclusterCIDR: 10.244.0.0/16\npluginCacheDir: signed-cache\n"+
+			"pluginImages: {dockerConfig: config.json}\nplugins: [{name: keep, image: \""+image+"\", verify: {key: '"+key+"'}}]\npolicies: [{name: p, plugins: [{name: keep}]}]\ndefaultPolicy: p\n"))
+	}
+	expect("not signed", run(1, "config", "check", verify(ref, ourPublic)), "plugin keep: image "+ref+": verify with "+ourPublic+": not signed")
+	run(0, "plugin", "push", plain, image+":v1", "--sign", theirs)
+	expect("signed by others", run(1, "config", "check", verify(ref, ourPublic)), "none of 1 signatures is of this key")
+	if again := run(0, "plugin", "push", plain, image+":v1", "--sign", ours); again != ref {
+		t.Errorf("signed, it is %s, was %s", again, ref)
+	}
+	expect("signed by us, too", run(0, "config", "check", verify(ref, ourPublic)), ": valid")
+	expect("no key", run(1, "config", "check", verify(ref, path("none.pub"))), "public key: open "+path("none.pub"))
+	expect("a key of no use", run(1, "config", "check", verify(ref, ours)), ours+": no public key in PEM")
+	expect("another key", run(1, "config", "check", verify(ref, lostPublic)), "none of 2 signatures is of this key")
+	expect("a public key to sign with", run(1, "plugin", "push", plain, image+":v1", "--sign", ourPublic), "--sign: "+ourPublic+": PEM of type \"PUBLIC KEY\"")
+
 	for what, c := range map[string]struct {
 		code int
 		args []string
@@ -124,5 +163,7 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 	}
 	expect("an authority of its own", run(1, "plugin", "pull", own.Addr+"/acme/keep:v1"), "certificate signed by unknown authority", "--ca-file adds authorities")
 	reg.Stop()
+	expect("verified with the signatures in the cache", run(0, "config", "check", verify(ref, ourPublic)), ": valid")
+	run(1, "config", "check", verify(ref, lostPublic))
 	expect("an outage", run(1, "plugin", "push", plain, image+":v1"), "connection refused")
 }

@@ -84,6 +84,9 @@ func (p *puller) run(ctx context.Context) {
 // isNew reports whether an attempt can have another result than the last one: for other images, or with other files.
 func (p *puller) isNew(cfg *config.Config, missing []imageref.Ref) bool {
 	files := []fileVersion{versionOf(cfg.PluginImages.DockerConfig), versionOf(cfg.PluginImages.CAFile)}
+	for i := range cfg.Plugins {
+		files = append(files, versionOf(cfg.Plugins[i].VerifyKey))
+	}
 	changed := p.files != nil && !slices.Equal(files, p.files)
 	p.files = files
 	for ref := range p.failed {

@@ -102,7 +102,9 @@ type Plugin struct {
 	File   string       // absolute, or relative to the working directory; "": Image
 	Image  imageref.Ref // in a registry; the zero value: File
 	Digest string       // sha256:… of the module; "" accepts any
-	Limits Limits
+	// VerifyKey is a file with the public key that must have signed the image; absolute or relative to the working directory; "": none.
+	VerifyKey string
+	Limits    Limits
 	// Isolation selects which Services share an instance.
 	Isolation string
 	// RepeatOneIn of so many decisions is repeated in a second instance, to find out whether they depend on the request only; 0: none.

@@ -46,6 +46,9 @@ func (c *Config) Effective() any {
 	}
 	for _, p := range c.Plugins {
 		e := pluginEntry{Name: p.Name, File: p.File, Image: p.Image.String(), Digest: p.Digest, Isolation: p.Isolation, RepeatOneIn: number(p.RepeatOneIn)}
+		if p.VerifyKey != "" {
+			e.Verify = &verifyEntry{p.VerifyKey}
+		}
 		if p.Limits.MemoryMiB != 0 {
 			e.Limits.MemoryMiB = number(p.Limits.MemoryMiB)
 		}

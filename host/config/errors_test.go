@@ -43,7 +43,7 @@ plugins:
 - {name: no file}
 - {file: c.wasm}
 - {name: tagged, image: "ghcr.io/acme/spill:v1"}
-- {name: both, file: c.wasm, image: "ghcr.io/acme/spill:v1"}
+- {name: both, file: c.wasm, image: "ghcr.io/acme/spill:v1", verify: {}}
 pluginImages: {cacheMiB: 16, plainHTTP: [a.b, registry, a.b]}
 policies:
 - {name: a, mode: Try, failurePolicy: Never, plugins: []}
@@ -146,6 +146,7 @@ policies[2].shadow[0].name: no plugin "zonespil" (did you mean "zone-spill"?)
 policies[2].shadow[0].serviceSettings[0]: required
 policies[3].plugins[0].name: no plugin "zonespil" (did you mean "zone-spill"?)
 policies[3].plugins[0].settings: a list is not an object
+plugins[5].verify.key: required: a file with a public key
 bindings[0].namespaces[0]: "S" is not a name of lowercase letters, digits, '-' and '.'
 bindings[0].selector.matchLabels[a b]: "a b" is not a label key
 bindings[0].selector.matchLabels[a b]: "-" is not a label value

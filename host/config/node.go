@@ -217,6 +217,13 @@ func (c *Config) MissingFiles() []string {
 			out = append(out, fmt.Sprintf("clientConnection.kubeconfig: %v: sluice run requires it", err))
 		}
 	}
+	for i := range c.Plugins {
+		if file := c.Plugins[i].VerifyKey; file != "" {
+			if _, err := os.Stat(file); err != nil {
+				out = append(out, fmt.Sprintf("plugins[%d].verify.key: %v: the plugin does not load without it", i, err))
+			}
+		}
+	}
 	if len(c.Images()) > 0 {
 		for _, f := range [][2]string{{"dockerConfig", c.PluginImages.DockerConfig}, {"caFile", c.PluginImages.CAFile}} {
 			if _, err := os.Stat(f[1]); f[1] != "" && err != nil {

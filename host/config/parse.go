@@ -71,16 +71,21 @@ type imagesEntry struct {
 }
 
 type pluginEntry struct {
-	Name   string `json:"name"`
-	File   string `json:"file,omitempty"`
-	Image  string `json:"image,omitempty"`
-	Digest string `json:"digest"`
+	Name   string       `json:"name"`
+	File   string       `json:"file,omitempty"`
+	Image  string       `json:"image,omitempty"`
+	Digest string       `json:"digest"`
+	Verify *verifyEntry `json:"verify,omitempty"`
 	Limits struct {
 		MemoryMiB *int32 `json:"memoryMiB"`
 		Instances *int32 `json:"instances"`
 	} `json:"limits"`
 	Isolation   string `json:"isolation"`
 	RepeatOneIn *int32 `json:"repeatOneIn"`
+}
+
+type verifyEntry struct {
+	Key string `json:"key"`
 }
 
 type policyEntry struct {

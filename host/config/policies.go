@@ -53,6 +53,15 @@ func (p *parser) plugins(list []pluginEntry) []Plugin {
 				p.errorf(path+".image", "%w", err)
 			}
 		}
+		switch v := e.Verify; {
+		case v == nil:
+		case e.Image == "":
+			p.errorf(path+".verify", "only images have signatures; digest says what a file must be")
+		case v.Key == "":
+			p.errorf(path+".verify.key", "required: a file with a public key")
+		default:
+			m.VerifyKey = p.path(v.Key)
+		}
 		if e.Digest != "" {
 			sum, ok := strings.CutPrefix(e.Digest, "sha256:")
 			if _, err := hex.DecodeString(sum); !ok || err != nil || len(sum) != 64 || sum != strings.ToLower(sum) {

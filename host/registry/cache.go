@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/safefile"
 )
 
-// Cache keeps modules in a folder, by digest: HEX.manifest, and HEX.wasm, which the manifest names. Whatever is in a file, it is used only if it has
-// the digest of its name. Several processes may use a folder. Without a folder, modules are kept in memory.
+// Cache keeps modules in a folder, by digest: HEX.manifest, and HEX.wasm, which the manifest names, and HEX.signatures of the manifest. Whatever is in a file, it is used only if it has
+// the digest of its name, or a signature that is verified. Several processes may use a folder. Without a folder, modules are kept in memory.
 type Cache struct {
 	dir string
 	now func() time.Time
@@ -66,6 +66,16 @@ func (c *Cache) Get(ref imageref.Ref) ([]byte, error) {
 }
 
 func (c *Cache) read(name, digest string, limit int64) ([]byte, error) {
+	data, err := c.readAny(name, limit)
+	if c.memory == nil && err == nil && digestOf(data) != digest {
+		_ = os.Remove(filepath.Join(c.dir, name))
+		return nil, fs.ErrNotExist
+	}
+	return data, err
+}
+
+// readAny reads a file whatever its digest.
+func (c *Cache) readAny(name string, limit int64) ([]byte, error) {
 	if c.memory != nil {
 		if data := c.memory[name]; data != nil {
 			return data, nil
@@ -77,7 +87,7 @@ func (c *Cache) read(name, digest string, limit int64) ([]byte, error) {
 	if err != nil && safefile.IsTemporary(err) {
 		return nil, err
 	}
-	if err != nil || digestOf(data) != digest {
+	if err != nil {
 		_ = os.Remove(path)
 		return nil, fs.ErrNotExist
 	}
@@ -98,7 +108,7 @@ func (c *Cache) Put(a Artifact, keep []imageref.Ref, limit int64) error {
 	module := layer.Digest.Encoded() + ".wasm"
 	kept := map[string]bool{manifest: true, module: true}
 	for _, ref := range keep {
-		kept[ref.Hex()+".manifest"] = true
+		kept[ref.Hex()+".manifest"], kept[ref.Hex()+".signatures"] = true, true
 		if m, err := c.read(ref.Hex()+".manifest", ref.Digest, maxManifest); err == nil {
 			if l, err := moduleLayer(m); err == nil {
 				kept[l.Digest.Encoded()+".wasm"] = true
@@ -123,7 +133,7 @@ func (c *Cache) write(name string, data []byte) error {
 }
 
 // fileSyntax is that of the names of files in the cache, also of those that were not completed. Others are left alone.
-var fileSyntax = regexp.MustCompile(`^[0-9a-f]{64}\.(manifest|wasm)(\.new)?$`)
+var fileSyntax = regexp.MustCompile(`^[0-9a-f]{64}\.(manifest|wasm|signatures)(\.new)?$`)
 
 type cached struct {
 	name string

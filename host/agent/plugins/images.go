@@ -15,6 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/imageref"
 	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/registry"
+	"github.com/sluice-proxy/sluice/host/safefile"
+	"github.com/sluice-proxy/sluice/host/simplesigning"
 )
 
 // images are the modules that are in registries. They are loaded from a cache only, or pulled when they are loaded.
@@ -44,10 +46,12 @@ func (i *images) read(ctx context.Context, cfg *config.Config, ref imageref.Ref)
 		return nil, fmt.Errorf("image %s: %w", ref, i.err)
 	}
 	module, err := i.cache.Get(ref)
+	unverified := error(nil)
 	if err == nil {
-		return module, nil
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
+		if unverified = i.verified(cfg, ref); unverified == nil {
+			return module, nil
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("image %s: %w", ref, err)
 	}
 	i.mu.Lock()
@@ -56,6 +60,8 @@ func (i *images) read(ctx context.Context, cfg *config.Config, ref imageref.Ref)
 	switch {
 	case only && failed != nil:
 		return nil, failed
+	case only && unverified != nil:
+		return nil, unverified
 	case only:
 		return nil, fmt.Errorf("image %s: not pulled yet", ref)
 	}
@@ -90,8 +96,61 @@ func (i *images) pull(ctx context.Context, cfg *config.Config, ref imageref.Ref)
 	if err != nil {
 		return err
 	}
+	if keys := verifyKeys(cfg, ref); len(keys) > 0 {
+		signatures, err := client.Signatures(ctx, ref)
+		if err != nil {
+			return err
+		}
+		for _, key := range keys {
+			if err := verify(ref, key, signatures); err != nil {
+				return err
+			}
+		}
+		if err := i.cache.PutSignatures(ref, signatures); err != nil {
+			return fmt.Errorf("image %s: %w", ref, err)
+		}
+	}
 	if err := i.cache.Put(artifact, cfg.Images(), int64(cfg.PluginImages.CacheMiB)<<20); err != nil {
 		return fmt.Errorf("image %s: %w", ref, err)
+	}
+	return nil
+}
+
+// verifyKeys returns the files with the keys that must have signed an image.
+func verifyKeys(cfg *config.Config, ref imageref.Ref) (out []string) {
+	for i := range cfg.Plugins {
+		if p := &cfg.Plugins[i]; p.Image == ref && p.VerifyKey != "" && !slices.Contains(out, p.VerifyKey) {
+			out = append(out, p.VerifyKey)
+		}
+	}
+	return out
+}
+
+// maxKey bounds a file with a public key, in bytes.
+const maxKey = 64 << 10
+
+// verify returns an error unless the key in a file has signed an image.
+func verify(ref imageref.Ref, file string, signatures []simplesigning.Signature) error {
+	text, err := safefile.Read(file, maxKey)
+	if err != nil {
+		return fmt.Errorf("image %s: public key: %w", ref, err)
+	}
+	key, err := simplesigning.ParsePublicKey(text)
+	if err != nil {
+		return fmt.Errorf("image %s: %s: %w", ref, file, err)
+	}
+	if err := key.Verify(ref.Digest, signatures); err != nil {
+		return fmt.Errorf("image %s: verify with %s: %w", ref, file, err)
+	}
+	return nil
+}
+
+// verified returns an error unless the keys of the configuration have signed an image, as the signatures in the cache say.
+func (i *images) verified(cfg *config.Config, ref imageref.Ref) error {
+	for _, key := range verifyKeys(cfg, ref) {
+		if err := verify(ref, key, i.cache.Signatures(ref)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -117,12 +176,12 @@ func (s *Set) LoadCachedOnly() {
 	s.images.mu.Unlock()
 }
 
-// MissingImages returns the images of a configuration whose modules are not in the cache.
+// MissingImages returns the images of a configuration whose modules are not in the cache, or not with the signatures that must be there.
 func (s *Set) MissingImages(cfg *config.Config) (out []imageref.Ref) {
 	for _, ref := range cfg.Images() {
 		if s.images.err != nil {
 			out = append(out, ref)
-		} else if _, err := s.images.cache.Get(ref); err != nil {
+		} else if _, err := s.images.cache.Get(ref); err != nil || s.images.verified(cfg, ref) != nil {
 			out = append(out, ref)
 		}
 	}
