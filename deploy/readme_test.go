@@ -214,7 +214,7 @@ func (c *cluster) overlays() {
 done
 cd deploy/kustomize/overlays/with-modules-configmap
 head -c 700000 /dev/urandom > near.wasm.gz # as large as a bundled plugin
-printf 'configMapGenerator: [{name: sluice-modules, namespace: sluice-system, behavior: merge, files: [near.wasm.gz]}]\n' >> kustomization.yaml`)
+printf 'configMapGenerator: [{name: sluice-modules, namespace: sluice-system, files: [near.wasm.gz], options: {disableNameSuffixHash: true}}]\n' >> kustomization.yaml`)
 	list, err := filepath.Glob(filepath.Join(c.work, "deploy/kustomize/overlays/*"))
 	if err != nil || len(list) < 9 {
 		c.Fatal(list, err)

@@ -136,7 +136,7 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 		t.Errorf("signed, it is %s, was %s", again, ref)
 	}
 	expect("signed by us, too", run(0, "config", "check", verify(ref, ourPublic)), ": valid")
-	expect("no key", run(1, "config", "check", verify(ref, path("none.pub"))), "public key: open "+path("none.pub"))
+	expect("no key", run(1, "config", "check", verify(ref, path("none.pub"))), "public key: stat "+path("none.pub")+": no such file")
 	expect("a key of no use", run(1, "config", "check", verify(ref, ours)), ours+": no public key in PEM")
 	expect("another key", run(1, "config", "check", verify(ref, lostPublic)), "none of 2 signatures is of this key")
 	expect("a public key to sign with", run(1, "plugin", "push", plain, image+":v1", "--sign", ourPublic), "--sign: "+ourPublic+": PEM of type \"PUBLIC KEY\"")
