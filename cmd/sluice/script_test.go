@@ -155,7 +155,7 @@ var scriptEpoch = policy.Epoch{Boot: "boot"}
 func (n *scriptNode) start(ts *testscript.TestScript, checkpoint []byte) {
 	cfg, err := n.in.load()
 	ts.Check(err)
-	n.plugins, err = plugins.Open(context.Background(), cfg, nil, slog.New(slog.NewTextHandler(&n.log, nil)))
+	n.plugins, err = plugins.Open(context.Background(), cfg, plugins.Options{Log: slog.New(slog.NewTextHandler(&n.log, nil))})
 	ts.Check(err)
 	n.stop = func() { n.plugins.Close(context.Background()) }
 	n.backend, n.synced = fake.Open(n.kernel), false

@@ -94,7 +94,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.plane.Close()) }()
-	if a.plugins, err = plugins.Open(ctx, cfg, a.opts.PluginCompiler, a.log); err != nil {
+	if a.plugins, err = plugins.Open(ctx, cfg, plugins.Options{Compiler: a.opts.PluginCompiler, Log: a.log}); err != nil {
 		return err
 	}
 	a.plugins.LoadCachedOnly() // a registry may be behind a Service that sluice makes

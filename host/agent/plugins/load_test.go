@@ -28,7 +28,7 @@ func TestSlowLoadDelaysNoOtherPlugin(t *testing.T) {
 		cfg.Plugins = append(cfg.Plugins, config.Plugin{Name: name, File: file})
 		cfg.Policies = append(cfg.Policies, policy.Policy{Name: name, Steps: []policy.Step{{Plugin: name}}})
 	}
-	set, err := Open(t.Context(), cfg, nil, slog.New(slog.DiscardHandler))
+	set, err := Open(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func TestOnlyRegularFilesAreModules(t *testing.T) {
 		cfg := config.Default()
 		cfg.Plugins = []config.Plugin{{Name: "p", File: file}}
 		cfg.Policies = []policy.Policy{{Name: "q", Steps: []policy.Step{step}}}
-		set, err := Open(t.Context(), cfg, nil, slog.New(slog.DiscardHandler))
+		set, err := Open(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +74,7 @@ func TestCacheFolderMayBeRelative(t *testing.T) {
 	cfg.PluginCacheDir = "cache"
 	cfg.Plugins = []config.Plugin{{Name: "p", File: file}}
 	cfg.Policies = []policy.Policy{{Name: "q", Steps: []policy.Step{{Plugin: "p"}}}}
-	set, err := Open(t.Context(), cfg, []string{"sluice", "compile-plugin"}, slog.New(slog.DiscardHandler))
+	set, err := Open(t.Context(), cfg, Options{Compiler: []string{"sluice", "compile-plugin"}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

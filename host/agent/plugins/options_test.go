@@ -18,7 +18,7 @@ func TestNamespacesHaveInstancesOfTheirOwn(t *testing.T) {
 	cfg.PluginCacheDir = testenv.PluginCache(t)
 	cfg.Plugins = []config.Plugin{{Name: "p", File: filepath.Join(testenv.Plugins(t, "plugins/zone-spill"), "zone-spill.wasm")}}
 	cfg.Policies = []policy.Policy{{Name: "q", Steps: []policy.Step{step}}}
-	set, err := Open(t.Context(), cfg, nil, slog.New(slog.DiscardHandler))
+	set, err := Open(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

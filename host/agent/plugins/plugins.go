@@ -78,9 +78,16 @@ func UserCacheDir() string {
 	return filepath.Join(user, "sluice", "plugins")
 }
 
-// Open returns an empty set; Load loads the plugins. Compiled modules are cached in pluginCacheDir. compiler is the command
-// line of the processes that compile them; nil: this process does. Plugins that need what the mode cannot give are refused.
-func Open(ctx context.Context, cfg *config.Config, compiler []string, log *slog.Logger) (*Set, error) {
+// Options of Open.
+type Options struct {
+	Compiler []string // command line of the processes that compile modules; nil: this process does
+	Offline  bool     // for a command that answers for no node: see wasm.OfflineLimits
+	Log      *slog.Logger
+}
+
+// Open returns an empty set; Load loads the plugins. Compiled modules are cached in pluginCacheDir. Plugins that need what the mode
+// cannot give are refused.
+func Open(ctx context.Context, cfg *config.Config, opts Options) (*Set, error) {
 	cache := cfg.PluginCacheDir
 	if cache == "" {
 		cache = UserCacheDir()
@@ -91,16 +98,20 @@ func Open(ctx context.Context, cfg *config.Config, compiler []string, log *slog.
 			return nil, fmt.Errorf("pluginCacheDir: %w", err)
 		}
 	}
+	limits := wasm.DefaultLimits()
+	if opts.Offline {
+		limits = wasm.OfflineLimits()
+	}
+	limits.Compile.CPU = time.Duration(cfg.PluginLimits.CompileSeconds) * time.Second
 	host, err := wasm.New(ctx, wasm.Options{
-		CacheDir: cache, Compiler: compiler, Memory: int64(cfg.PluginLimits.MemoryMiB) << 20, Log: log, Now: time.Now,
-		Limits:  wasm.Limits{Compile: wasm.CompileLimits{CPU: time.Duration(cfg.PluginLimits.CompileSeconds) * time.Second}},
+		CacheDir: cache, Compiler: opts.Compiler, Memory: int64(cfg.PluginLimits.MemoryMiB) << 20, Log: opts.Log, Now: time.Now, Limits: limits,
 		Missing: dataplane.All().Get(cfg.Mode).MissingInputs(),
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &Set{
-		host: host, log: log, images: openImages(cache),
+		host: host, log: opts.Log, images: openImages(cache),
 		loaded: map[string]*loadedPlugin{}, failed: map[string]error{}, problems: map[string]problem{}, closed: map[string]metrics.PluginStats{},
 	}, nil
 }

@@ -33,7 +33,7 @@ func newSettingsRig(t *testing.T) *settingsRig {
 	r.cfg.PluginCacheDir = testenv.PluginCache(t)
 	r.cfg.Plugins = []config.Plugin{{Name: "p", File: filepath.Join(t.TempDir(), "p.wasm")}}
 	r.write(module)
-	if r.set, err = Open(t.Context(), r.cfg, nil, slog.New(slog.DiscardHandler)); err != nil {
+	if r.set, err = Open(t.Context(), r.cfg, Options{Log: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.set.Close(t.Context()) })

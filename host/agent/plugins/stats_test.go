@@ -31,7 +31,7 @@ func TestStatsSurviveReload(t *testing.T) {
 	cfg.PluginCacheDir = testenv.PluginCache(t)
 	cfg.Plugins = []config.Plugin{{Name: "p", File: file}}
 	cfg.Policies = []policy.Policy{{Name: "q", Steps: []policy.Step{step}}}
-	set, err := Open(t.Context(), cfg, nil, slog.New(slog.DiscardHandler))
+	set, err := Open(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
