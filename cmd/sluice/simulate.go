@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -125,6 +126,9 @@ func (in *simulateFlags) run(ctx context.Context) (*simulation.Result, error) {
 		if err := simulation.CheckTimeline(input.Timeline); err != nil {
 			return nil, err
 		}
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400) // a tenth less time for 150 MiB more
 	}
 	workers, err := in.openWorkers(ctx, &input)
 	if err != nil {
