@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/agent/recorder"
 	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/statuspage"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/conntrack"
 	"github.com/sluice-proxy/sluice/host/engine"
@@ -67,6 +68,7 @@ type Agent struct {
 	status          status
 	started         time.Time
 	progress        *progress
+	history         *statuspage.History                     // nil: there is no status page
 	recorder        *recorder.Recorder                      // nil: nothing is recorded
 	nodeEvent       func(warning bool, reason, note string) // records an Event about this node
 }
@@ -164,14 +166,18 @@ func (a *Agent) runLoop(ctx context.Context) error {
 	defer a.stopRecording()
 	a.build(running)
 	defer a.localhost.Close()
-	stopSocket, err := state.Serve(a.opts.Socket, state.Agent{
-		Engine: a.engine, NodeName: a.opts.Config.HostnameOverride, Node: a.nodeState, Status: a.report, Connections: a.openConnections, SetLogLevel: a.setLogLevel, LogTail: a.logTail,
+	readable := state.Agent{
+		Engine: a.engine, NodeName: a.opts.Config.HostnameOverride, Node: a.nodeState, Status: a.report, Connections: state.Paced(a.openConnections), SetLogLevel: a.setLogLevel, LogTail: a.logTail,
 		Config: func() any { return a.config.Load().Effective() }, Metrics: a.telemetry.metricsHandler(),
-	}, a.log)
+	}
+	stopSocket, err := state.Serve(a.opts.Socket, readable, a.log)
 	if err != nil {
 		return err
 	}
 	defer stopSocket()
+	if a.history != nil {
+		a.telemetry.page = statuspage.New(&readable, a.history)
+	}
 	defer a.telemetry.serve(running, fail)()
 	a.startBackground(running)
 	cfg := a.opts.Config
@@ -203,7 +209,12 @@ func (a *Agent) build(ctx context.Context) {
 	loaded := make(chan struct{})
 	a.pluginsReady = sync.OnceFunc(func() { close(loaded) })
 	o := a.engineOptions()
-	o.Source, o.Observer, o.PluginsReady = a.source, append(a.telemetry.observers(), a.localhost, synced, a.progress), loaded
+	observers := append(a.telemetry.observers(), a.localhost, synced, a.progress)
+	if cfg.StatusPageBindAddress != "" {
+		a.history = statuspage.NewHistory()
+		observers = append(observers, a.history)
+	}
+	o.Source, o.Observer, o.PluginsReady = a.source, observers, loaded
 	if a.recorder != nil {
 		o.Recorder = a.recorder
 	}

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -20,8 +21,11 @@ import (
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
-// maxConns is the maximum number of connections to the health server, and to the metrics server.
-const maxConns = 128
+// maxConns is the maximum number of connections to the health server, and to the metrics server; maxPageConns to the status page.
+const (
+	maxConns     = 128
+	maxPageConns = 64
+)
 
 // healthCheckPorts is the metric label of the servers on health check ports, which share a limit.
 const healthCheckPorts = "health_check_node_port"
@@ -35,6 +39,7 @@ type telemetry struct {
 	config  func() *config.Config // the active one
 	source  atomic.Pointer[kube.Source]
 	events  *kube.Recorder // nil: no API server
+	page    http.Handler   // the status page; nil: none
 	// affinity is what watchAffinity has read last.
 	affinity atomic.Pointer[metrics.AffinityUsage]
 }
@@ -133,16 +138,22 @@ func (t *telemetry) serve(ctx context.Context, fatal func(error)) (stop func()) 
 		}
 		wg.Go(func() { httpserve.ListenAndServeRetry(ctx, s) })
 	}
-	limiter := func(server string) *httpserve.Limiter {
-		return httpserve.NewLimiter(maxConns, func() { t.metrics.CountEvictedConnection(server) })
+	limiter := func(server string, limit int) *httpserve.Limiter {
+		return httpserve.NewLimiter(limit, func() { t.metrics.CountEvictedConnection(server) })
 	}
 	start(httpserve.Options{
-		Name: "health checks (healthzBindAddress)", Address: cfg.HealthzBindAddress, Handler: t.health.Handler(), Limiter: limiter("healthz"),
+		Name: "health checks (healthzBindAddress)", Address: cfg.HealthzBindAddress, Handler: t.health.Handler(), Limiter: limiter("healthz", maxConns),
 	}, kube.ReasonFailedToStartProxierHealthcheck)
 	start(httpserve.Options{
-		Name: "metrics (metricsBindAddress)", Address: cfg.MetricsBindAddress, Limiter: limiter("metrics"),
+		Name: "metrics (metricsBindAddress)", Address: cfg.MetricsBindAddress, Limiter: limiter("metrics", maxConns),
 		Handler: t.metricsHandler(),
 	}, kube.ReasonFailedToStartMetricServer)
+	if t.page != nil {
+		start(httpserve.Options{
+			Name: "status page (statusPageBindAddress)", Address: cfg.StatusPageBindAddress, Limiter: limiter("status_page", maxPageConns), Handler: t.page,
+			OnListen: func(at net.Addr) { t.log.Info("serving the status page", "url", "http://"+at.String()+"/") },
+		}, kube.ReasonFailedToStartStatusPage)
+	}
 	return func() {
 		cancel()
 		wg.Wait()

@@ -26,13 +26,22 @@ func (c *Config) portWarnings() (out []string) {
 		at    netip.AddrPort
 	}
 	var servers []server
-	for _, s := range [][2]string{{"metricsBindAddress", c.MetricsBindAddress}, {"healthzBindAddress", c.HealthzBindAddress}} {
+	for _, s := range [][2]string{
+		{"metricsBindAddress", c.MetricsBindAddress}, {"healthzBindAddress", c.HealthzBindAddress}, {"statusPageBindAddress", c.StatusPageBindAddress},
+	} {
 		if at, err := netip.ParseAddrPort(s[1]); err == nil && at.Port() != 0 {
 			servers = append(servers, server{s[0], at})
 		}
 	}
-	if len(servers) == 2 && overlap(servers[0].at, servers[1].at) {
-		warn("healthzBindAddress: %s is the address of metricsBindAddress, %s, so one of the two servers cannot listen", servers[1].at, servers[0].at)
+	for i, b := range servers {
+		for _, a := range servers[:i] {
+			if overlap(a.at, b.at) {
+				warn("%s: %s is the address of %s, %s, so one of the two servers cannot listen", b.field, b.at, a.field, a.at)
+			}
+		}
+	}
+	if at, err := netip.ParseAddrPort(c.StatusPageBindAddress); err == nil && !at.Addr().Unmap().IsLoopback() {
+		warn("statusPageBindAddress: %s is not a loopback address: whoever reaches it reads the names and addresses of all Services and their endpoints", at)
 	}
 	for _, s := range servers {
 		port := s.at.Port()

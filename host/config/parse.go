@@ -40,6 +40,7 @@ type configFile struct {
 	EnableProfiling    bool               `json:"enableProfiling"`
 	MetricsBindAddress *string            `json:"metricsBindAddress"`
 	HealthzBindAddress *string            `json:"healthzBindAddress"`
+	StatusPageAddress  *string            `json:"statusPageBindAddress"`
 	PluginCacheDir     string             `json:"pluginCacheDir"`
 	PluginLimits       limitsEntry        `json:"pluginLimits"`
 	PluginImages       imagesEntry        `json:"pluginImages"`
@@ -241,6 +242,7 @@ func (p *parser) config(f *configFile) *Config {
 	c.EnableProfiling = f.EnableProfiling
 	p.listen("metricsBindAddress", f.MetricsBindAddress, &c.MetricsBindAddress)
 	p.listen("healthzBindAddress", f.HealthzBindAddress, &c.HealthzBindAddress)
+	p.listen("statusPageBindAddress", f.StatusPageAddress, &c.StatusPageBindAddress)
 	if f.PluginCacheDir != "" {
 		c.PluginCacheDir = p.path(f.PluginCacheDir)
 	}

@@ -79,6 +79,9 @@ func (e *Engine) logUpdate(d *plan.Delta, messages int, took time.Duration) {
 	}
 }
 
+// Describe names the first Services of a delta, and says what has changed of its first frontends.
+func Describe(d *plan.Delta) (of, what string) { return services(d), describe(d) }
+
 // maxDescribed bounds the frontends of an update that are described.
 const maxDescribed = 3
 

@@ -110,6 +110,17 @@ func newDrains(e *planner.Explanation, now time.Time, wallTime func(int64) time.
 // CountConnections adds the open connections to the endpoints that are in count.
 type CountConnections func(ctx context.Context, count map[model.EndpointKey]uint32) error
 
+// Drains returns the endpoints that drain, with their open connections.
+func (a *Agent) Drains(ctx context.Context) (*Drains, error) {
+	x, err := readDrains(ctx, a.Engine)
+	if err != nil {
+		return nil, err
+	}
+	x.Node = a.NodeName
+	x.addConnections(ctx, a.Connections)
+	return x, nil
+}
+
 // readDrains returns the drains of an engine. Between two Services it lets the engine work.
 func readDrains(ctx context.Context, e *engine.Engine) (*Drains, error) {
 	out := &Drains{At: time.Now().UTC(), Drains: []Drain{}}

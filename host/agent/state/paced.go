@@ -22,6 +22,9 @@ type pacedCounter struct {
 	err  error
 }
 
+// Paced returns count such that it can be called often, by several clients at a time.
+func Paced(count CountConnections) CountConnections { return (&pacedCounter{count: count}).Count }
+
 // Count implements CountConnections. It counts again before it is due if something is to be counted that was not.
 func (p *pacedCounter) Count(ctx context.Context, count map[model.EndpointKey]uint32) error {
 	p.mu.Lock()

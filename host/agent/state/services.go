@@ -47,17 +47,27 @@ func ReadServices(ctx context.Context, socket, namespace string) (*Services, err
 	return get[Services](ctx, socket, "/services?"+url.Values{"namespace": {namespace}}.Encode())
 }
 
-func (a *Agent) services(w http.ResponseWriter, r *http.Request) {
-	var x *Services
-	var err error
-	if doErr := a.Engine.Do(r.Context(), func(p *planner.Planner) {
+// ErrNotSynced means that the cluster has not been read yet.
+var ErrNotSynced = errors.New("the cluster has not been read yet")
+
+// Services returns the Services of a namespace, or of all if it is "". Its cost follows their number.
+func (a *Agent) Services(ctx context.Context, namespace string) (x *Services, err error) {
+	if doErr := a.Engine.Do(ctx, func(p *planner.Planner) {
 		if !p.Synced() {
-			err = errors.New("the cluster has not been read yet")
+			err = ErrNotSynced
 			return
 		}
-		x = NewServices(p, a.NodeName, r.URL.Query().Get("namespace"))
-	}); doErr != nil || err != nil {
-		fail(w, errors.Join(doErr, err), http.StatusServiceUnavailable)
+		x = NewServices(p, a.NodeName, namespace)
+	}); doErr != nil {
+		return nil, doErr
+	}
+	return x, err
+}
+
+func (a *Agent) services(w http.ResponseWriter, r *http.Request) {
+	x, err := a.Services(r.Context(), r.URL.Query().Get("namespace"))
+	if err != nil {
+		fail(w, err, http.StatusServiceUnavailable)
 		return
 	}
 	answer(w, x)

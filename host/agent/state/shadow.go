@@ -1,6 +1,7 @@
 package state
 
 import (
+	"context"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/planner"
@@ -45,6 +46,12 @@ func NewShadows(list []planner.ServiceShadow) []ServiceShadow {
 		out = append(out, ServiceShadow{list[i].Service.String(), list[i].Policy, compared(&list[i])})
 	}
 	return out
+}
+
+// Shadows returns the comparisons of Services with the shadows of their policies, those that diverge the most first.
+func (a *Agent) Shadows(ctx context.Context) (out []ServiceShadow, err error) {
+	err = a.Engine.Do(ctx, func(p *planner.Planner) { out = NewShadows(p.Shadows()) })
+	return out, err
 }
 
 func compared(s *planner.ServiceShadow) Shadow {

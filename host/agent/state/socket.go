@@ -38,7 +38,7 @@ type Agent struct {
 	Node     func() *Node
 	// Status returns the state of the agent; it returns early when the context ends.
 	Status func(context.Context) *Status
-	// Connections counts open connections. Calls are one at a time, and not often.
+	// Connections counts open connections. Calls are one at a time, and not often, see Paced.
 	Connections CountConnections
 	SetLogLevel func(slog.Level) error
 	// LogTail returns the last lines of the log.
@@ -144,15 +144,12 @@ func handler(a Agent) http.Handler {
 		}
 		answer(w, &struct{}{})
 	})
-	counter := pacedCounter{count: a.Connections}
 	mux.HandleFunc("GET /drains", func(w http.ResponseWriter, r *http.Request) {
-		x, err := readDrains(r.Context(), a.Engine)
+		x, err := a.Drains(r.Context())
 		if err != nil {
 			fail(w, err, http.StatusServiceUnavailable)
 			return
 		}
-		x.Node = a.NodeName
-		x.addConnections(r.Context(), counter.Count)
 		answer(w, x)
 	})
 	return mux
@@ -172,30 +169,45 @@ func fail(w http.ResponseWriter, err error, code int) {
 	http.Error(w, printable.Escape(err.Error()), code)
 }
 
-func (a *Agent) explain(w http.ResponseWriter, r *http.Request) {
-	name := model.Name{Namespace: r.URL.Query().Get("namespace"), Name: r.URL.Query().Get("service")}
-	var x *Explanation
-	var err error
-	if doErr := a.Engine.Do(r.Context(), func(p *planner.Planner) {
-		var found *planner.Explanation
-		if found, err = p.Explain(name); err == nil {
-			x = NewExplanation(found, a.Engine.WallTime)
-			x.AddLost(a.Engine.Degradations(name))
-			x.Unprogrammed = a.Engine.Unprogrammed(name)
-			if r.URL.Query().Has("requests") {
-				x.AddRequests(found)
-			}
+// NotFoundError is why a Service has no Explanation.
+type NotFoundError struct{ error }
+
+// Explain returns the last decisions about a Service, with Explanation.Requests if requests is set. An error is a NotFoundError, or that of the
+// context.
+func (a *Agent) Explain(ctx context.Context, name model.Name, requests bool) (x *Explanation, err error) {
+	if doErr := a.Engine.Do(ctx, func(p *planner.Planner) {
+		found, notFound := p.Explain(name)
+		if notFound != nil {
+			err = NotFoundError{notFound}
+			return
+		}
+		x = NewExplanation(found, a.Engine.WallTime)
+		x.AddLost(a.Engine.Degradations(name))
+		x.Unprogrammed = a.Engine.Unprogrammed(name)
+		if requests {
+			x.AddRequests(found)
 		}
 	}); doErr != nil {
-		fail(w, doErr, http.StatusServiceUnavailable)
-		return
+		return nil, doErr
 	}
 	if err != nil {
-		fail(w, err, http.StatusNotFound)
-		return
+		return nil, err
 	}
 	x.Node = a.Node()
-	answer(w, x)
+	return x, nil
+}
+
+func (a *Agent) explain(w http.ResponseWriter, r *http.Request) {
+	v := r.URL.Query()
+	x, err := a.Explain(r.Context(), model.Name{Namespace: v.Get("namespace"), Name: v.Get("service")}, v.Has("requests"))
+	switch {
+	case errors.As(err, new(NotFoundError)):
+		fail(w, err, http.StatusNotFound)
+	case err != nil:
+		fail(w, err, http.StatusServiceUnavailable)
+	default:
+		answer(w, x)
+	}
 }
 
 func (a *Agent) trace(w http.ResponseWriter, r *http.Request) {

@@ -32,6 +32,7 @@ const (
 	ReasonFailedToStartServiceHealthcheck = "FailedToStartServiceHealthcheck"
 	ReasonFailedToStartProxierHealthcheck = "FailedToStartProxierHealthcheck"
 	ReasonFailedToStartMetricServer       = "FailedToStartMetricServer"
+	ReasonFailedToStartStatusPage         = "FailedToStartStatusPage"
 	ReasonFailedToEvaluatePolicy          = "FailedToEvaluatePolicy"
 	ReasonFailedToEvaluateShadow          = "FailedToEvaluateShadow"
 	ReasonFrontendConflict                = "FrontendConflict"
