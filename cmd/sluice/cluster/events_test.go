@@ -118,4 +118,12 @@ func TestProgrammingLatencyIsMeasured(t *testing.T) {
 		}
 		return nil
 	})
+	var served string
+	s.eventually("metrics", func() error {
+		if served = r.metrics(); served == "" {
+			return errors.New("no answer")
+		}
+		return nil
+	})
+	checkKubeProxyDashboards(t, served)
 }
