@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -20,24 +21,26 @@ clusterCIDR: 10.0.0.0/8
 
 var pageURL = regexp.MustCompile(`serving the status page" url=(\S+)`)
 
-// startPage runs an agent with manifests and a status page, and returns the URL of the page.
-func startPage(r *rig, manifests string) (url string) {
+// startPage runs an agent with manifests and a status page, and returns the URL of the page. stop ends the agent before the test does.
+func startPage(r *rig, manifests string) (url string, stop func()) {
 	r.Helper()
 	r.write("manifests/all.yaml", manifests)
-	stop := r.run()
-	r.Cleanup(func() {
-		if err := stop(); err != nil {
+	before := len(r.log.String())
+	end := r.run()
+	stop = sync.OnceFunc(func() {
+		if err := end(); err != nil {
 			r.Error(err)
 		}
 	})
+	r.Cleanup(stop)
 	retry(r, func() error {
-		if m := pageURL.FindStringSubmatch(r.log.String()); m != nil {
+		if m := pageURL.FindStringSubmatch(r.log.String()[before:]); m != nil {
 			url = m[1]
 			return nil
 		}
 		return fmt.Errorf("no address in the log:\n%s", r.log)
 	})
-	return url
+	return url, stop
 }
 
 // shop returns the manifests of Services with an endpoint that serves and one that does not.
@@ -46,7 +49,7 @@ func shop(names ...string) string {
 	for i, name := range names {
 		fmt.Fprintf(&b, `apiVersion: v1
 kind: Service
-metadata: {name: %[1]s, namespace: shop}
+metadata: {name: %[1]s, namespace: shop, labels: {app: %[1]s}}
 spec: {clusterIPs: [10.96.%[2]d.%[3]d], ipFamilies: [IPv4], ports: [{name: http, port: 80, targetPort: 8080}]}
 ---
 apiVersion: discovery.k8s.io/v1
@@ -99,7 +102,7 @@ func getPage(t testing.TB, url string, status int) (text string) {
 
 func TestStatusPageShowsServicesAndOneService(t *testing.T) {
 	r := newRig(t, pageConfig)
-	url := startPage(r, shop("web", "catalog", "api"))
+	url, _ := startPage(r, shop("web", "catalog", "api"))
 	list := getPage(t, url, http.StatusOK)
 	for _, want := range []string{"3 Services", `href="/service?name=web&amp;namespace=shop"`, "10.96.0.1:80/TCP", ">n0<"} {
 		if !strings.Contains(list, want) {
@@ -128,7 +131,7 @@ func TestStatusPageShowsServicesAndOneService(t *testing.T) {
 // TestStatusPageSendsWhatChanges reads the stream of events until an endpoint that is removed is gone from it.
 func TestStatusPageSendsWhatChanges(t *testing.T) {
 	r := newRig(t, pageConfig)
-	url := startPage(r, shop("web"))
+	url, _ := startPage(r, shop("web"))
 	getPage(t, url, http.StatusOK)
 	req, err := http.NewRequest(http.MethodGet, url+"service?namespace=shop&name=web", nil)
 	if err != nil {
