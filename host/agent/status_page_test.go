@@ -133,36 +133,38 @@ func TestStatusPageSendsWhatChanges(t *testing.T) {
 	r := newRig(t, pageConfig)
 	url, _ := startPage(r, shop("web"))
 	getPage(t, url, http.StatusOK)
-	req, err := http.NewRequest(http.MethodGet, url+"service?namespace=shop&name=web", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Accept", "text/event-stream")
-	resp, err := (&http.Client{Timeout: 3 * time.Minute}).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
 	changed := false
-	for lines := bufio.NewReader(resp.Body); ; {
-		line, err := lines.ReadString('\n')
+	retry(t, func() error { // browsers connect again too
+		req, err := http.NewRequest(http.MethodGet, url+"service?namespace=shop&name=web", nil)
 		if err != nil {
-			t.Fatalf("the stream ended: %v", err)
-		}
-		text, ok := strings.CutPrefix(line, "data: ")
-		if !ok {
-			continue
-		}
-		var parts map[string]string
-		if err := json.Unmarshal([]byte(text), &parts); err != nil {
 			t.Fatal(err)
 		}
-		switch live := parts["live"]; {
-		case !changed && strings.Contains(live, "10.1.0.1:8080"):
-			changed = true
-			r.write("manifests/all.yaml", strings.ReplaceAll(shop("web"), "10.1.0.1", "10.1.0.99"))
-		case changed && strings.Contains(live, "10.1.0.99:8080") && !strings.Contains(live, "10.1.0.1:8080"):
-			return
+		req.Header.Set("Accept", "text/event-stream")
+		resp, err := (&http.Client{Timeout: 3 * time.Minute}).Do(req)
+		if err != nil {
+			return err
 		}
-	}
+		defer resp.Body.Close()
+		for lines := bufio.NewReader(resp.Body); ; {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				return fmt.Errorf("the stream ended: %w", err)
+			}
+			text, ok := strings.CutPrefix(line, "data: ")
+			if !ok {
+				continue
+			}
+			var parts map[string]string
+			if err := json.Unmarshal([]byte(text), &parts); err != nil {
+				t.Fatal(err)
+			}
+			switch live := parts["live"]; {
+			case !changed && strings.Contains(live, "10.1.0.1:8080"):
+				changed = true
+				r.write("manifests/all.yaml", strings.ReplaceAll(shop("web"), "10.1.0.1", "10.1.0.99"))
+			case changed && strings.Contains(live, "10.1.0.99:8080") && !strings.Contains(live, "10.1.0.1:8080"):
+				return nil
+			}
+		}
+	})
 }

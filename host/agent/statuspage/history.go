@@ -109,6 +109,7 @@ func (h *History) OnPlan(s *engine.PlannedStep) {
 			e.Subject, e.Text = "many Services", fmt.Sprintf("%d frontends", n)
 		default:
 			e.Subject, e.Text = engine.Describe(d)
+			e.Subject = strings.ReplaceAll(e.Subject, ",", ", ")
 		}
 		h.change = &e
 	}

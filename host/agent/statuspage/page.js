@@ -72,6 +72,7 @@
         connect();
       } catch {
         say("Not connected: what you see may be old. Connecting again…", "lost");
+        if (mine === asked) typing = setTimeout(search, 2000);
       }
     };
     form.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(search, 150); });

@@ -40,7 +40,9 @@ type endpointRow struct {
 
 func newServiceBody(x *state.Explanation) *serviceBody {
 	b := &serviceBody{Explanation: x}
-	b.Failing, b.Degraded = x.Problems()
+	own := *x
+	own.Node = nil // what is not in force on the node is above, in the state of the node
+	b.Failing, b.Degraded = own.Problems()
 	for i := range x.Pools {
 		b.Pools = append(b.Pools, newPoolView(&x.Pools[i]))
 	}
