@@ -31,24 +31,30 @@ bindings: [{namespaces: [shop], policy: trial, nodes: {percent: 100}}]
 `, filepath.Join(plugins, "prefer.wasm"), terminating)
 }
 
-// metric returns the sum of the samples of a metric whose labels contain all texts, -1 if there is none.
-func (n *node) metric(name string, labels ...string) float64 {
+// metrics returns the node's metrics, "" if sluice does not answer.
+func (n *node) metrics() string {
 	n.Helper()
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return n.lab.Node.Dial(ctx, network, netip.MustParseAddrPort("127.0.0.1:10249"))
 	}}}
 	r, err := client.Get("http://127.0.0.1:10249/metrics")
 	if err != nil {
-		return -1 // not listening yet
+		return "" // not listening yet
 	}
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)
 	if err != nil {
 		n.Fatal(err)
 	}
+	return string(text)
+}
+
+// metric returns the sum of the samples of a metric whose labels contain all texts, -1 if there is none.
+func (n *node) metric(name string, labels ...string) float64 {
+	n.Helper()
 	sum, found := 0.0, false
 samples:
-	for _, m := range regexp.MustCompile(`(?m)^`+name+`\{(.*)\} (\S+)$`).FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^`+name+`\{(.*)\} (\S+)$`).FindAllStringSubmatch(n.metrics(), -1) {
 		for _, l := range labels {
 			if !strings.Contains(m[1], l) {
 				continue samples
@@ -158,4 +164,11 @@ endpoints:
 		t.Errorf("the repaired policy does not stay in force:\n%s", n.log)
 	}
 	n.expect("the repaired policy", "p1 p2")
+
+	if os.Getenv("SLUICE_BINARY") != "" {
+		return // test kernels need not repeat it
+	}
+	var served string
+	n.until("all metrics", func() bool { served = n.metrics(); return served != "" })
+	t.Run("queries", func(t *testing.T) { checkQueries(t, served) })
 }
