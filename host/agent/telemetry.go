@@ -75,6 +75,7 @@ func (t *telemetry) attachSource(client *kube.Client, s *kube.Source) {
 		return
 	}
 	t.source.Store(s)
+	client.TimeRequests(time.Now, t.metrics.ObserveRequest)
 	t.metrics.SetSource(metrics.Source{
 		Resources: func() (out []metrics.Resource) {
 			for _, w := range s.WatchStatuses() {

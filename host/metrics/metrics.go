@@ -82,10 +82,11 @@ type PluginRepeats struct {
 
 // Metrics is a registry with all metrics. It is safe for concurrent use.
 type Metrics struct {
-	opt       Options
-	registry  *prometheus.Registry
-	kubeProxy *kubeProxyMetrics
-	sluice    *sluiceMetrics
+	opt              Options
+	registry         *prometheus.Registry
+	requestDurations *prometheus.HistogramVec // verb, host
+	kubeProxy        *kubeProxyMetrics
+	sluice           *sluiceMetrics
 	// connections of Services, and the signals that plugins get
 	connections connections
 	shadows     shadows
@@ -107,8 +108,8 @@ func New(o Options) *Metrics {
 	}
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m := &Metrics{opt: o, registry: r, kubeProxy: newKubeProxyMetrics(r), sluice: newSluiceMetrics(r), connections: newConnections()}
-	r.MustRegister(&stateCollector{m: m}, &modeCollector{m: m})
+	m := &Metrics{opt: o, registry: r, kubeProxy: newKubeProxyMetrics(r), sluice: newSluiceMetrics(r), connections: newConnections(), requestDurations: newRequestDurations()}
+	r.MustRegister(m.requestDurations, &stateCollector{m: m}, &modeCollector{m: m})
 	if o.Configuration != nil {
 		r.MustRegister(&configurationCollector{read: o.Configuration})
 	}

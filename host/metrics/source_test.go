@@ -20,7 +20,7 @@ func TestSourceStalenessAndRequestMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, f := range families {
-			if name := f.GetName(); name != "sluice_source_stale_seconds" && name != "rest_client_requests_total" && !strings.HasPrefix(name, "sluice_pod") {
+			if name := f.GetName(); name != "sluice_source_stale_seconds" && !strings.HasPrefix(name, "rest_client_") && !strings.HasPrefix(name, "sluice_pod") {
 				continue
 			}
 			problems, err := promlint.NewWithMetricFamilies(families[i : i+1]).Lint()
@@ -32,7 +32,7 @@ func TestSourceStalenessAndRequestMetrics(t *testing.T) {
 				for _, l := range s.GetLabel() {
 					labels = append(labels, l.GetName()+"="+l.GetValue())
 				}
-				out = append(out, fmt.Sprintf("%s %s %s %v", f.GetType(), f.GetName(), strings.Join(labels, ","), s.GetGauge().GetValue()+s.GetCounter().GetValue()))
+				out = append(out, fmt.Sprintf("%s %s %s %v", f.GetType(), f.GetName(), strings.Join(labels, ","), s.GetGauge().GetValue()+s.GetCounter().GetValue()+s.GetHistogram().GetSampleSum()))
 			}
 		}
 		return out
@@ -50,8 +50,10 @@ func TestSourceStalenessAndRequestMetrics(t *testing.T) {
 			return []metrics.RequestCount{{Code: "200", Method: "GET", Host: "192.0.2.1:6443", Count: 7}, {Code: "<error>", Method: "GET", Host: "192.0.2.1:6443", Count: 3}}
 		},
 	})
+	m.ObserveRequest("GET", "192.0.2.1:6443", 1500*time.Millisecond)
 	for _, stale = range []time.Duration{0, 90 * time.Second} {
 		want := []string{
+			"HISTOGRAM rest_client_request_duration_seconds host=192.0.2.1:6443,verb=GET 1.5",
 			"COUNTER rest_client_requests_total code=200,host=192.0.2.1:6443,method=GET 7",
 			"COUNTER rest_client_requests_total code=<error>,host=192.0.2.1:6443,method=GET 3",
 			"GAUGE sluice_pod_services state=pending 1",

@@ -18,7 +18,7 @@ func checkKubeProxyDashboards(t *testing.T, served string) {
 		t.Fatal(err)
 	}
 	rows := dashboardMetric.FindAllStringSubmatch(string(readme), -1)
-	if len(rows) < 7 {
+	if len(rows) < 8 {
 		t.Fatalf("%d metrics in the README", len(rows))
 	}
 	for _, row := range rows {

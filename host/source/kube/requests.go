@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 )
 
 // RequestCount counts requests to an API server, as kube-proxy's rest_client_requests_total does.
@@ -24,6 +26,19 @@ const noResponse = "<error>"
 type requestCounter struct {
 	mu     sync.Mutex
 	counts map[RequestCount]uint64 // Count is 0 in the keys
+	timer  atomic.Pointer[requestTimer]
+}
+
+// requestTimer reports how long requests take.
+type requestTimer struct {
+	now     func() time.Time
+	observe func(verb, host string, d time.Duration)
+}
+
+// TimeRequests has observe called with the time from each request to the header of its response, as kube-proxy's
+// rest_client_request_duration_seconds has it. Watches are not observed.
+func (c *Client) TimeRequests(now func() time.Time, observe func(verb, host string, d time.Duration)) {
+	c.requests.timer.Store(&requestTimer{now, observe})
 }
 
 // countingTransport counts the requests that pass through it.
@@ -33,7 +48,14 @@ type countingTransport struct {
 }
 
 func (c countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	timer, begin := c.requests.timer.Load(), time.Time{}
+	if timer != nil {
+		begin = timer.now()
+	}
 	response, err := c.RoundTripper.RoundTrip(r)
+	if timer != nil && !strings.Contains(r.URL.RawQuery, "watch=true") {
+		timer.observe(r.Method, r.URL.Host, timer.now().Sub(begin))
+	}
 	k := RequestCount{Code: noResponse, Method: r.Method, Host: r.URL.Host}
 	if err == nil {
 		k.Code = strconv.Itoa(response.StatusCode)
