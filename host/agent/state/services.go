@@ -29,8 +29,12 @@ type ServiceOverview struct {
 
 // NewServices returns the Services of a namespace, or of all if it is "".
 func NewServices(p *planner.Planner, node, namespace string) *Services {
-	out := &Services{Node: node, Services: []ServiceOverview{}}
-	for _, o := range p.Overview(namespace) {
+	return newServices(p.Overview(namespace), node)
+}
+
+func newServices(all []planner.ServiceOverview, node string) *Services {
+	out := &Services{Node: node, Services: make([]ServiceOverview, 0, len(all))}
+	for _, o := range all {
 		s := ServiceOverview{
 			Namespace: o.Name.Namespace, Name: o.Name.Name, Policy: o.Policy, Frontends: []string{}, Endpoints: o.Endpoints, Draining: o.Draining, Omitted: o.Omitted, Failing: o.Failing,
 		}
@@ -51,17 +55,19 @@ func ReadServices(ctx context.Context, socket, namespace string) (*Services, err
 var ErrNotSynced = errors.New("the cluster has not been read yet")
 
 // Services returns the Services of a namespace, or of all if it is "". Its cost follows their number.
-func (a *Agent) Services(ctx context.Context, namespace string) (x *Services, err error) {
+func (a *Agent) Services(ctx context.Context, namespace string) (*Services, error) {
+	var all []planner.ServiceOverview
+	var err error
 	if doErr := a.Engine.Do(ctx, func(p *planner.Planner) {
 		if !p.Synced() {
 			err = ErrNotSynced
 			return
 		}
-		x = NewServices(p, a.NodeName, namespace)
-	}); doErr != nil {
-		return nil, doErr
+		all = p.Overview(namespace)
+	}); doErr != nil || err != nil {
+		return nil, errors.Join(doErr, err)
 	}
-	return x, err
+	return newServices(all, a.NodeName), nil // while the engine goes on
 }
 
 func (a *Agent) services(w http.ResponseWriter, r *http.Request) {

@@ -51,7 +51,9 @@ type page struct {
 }
 
 // New returns the handler of the status page.
-func New(agent *state.Agent, history *History) http.Handler {
+func New(agent *state.Agent, history *History) http.Handler { return newPage(agent, history).handler() }
+
+func newPage(agent *state.Agent, history *History) *page {
 	p := &page{agent: agent, history: history, streams: make(chan struct{}, maxStreams)}
 	p.services = newCached(history.Version, func(ctx context.Context) (*index, error) {
 		x, err := agent.Services(ctx, "")
@@ -61,6 +63,10 @@ func New(agent *state.Agent, history *History) http.Handler {
 		return newIndex(x), nil
 	})
 	p.shadows = newCached(history.Version, agent.Shadows)
+	return p
+}
+
+func (p *page) handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, v := range []view{
 		{"/{$}", "services", "Services", p.servicesView}, {"/service", "service", "", p.serviceView}, {"/drains", "drains", "Drains", p.drainsView},

@@ -36,7 +36,7 @@
       for (const [id, markup] of Object.entries(JSON.parse(event.data))) replace(id, markup);
     };
     source.onerror = () => {
-      say("Not connected: what you see may be old. Connecting again…", "lost");
+      say("Not connected, trying again", "lost");
       if (source.readyState === EventSource.CLOSED) retry = setTimeout(connect, 2000);
     };
   };
@@ -71,7 +71,7 @@
         history.replaceState(null, "", url);
         connect();
       } catch {
-        say("Not connected: what you see may be old. Connecting again…", "lost");
+        say("Not connected, trying again", "lost");
         if (mine === asked) typing = setTimeout(search, 2000);
       }
     };

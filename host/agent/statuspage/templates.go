@@ -11,7 +11,7 @@ import (
 )
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"text": printable.Escape, "percent": percent, "bar": bar, "clock": clock, "machine": func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+	"text": printable.Escape, "percent": percent, "bar": bar, "stamp": stamp,
 	"serviceURL": serviceURL, "until": until, "took": took, "part": part, "count": count, "joined": func(list []string) string { return strings.Join(list, " → ") },
 	"lower": strings.ToLower, "add": func(a, b int) int { return a + b }, "deref": func(n *uint32) uint32 { return *n },
 	"short": func(s string) string { return s[:min(len(s), 12)] },
@@ -44,8 +44,11 @@ func part(n *uint32, total uint32) float64 {
 	return float64(*n) / float64(total)
 }
 
-// clock formats a time in UTC.
-func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
+// stamp formats a time in UTC.
+func stamp(t time.Time) template.HTML {
+	t = t.UTC()
+	return template.HTML(`<time datetime="` + t.Format(time.RFC3339) + `">` + t.Format("2006-01-02 15:04:05Z") + "</time>") //nolint:gosec // no text from outside
+}
 
 // until says how long after now a time is, in whole seconds.
 func until(t *time.Time, now time.Time) string {
