@@ -1,5 +1,6 @@
 // Command demo runs sluice with real servers in network namespaces, as Pods of three zones, and measures where real
-// connections go while the cluster changes. It touches nothing outside its namespaces.
+// connections go while the cluster changes. It changes nothing outside its namespaces. For the status page
+// it listens on a port of this machine's loopback address.
 package main
 
 import (
@@ -37,9 +38,15 @@ func main() {
 		fmt.Fprintf(os.Stderr, "demo: files are missing; run `make demo`:\n%v\n", err)
 		os.Exit(1)
 	}
-	if err := testnet.Enter(); err != nil {
-		fmt.Fprintf(os.Stderr, "demo: cannot create network namespaces: run as root, or enable unprivileged user namespaces.\ndemo: %v\n", err)
-		os.Exit(1)
+	if !testnet.Inside() {
+		stop := offerPage()
+		code, err := testnet.Reexec()
+		stop()
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "demo: cannot create network namespaces: run as root, or enable unprivileged user namespaces.\ndemo: %v\n", err)
+			code = 1
+		}
+		os.Exit(code)
 	}
 	os.Exit(show(p))
 }
@@ -60,6 +67,9 @@ func show(p paths) int {
 	d.paragraph("%d Pods with real TCP servers, a client Pod and an external client run in network namespaces around the node %s. "+
 		"`sluice run` watches a copy of examples/boutique and programs nftables there. Nothing outside these namespaces is changed.",
 		len(d.net.hosts), node)
+	if url := d.servePage(); url != "" {
+		d.paragraph("The node's status page, while the demo runs: %s", url)
+	}
 	err = d.runSteps(bounded)
 	switch {
 	case ctx.Err() != nil:

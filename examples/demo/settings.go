@@ -35,6 +35,7 @@ func adapt(text []byte, plugins, cache string, stage int) ([]byte, error) {
 		return nil, fmt.Errorf("the boutique's configuration: %w", err)
 	}
 	config["pluginCacheDir"] = cache
+	config["statusPageBindAddress"] = pageAddress
 	for _, p := range list(config["plugins"]) {
 		file, _ := p["file"].(string)
 		p["file"] = filepath.Join(plugins, filepath.Base(file))

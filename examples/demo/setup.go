@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -26,6 +27,7 @@ type demo struct {
 	dir       string // temporary
 	manifests *manifests
 	net       *topology
+	page      net.Listener // forwards to the status page; nil: not
 	sluice    *lab.Sluice
 	vip       netip.AddrPort // of catalog
 	nodePort  netip.AddrPort // of frontend
@@ -154,6 +156,9 @@ func (d *demo) run() (err error) {
 
 // tearDown stops and removes everything. An error is recorded as a problem.
 func (d *demo) tearDown() {
+	if d.page != nil {
+		_ = d.page.Close()
+	}
 	if d.sluice != nil {
 		if err := d.sluice.Stop(); err != nil {
 			d.problem("%v", err)
