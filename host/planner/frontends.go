@@ -34,10 +34,10 @@ func (r *rules) frontends(round *round, d *PortDecision) []*plan.Frontend {
 	}
 	var cluster, local plan.Pool
 	if p.UsesCluster {
-		cluster = buildPool(p, &d.Cluster, false, plan.Reject)
+		cluster = buildPool(p, &d.Cluster, false, svc.KeepUDP, plan.Reject)
 	}
 	if p.UsesLocal {
-		local = buildPool(p, &d.Local, true, empty)
+		local = buildPool(p, &d.Local, true, svc.KeepUDP, empty)
 	}
 	var out []*plan.Frontend
 	add := func(kind plan.Kind, addr netip.Addr, port uint16) {
@@ -127,9 +127,9 @@ func (r *rules) sourceRanges(svc *model.Service, f model.Family, limit int) rang
 	return out
 }
 
-// buildPool builds a pool from a decision: endpoints with weight, and terminating ones as draining. empty is the verdict of a pool
-// without weight.
-func buildPool(p *service.Port, d *policy.Decision, local bool, empty plan.Verdict) plan.Pool {
+// buildPool builds a pool from a decision: endpoints with weight, and terminating ones as draining, except those whose UDP flows are
+// deleted, which IPVS would carry on. empty is the verdict of a pool without weight.
+func buildPool(p *service.Port, d *policy.Decision, local, keepUDP bool, empty plan.Verdict) plan.Pool {
 	out := plan.Pool{Verdict: empty}
 	n := 0
 	for i := range p.Endpoints {
@@ -147,6 +147,8 @@ func buildPool(p *service.Port, d *policy.Decision, local bool, empty plan.Verdi
 		}
 		m := plan.Endpoint{Addr: e.Addr, Weight: d.Weights[i]}
 		switch {
+		case m.Weight == 0 && p.Name.Protocol == model.UDP && !keepsUDPFlows(e, keepUDP):
+			continue
 		case e.Terminating && !e.Ready, d.KeepDraining != nil && d.KeepDraining[i]:
 			m.Phase = plan.Draining
 		case m.Weight == 0:

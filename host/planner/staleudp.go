@@ -30,7 +30,7 @@ func (b *staleBuilder) add(before map[udpPort][]netip.AddrPort, p *service.Port,
 	}
 	var now []netip.AddrPort
 	for j := range p.Endpoints {
-		if e := &p.Endpoints[j]; e.Serving || e.Ready || e.HeldCluster || e.HeldLocal || keep && e.Terminating {
+		if e := &p.Endpoints[j]; keepsUDPFlows(e, keep) {
 			now = append(now, e.Addr)
 		}
 	}
@@ -49,6 +49,11 @@ func (b *staleBuilder) add(before map[udpPort][]netip.AddrPort, p *service.Port,
 	for _, f := range frontends {
 		b.flows = append(b.flows, plan.StaleUDPFlows{Frontend: f.Key, Serving: now})
 	}
+}
+
+// keepsUDPFlows reports whether an endpoint keeps its UDP flows; keep is whether the Service asks for it as long as it terminates.
+func keepsUDPFlows(e *service.Endpoint, keep bool) bool {
+	return e.Serving || e.Ready || e.HeldCluster || e.HeldLocal || keep && e.Terminating
 }
 
 // anyMissing reports whether now lacks an address of old; both are sorted.
