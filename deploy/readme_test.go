@@ -208,7 +208,7 @@ spec: {clusterIP: 10.96.0.10, selector: {app: web}, ports: [{name: http, port: 8
 // overlays validates each overlay with the API server (strict, dry run), and its configuration with sluice in the image.
 func (c *cluster) overlays() {
 	c.Helper()
-	c.sh(`for c in no-init some-nodes pods modules-configmap modules-image; do
+	c.sh(`for c in no-init some-nodes pods modules-configmap modules-image prometheus; do
   mkdir deploy/kustomize/overlays/with-$c
   printf 'resources: [../../base]\ncomponents: [../../components/%s]\n' $c > deploy/kustomize/overlays/with-$c/kustomization.yaml
 done
@@ -216,11 +216,15 @@ cd deploy/kustomize/overlays/with-modules-configmap
 head -c 700000 /dev/urandom > near.wasm.gz # as large as a bundled plugin
 printf 'configMapGenerator: [{name: sluice-modules, namespace: sluice-system, files: [near.wasm.gz], options: {disableNameSuffixHash: true}}]\n' >> kustomization.yaml`)
 	list, err := filepath.Glob(filepath.Join(c.work, "deploy/kustomize/overlays/*"))
-	if err != nil || len(list) < 9 {
+	if err != nil || len(list) < 10 {
 		c.Fatal(list, err)
 	}
 	for _, dir := range append(list, filepath.Join(c.work, "deploy/kustomize/base")) {
-		c.sh("kubectl apply --server-side --force-conflicts --validate=strict --warnings-as-errors --dry-run=server -k " + dir)
+		what := "-k " + dir
+		if strings.HasSuffix(dir, "with-prometheus") {
+			what = "-f " + c.withoutOperator(dir)
+		}
+		c.sh("kubectl apply --server-side --force-conflicts --validate=strict --warnings-as-errors --dry-run=server " + what)
 		config := filepath.Join(dir, "sluice.yaml")
 		if _, err := os.Stat(config); errors.Is(err, os.ErrNotExist) {
 			continue
@@ -233,4 +237,28 @@ printf 'configMapGenerator: [{name: sluice-modules, namespace: sluice-system, fi
 			c.Errorf("%s: %v\n%s", config, err, out)
 		}
 	}
+}
+
+// withoutOperator returns a file with the objects of an overlay without those of the Prometheus Operator, whose types the API server does not
+// have, and checks that there are these.
+func (c *cluster) withoutOperator(dir string) string {
+	c.Helper()
+	var kept []string
+	operator := 0
+	for object := range strings.SplitSeq(c.sh("kubectl kustomize "+dir), "\n---\n") {
+		if strings.HasPrefix(object, "apiVersion: monitoring.coreos.com/v1\n") {
+			operator++
+		} else {
+			kept = append(kept, object)
+		}
+	}
+	all := strings.Join(kept, "\n---\n")
+	if operator != 2 || !strings.Contains(all, "name: metrics\n") {
+		c.Fatalf("%s: %d objects of the operator, and\n%s", dir, operator, all)
+	}
+	file := filepath.Join(c.TempDir(), "objects.yaml")
+	if err := os.WriteFile(file, []byte(all), 0o644); err != nil {
+		c.Fatal(err)
+	}
+	return file
 }
