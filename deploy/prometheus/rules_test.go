@@ -93,9 +93,9 @@ func TestEachAlertIsTestedAndHasARunbook(t *testing.T) {
 			continue
 		}
 		alerts++
-		_, section, ok := strings.Cut(readme, "\n### "+r.Alert+"\n\nMeans: ")
+		_, section, ok := strings.Cut(readme, "\n### "+r.Alert+"\n\n- **Means**: ")
 		section, _, _ = strings.Cut(section, "\n### ")
-		if !ok || !strings.Contains(section, "\nLook at: ") || !strings.Contains(section, "\nDo: ") {
+		if !ok || !strings.Contains(section, "\n- **Look at**: ") || !strings.Contains(section, "\n- **Do**: ") {
 			t.Errorf("%s: the README has no section with Means, Look at and Do", r.Alert)
 		}
 		if want := page + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want || r.Annotations["summary"] == "" || r.Labels["severity"] == "" {
