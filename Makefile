@@ -45,7 +45,7 @@ man:
 demo: build
 	$(GUEST) -o bin/demo-runaway.wasm ./examples/demo/runaway
 	$(GO) build -trimpath -o bin/demo ./examples/demo
-	bin/demo
+	bin/demo -svg bin/demo-drain.svg
 
 # Rolling restarts, scale-ups and failing endpoints, with and without policies, in mode nftables, and the restarts in mode ipvs, if this
 # kernel has IPVS or there is a test kernel (make vm-kernels), where six times as slow is fast enough.

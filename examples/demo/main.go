@@ -33,6 +33,7 @@ func main() {
 	flag.StringVar(&p.plugins, "plugins", filepath.Join(bin, "plugins"), "folder with the bundled plugins")
 	flag.StringVar(&p.runaway, "runaway", filepath.Join(bin, "demo-runaway.wasm"), "path of the plugin that loops forever")
 	flag.StringVar(&p.boutique, "boutique", "examples/boutique", "folder with the manifests and the configuration")
+	flag.StringVar(&p.svg, "svg", "", "file to write a picture of the drain to")
 	flag.Parse()
 	if err := p.check(); err != nil {
 		fmt.Fprintf(os.Stderr, "demo: files are missing; run `make demo`:\n%v\n", err)

@@ -122,6 +122,9 @@ func (d *demo) measure(ctx context.Context, decided *decision, want map[string]f
 	d.connections += r.total
 	d.visits += visits
 	d.measurements++
+	if d.picture != nil {
+		d.picture.add(r)
+	}
 	before := len(d.problems)
 	if !decided.same(after) {
 		d.problem("the decision changed during the measurement: %d connections took too long on this machine (%.1f s)", connections, r.took.Seconds())

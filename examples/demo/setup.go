@@ -35,12 +35,13 @@ type demo struct {
 	stage     int // duration of a drain stage in seconds
 	mark      int // position in sluice's log after the last change shown
 
+	picture                           *picture // of the drain while it goes on; else nil
 	connections, visits, measurements int
 	problems                          []string
 }
 
 // paths of the files that the demo uses.
-type paths struct{ sluice, plugins, runaway, boutique string }
+type paths struct{ sluice, plugins, runaway, boutique, svg string }
 
 func (p paths) check() error {
 	var errs []error

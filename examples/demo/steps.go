@@ -84,13 +84,26 @@ func (d *demo) drain(ctx context.Context) error {
 	}
 	d.paragraph("A client opens a long-lived connection to %s and keeps using it. Then that Pod is deleted: it terminates but still serves. "+
 		"kube-proxy would stop sending it new connections at once; the plugin staged-drain reduces its share in stages of %d s.", draining, d.stage)
+	d.picture = &picture{began: time.Now(), draining: draining, peers: map[string]bool{}}
+	for _, p := range pods[1:] {
+		d.picture.peers[p.name] = true
+	}
 	err = d.stages(ctx, draining)
+	drained := d.picture
+	d.picture = nil
 	exchanges, lasted, broke := long.end()
 	if err = errors.Join(err, broke); err != nil {
 		return err
 	}
 	d.status(green, "✓", "the long-lived connection to %s survived: %d exchanges in %.1f s", draining, exchanges, lasted.Seconds())
-	return nil
+	d.printLines("")
+	d.paragraph("The drain as a whole, shares of new connections:")
+	d.printLines(drained.lines(d.paint)...)
+	if d.paths.svg == "" {
+		return nil
+	}
+	d.paragraph("The same as a picture: %s", d.paths.svg)
+	return drained.write(d.paths.svg)
 }
 
 func (d *demo) stages(ctx context.Context, draining string) error {
