@@ -2,25 +2,19 @@ package main
 
 import (
 	"bytes"
-
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/lab/registry"
-	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 // TestConfigCheckPinsImages: a user who writes a tag is told the digest, and with that the file is valid.
 func TestConfigCheckPinsImages(t *testing.T) {
 	reg := registry.Start(t, registry.Options{Users: true})
-	text, err := os.ReadFile("../../host/wasm/testdata/base.wat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	module := testenv.WAT(t, strings.Replace(string(text), ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))", 1), "--no-check")
+	module := moduleThatKeeps(t)
 	ref := reg.Push(registry.Image{Name: "acme/keep", Tag: "v1", Module: module})
 	dir := t.TempDir()
 	file := filepath.Join(dir, "sluice.yaml")

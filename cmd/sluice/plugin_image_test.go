@@ -22,11 +22,7 @@ import (
 // configuration.
 func TestPluginTravelsThroughARegistry(t *testing.T) {
 	reg := registry.Start(t, registry.Options{Users: true})
-	text, err := os.ReadFile("../../host/wasm/testdata/base.wat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	module := testenv.WAT(t, strings.Replace(string(text), ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))", 1), "--no-check")
+	module := moduleThatKeeps(t)
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
 	write := func(name string, text []byte) string {
@@ -166,4 +162,14 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 	expect("verified with the signatures in the cache", run(0, "config", "check", verify(ref, ourPublic)), ": valid")
 	run(1, "config", "check", verify(ref, lostPublic))
 	expect("an outage", run(1, "plugin", "push", plain, image+":v1"), "connection refused")
+}
+
+// moduleThatKeeps returns a module that keeps all weights.
+func moduleThatKeeps(t *testing.T) []byte {
+	t.Helper()
+	text, err := os.ReadFile("../../host/wasm/testdata/base.wat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testenv.WAT(t, strings.Replace(string(text), ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))", 1), "--no-check")
 }

@@ -14,11 +14,9 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
+	chrome "github.com/sluice-proxy/sluice/host/lab/browser"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
-
-// browserTimeout bounds the wait for what a browser shows: Chromium is slow to start on a loaded machine.
-const browserTimeout = 4 * time.Minute
 
 // browser is a headless Chromium.
 type browser struct {
@@ -28,17 +26,7 @@ type browser struct {
 
 func openBrowser(t *testing.T) *browser {
 	t.Helper()
-	testenv.RequireProgram(t, "chromium", "chromium")
-	ctx, cancel := context.WithTimeout(t.Context(), browserTimeout)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewExecAllocator(ctx, append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath("chromium"), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()), chromedp.Flag("disable-quic", true),
-		chromedp.WSURLReadTimeout(2*time.Minute),
-		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-background-networking", true))...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
-	t.Cleanup(cancel)
-	return &browser{t, ctx}
+	return &browser{t, chrome.Open(t)}
 }
 
 func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {

@@ -11,25 +11,17 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
-	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/host/lab/browser"
 )
 
 // TestPageInABrowser opens a report in Chromium: no error, tables that sort and filter, colors of both schemes, nothing wider than a phone,
 // and a printed page. With SLUICE_SCREENSHOTS set to a folder it keeps pictures there.
 func TestPageInABrowser(t *testing.T) {
-	testenv.RequireProgram(t, "chromium", "chromium")
 	file := filepath.Join(t.TempDir(), "report.html")
 	if err := os.WriteFile(file, []byte(html(t, result(30, 12))), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	ctx, cancel = chromedp.NewExecAllocator(ctx, append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath("chromium"), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()), chromedp.Flag("disable-quic", true),
-		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-background-networking", true))...)
-	defer cancel()
-	ctx, cancel = chromedp.NewContext(ctx)
-	defer cancel()
+	ctx := browser.Open(t)
 
 	do(t, ctx, chromedp.EmulateViewport(1200, 900), chromedp.Navigate("file://"+file), chromedp.WaitVisible(chromedp.CSS("h1")))
 	const table = `document.querySelector("table.sortable")`
