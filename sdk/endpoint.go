@@ -107,3 +107,19 @@ func (a Addr) As16() [16]byte { return a.ip }
 
 // Port returns the port.
 func (a Addr) Port() uint16 { return a.port }
+
+// Hash returns a hash of the address and port that is the same on every node. Addresses that differ in one bit have unrelated hashes. It
+// is not cryptographic: who chooses addresses can choose hashes.
+func (a Addr) Hash() uint32 {
+	p := unsafe.Pointer(&a.ip)
+	h := (u64(p, 0) ^ uint64(a.port)<<48) * 0x9E3779B97F4A7C15
+	h = mix64(h ^ h>>32 ^ u64(p, 8))
+	return uint32(h >> 32)
+}
+
+// mix64 is the finalizer of SplitMix64.
+func mix64(h uint64) uint64 {
+	h = (h ^ h>>30) * 0xBF58476D1CE4E5B9
+	h = (h ^ h>>27) * 0x94D049BB133111EB
+	return h ^ h>>31
+}

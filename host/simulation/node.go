@@ -32,7 +32,7 @@ type nodeRun struct {
 	config    *Config
 	evaluator *policy.Evaluator
 	rules     *service.EndpointRules
-	port      service.Port // reused
+	ports     []portOnNode // parallel to those of the Service; reused
 
 	svc     *serviceRun
 	class   *class
@@ -155,8 +155,7 @@ func (r *nodeRun) decide(t time.Duration) (requeue time.Duration) {
 	next := state{at: t, weights: make([][]uint16, 2*len(r.svc.ports))}
 	for i := range r.svc.ports {
 		p := &r.svc.ports[i]
-		port := service.SelectEndpointsInto(&r.port, r.svc.service, p.spec, p.family, r.svc.versions[v].slices,
-			service.NodeInfo{Node: node.Name, Zone: node.Zone, MaxEndpoints: r.config.Settings.Limits.Endpoints, Endpoints: r.rules})
+		port := r.portOf(i, v, of)
 		_, until := r.evaluator.Hold(of, port, now)
 		again(until)
 		in := policy.Input{
@@ -185,6 +184,32 @@ func (r *nodeRun) decide(t time.Duration) (requeue time.Duration) {
 	next.calls = r.evaluator.PluginCalls() - calls
 	r.add(next)
 	return requeue
+}
+
+// portOnNode is a port as a node sees it.
+type portOnNode struct {
+	service.Port
+	of      *serviceRun // nil: no other node sees the same
+	version int
+	zone    string
+}
+
+// portOf returns port i of the Service in a version as the node sees it. Nodes of a zone that no endpoint is on, and that no hint names, see
+// the same; the panic hold of a policy changes it.
+func (r *nodeRun) portOf(i, version int, of *policy.Policy) *service.Port {
+	for len(r.ports) <= i {
+		r.ports = append(r.ports, portOnNode{})
+	}
+	out, node, p := &r.ports[i], r.class.node, &r.svc.ports[i]
+	own := r.svc.hosts[node.Name] || of != nil && of.Panic.Below > 0
+	if !own && out.of == r.svc && out.version == version && out.zone == node.Zone {
+		return &out.Port
+	}
+	if out.of, out.version, out.zone = r.svc, version, node.Zone; own {
+		out.of = nil
+	}
+	return service.SelectEndpointsInto(&out.Port, r.svc.service, p.spec, p.family, r.svc.versions[version].slices,
+		service.NodeInfo{Node: node.Name, Zone: node.Zone, MaxEndpoints: r.config.Settings.Limits.Endpoints, Endpoints: r.rules})
 }
 
 // spread returns weights by endpoint of the port at any time.

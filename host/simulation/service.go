@@ -16,6 +16,7 @@ import (
 type serviceRun struct {
 	service  *model.Service
 	versions []version
+	hosts    map[string]bool // see hostsOf
 	ports    []servicePort
 }
 
@@ -41,6 +42,7 @@ type endpoint struct {
 // serviceOf returns a Service over time.
 func (s *Simulation) serviceOf(svc *model.Service) *serviceRun {
 	out := &serviceRun{service: svc, versions: s.world.versionsOf(svc.Name)}
+	out.hosts = hostsOf(out.versions)
 	for i := range svc.Ports {
 		for _, f := range []model.Family{model.IPv4, model.IPv6} {
 			if !slices.ContainsFunc(svc.ClusterIPs, func(a netip.Addr) bool { return model.FamilyOf(a) == f }) {

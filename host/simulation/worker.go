@@ -54,7 +54,7 @@ func (s *Simulation) newWorker(plugins []Plugins) *worker {
 // add simulates a Service.
 func (w *worker) add(name model.Name) {
 	svc := w.sim.serviceOf(w.sim.in.Cluster.Services[name])
-	classes := w.sim.classes(svc.service, hostsOf(svc.versions), func(g *group) bool { return w.isPerNode(g, svc.service) })
+	classes := w.sim.classes(svc.service, svc.hosts, func(g *group) bool { return w.isPerNode(g, svc.service) })
 	runs := make([][]trajectory, len(classes)) // by class, then run
 	for i := range classes {
 		c := &classes[i]

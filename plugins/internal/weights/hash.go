@@ -1,16 +1,5 @@
 package weights
 
-import "github.com/sluice-proxy/sluice/sdk"
-
-// HashAddr returns a hash of an address and port, FNV-1a, that is the same on every node.
-func HashAddr(a sdk.Addr) uint32 {
-	h := uint32(2166136261)
-	for _, b := range a.As16() {
-		h = (h ^ uint32(b)) * 16777619
-	}
-	return Mix(h ^ uint32(a.Port())*0x9E3779B1)
-}
-
 // HashText returns a hash of a text.
 func HashText(s string) uint32 { return Mix(FNV(s)) }
 

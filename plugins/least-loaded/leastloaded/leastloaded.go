@@ -92,7 +92,7 @@ func (p *plugin) collect(req *sdk.Request) (why string) {
 	for i := range p.endpoints {
 		e := &p.endpoints[i]
 		e.weight /= p.unit
-		e.hash = weights.HashAddr(req.Endpoint(e.index).Addr()) & 0xFFFFFF
+		e.hash = req.Endpoint(e.index).Addr().Hash() & 0xFFFFFF
 		e.load, e.isNew, next = p.state.load(e.hash, next)
 		e.load = min(max(e.load, p.settings.least()), p.settings.most()) // other settings, or another writer, may have left it
 		p.total += e.weight

@@ -1,7 +1,6 @@
 package outlier
 
 import (
-	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
@@ -35,7 +34,7 @@ func (p *plugin) detect(req *sdk.Request) {
 		if !known && (!failing || w == 0) {
 			continue
 		}
-		h := weights.HashAddr(e.Addr())
+		h := e.Addr().Hash()
 		ej := p.state.ejection(h)
 		if ej != nil {
 			ej.found = true
@@ -156,7 +155,7 @@ func (p *plugin) nodes(req *sdk.Request) {
 		}
 		e := req.Endpoint(i)
 		if e.Weight() > 0 && p.nodeFails(e.Node()) {
-			p.suspects = append(p.suspects, suspect{index: i, hash: weights.HashAddr(e.Addr()), node: e.Node(), byNode: true})
+			p.suspects = append(p.suspects, suspect{index: i, hash: e.Addr().Hash(), node: e.Node(), byNode: true})
 		}
 	}
 	p.merged = own[:0]

@@ -127,7 +127,7 @@ func (p *plugin) trials(req *sdk.Request, resp *sdk.Response) {
 		if resp.Weight(i) == 0 {
 			continue
 		}
-		if p.onTrial(p.state.ejection(weights.HashAddr(req.Endpoint(i).Addr()))) {
+		if p.onTrial(p.state.ejection(req.Endpoint(i).Addr().Hash())) {
 			p.order = append(p.order, i)
 		} else {
 			rest++

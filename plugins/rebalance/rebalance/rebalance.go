@@ -138,7 +138,7 @@ func (p *plugin) obstacle(req *sdk.Request) string {
 // pool returns a hash of the addresses of all endpoints.
 func pool(req *sdk.Request) (h uint32) {
 	for i := range req.NumEndpoints() {
-		h = weights.Mix(h ^ weights.HashAddr(req.Endpoint(i).Addr()))
+		h = weights.Mix(h ^ req.Endpoint(i).Addr().Hash())
 	}
 	return h
 }

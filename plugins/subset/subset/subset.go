@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
@@ -14,11 +13,12 @@ import (
 type plugin struct {
 	settings settings
 
-	ring []uint64 // endpoints with weight: hash<<32 | index in the request; reused between requests
+	ring  []uint64            // endpoints with weight: hash<<32 | index in the request; reused between requests
+	texts map[position]string // of reasons
 }
 
 // New returns an unconfigured plugin.
-func New() sdk.Plugin { return &plugin{settings: defaults()} }
+func New() sdk.Plugin { return &plugin{settings: defaults(), texts: map[position]string{}} }
 
 // Needs implements sdk.Needer: the position of the node.
 func (*plugin) Needs() sdk.Need { return sdk.NeedNodes }
@@ -33,7 +33,7 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	p.ring = p.ring[:0]
 	for i := range req.NumEndpoints() {
 		if e := req.Endpoint(i); e.Weight() > 0 {
-			p.ring = append(p.ring, uint64(weights.HashAddr(e.Addr()))<<32|uint64(i))
+			p.ring = append(p.ring, uint64(e.Addr().Hash())<<32|uint64(i))
 		}
 	}
 	n := len(p.ring)
@@ -50,7 +50,7 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	// Sorted by hash, so that endpoints of a node or a zone, whose addresses are close, are in different subsets.
 	slices.Sort(p.ring)
 	start := place(index, n, nodes)
-	in := resp.AddReason(strconv.Itoa(k) + " of " + strconv.Itoa(n) + " endpoints, node " + strconv.Itoa(index+1) + " of " + strconv.Itoa(nodes))
+	in := resp.AddReason(p.subsetReason(position{int32(k), int32(n), int32(index), int32(nodes)}))
 	out := resp.AddReason("not in the subset of this node")
 	for at, x := range p.ring {
 		i := int(uint32(x))
@@ -70,6 +70,24 @@ func (p *plugin) setReasons(resp *sdk.Response, text string) {
 	for _, x := range p.ring {
 		resp.SetReasonID(int(uint32(x)), reason)
 	}
+}
+
+// position is what the reason of a subset says: k of n endpoints, for a node.
+type position struct{ k, n, index, nodes int32 }
+
+// maxTexts bounds the texts that are kept: building one costs as much as the rest of a decision.
+const maxTexts = 1024
+
+func (p *plugin) subsetReason(at position) string {
+	text, ok := p.texts[at]
+	if !ok {
+		if len(p.texts) >= maxTexts {
+			clear(p.texts)
+		}
+		text = strconv.Itoa(int(at.k)) + " of " + strconv.Itoa(int(at.n)) + " endpoints, node " + strconv.Itoa(int(at.index)+1) + " of " + strconv.Itoa(int(at.nodes))
+		p.texts[at] = text
+	}
+	return text
 }
 
 // size returns the size of a subset of n endpoints: k, or more if every endpoint would otherwise not be in some subset.
