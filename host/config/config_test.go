@@ -53,6 +53,7 @@ ipvs:
   tcpFinTimeout: 2m
   udpTimeout: 5m
   excludeCIDRs: [203.0.113.7/24]
+  markMask: 0x7ff00000
   interface: vips
   connectionMetrics: true
 oomScoreAdj: 0
@@ -140,7 +141,7 @@ func TestParseEveryField(t *testing.T) {
 		SessionAffinity: SessionAffinity{ReservedClients: 100, SharedClients: 2000},
 		IPVS: IPVS{
 			Scheduler: "sed", StrictARP: true, TCPTimeout: 15 * time.Minute, TCPFinTimeout: 2 * time.Minute, UDPTimeout: 5 * time.Minute,
-			ExcludeCIDRs: prefixes("203.0.113.0/24"), Interface: "vips",
+			ExcludeCIDRs: prefixes("203.0.113.0/24"), Interface: "vips", MarkMask: 0x7ff00000,
 			ConnectionMetrics: true,
 		},
 		ClientConnection: ClientConnection{Kubeconfig: "/etc/sluice/kubeconfig", Server: "https://192.0.2.1:6443"},

@@ -276,3 +276,29 @@ line 10: bindings[2].policy: no policy "q"`
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
 }
+
+func TestMarkMask(t *testing.T) {
+	const head = "apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\n"
+	for text, want := range map[string]string{
+		"mode: ipvs\nipvs: {markMask: 0x7f00}":                       `ipvs.markMask: 0x7f00 has 7 bits, and at least 8 are needed`,
+		"mode: ipvs\nipvs: {markMask: 0x0000ff00}":                   `ipvs.markMask: 0xff00 contains bit 14, which is masqueradeBit`,
+		"mode: ipvs\nmasqueradeBit: 3":                               `ipvs.markMask: 0x1f7f contains bit 3, which is masqueradeBit`,
+		"mode: ipvs\nipvs: {markMask: 0x1ffffffff}":                  `ipvs.markMask: 8589934591: not a mask of 32 bits such as 0x1f7f`,
+		`ipvs: {markMask: "fff00000"}`:                               `ipvs.markMask: "fff00000": not a mask of 32 bits such as 0x1f7f`,
+		"ipvs: {markMask: -1}":                                       `ipvs.markMask: -1: not a mask of 32 bits such as 0x1f7f`,
+		"ipvs: {markMask: [1]}":                                      `ipvs.markMask: a list: not a mask of 32 bits such as 0x1f7f`,
+		"masqueradeBit: 3":                                           "",
+		"mode: ipvs\nipvs: {markMask: 0x7ff00000}":                   "",
+		"mode: ipvs\nipvs: {markMask: \"0x0ffe0000\"}":               "",
+		"mode: ipvs\nmasqueradeBit: 3\nipvs: {markMask: 0xfff00000}": "",
+	} {
+		_, err := Parse([]byte(head+text+"\n"), "")
+		got := ""
+		if err != nil {
+			got = lineNumbers.ReplaceAllString(err.Error(), "")
+		}
+		if got != want {
+			t.Errorf("%s: %q, not %q", text, got, want)
+		}
+	}
+}

@@ -2,17 +2,21 @@ package config
 
 import (
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"regexp"
+	"strconv"
+	"strings"
 	"time"
 )
 
-// IPVS configures mode ipvs. Interface and ConnectionMetrics are sluice's, the other fields are kube-proxy's.
+// IPVS configures mode ipvs. Interface, MarkMask and ConnectionMetrics are sluice's, the other fields are kube-proxy's.
 type IPVS struct {
 	Scheduler    string         // scheduler of Services whose policy does not select another
 	StrictARP    bool           // answer ARP requests only on the interface that has the address
 	ExcludeCIDRs []netip.Prefix // existing virtual servers with these addresses are never taken over
 	Interface    string         // interface with the Service addresses
+	MarkMask     uint32         // bits of the packet mark that identify pools
 	// ConnectionMetrics exports the kernel's statistics of each virtual server. It does not change the data plane.
 	ConnectionMetrics bool
 	// IPVS connection timeouts; 0 keeps the kernel's value.
@@ -21,7 +25,12 @@ type IPVS struct {
 	UDPTimeout    time.Duration
 }
 
-func defaultIPVS() IPVS { return IPVS{Scheduler: "wrr", Interface: "sluice-ipvs0"} }
+// minMarkBits allow for 254 pools.
+const minMarkBits = 8
+
+func defaultIPVS() IPVS {
+	return IPVS{Scheduler: "wrr", Interface: "sluice-ipvs0", MarkMask: 0x1f7f}
+}
 
 type ipvsEntry struct {
 	Scheduler         string   `json:"scheduler"`
@@ -31,7 +40,22 @@ type ipvsEntry struct {
 	UDPTimeout        string   `json:"udpTimeout"`
 	ExcludeCIDRs      []string `json:"excludeCIDRs"`
 	Interface         string   `json:"interface"`
+	MarkMask          bitMask  `json:"markMask"`
 	ConnectionMetrics bool     `json:"connectionMetrics"`
+}
+
+// bitMask is written as 0x1f7f, in YAML with or without quotes: without, YAML makes it a decimal number. 0 is absent.
+type bitMask uint32
+
+func (m bitMask) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, `"%#x"`, uint32(m)), nil }
+
+func (m *bitMask) UnmarshalJSON(b []byte) error {
+	n, err := strconv.ParseUint(strings.Trim(string(b), `"`), 0, 32)
+	if err != nil || n == 0 {
+		return fmt.Errorf("%s is not a mask of 32 bits such as 0x1f7f", b)
+	}
+	*m = bitMask(n)
+	return nil
 }
 
 // schedulerName matches a scheduler name: the name of its kernel module without ip_vs_.
@@ -58,13 +82,21 @@ func (p *parser) ipvs(f *configFile, c *Config) {
 			p.errorf("ipvs.interface", "%q is not an interface name", e.Interface)
 		}
 	}
+	if e.MarkMask != 0 {
+		c.IPVS.MarkMask = uint32(e.MarkMask)
+	}
+	if m := c.IPVS.MarkMask; bits.OnesCount32(m) < minMarkBits {
+		p.errorf("ipvs.markMask", "%#x has %d bits, and at least %d are needed", m, bits.OnesCount32(m), minMarkBits)
+	} else if c.Mode == ModeIPVS && m&c.MasqueradeMark() != 0 {
+		p.errorf("ipvs.markMask", "%#x contains bit %d, which is masqueradeBit", m, c.MasqueradeBit)
+	}
 }
 
 func (c *IPVS) effective() ipvsEntry {
 	return ipvsEntry{
 		Scheduler: c.Scheduler, StrictARP: c.StrictARP, ExcludeCIDRs: prefixStrings(c.ExcludeCIDRs), Interface: c.Interface,
-		ConnectionMetrics: c.ConnectionMetrics,
-		TCPTimeout:        c.TCPTimeout.String(), TCPFinTimeout: c.TCPFinTimeout.String(), UDPTimeout: c.UDPTimeout.String(),
+		MarkMask: bitMask(c.MarkMask), ConnectionMetrics: c.ConnectionMetrics,
+		TCPTimeout: c.TCPTimeout.String(), TCPFinTimeout: c.TCPFinTimeout.String(), UDPTimeout: c.UDPTimeout.String(),
 	}
 }
 

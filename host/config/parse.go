@@ -220,7 +220,6 @@ func (p *parser) config(f *configFile) *Config {
 		}
 	}
 	p.sessionAffinity(f, c)
-	p.ipvs(f, c)
 	p.node(f, c)
 	p.client(f, c)
 	c.ClusterCIDR = p.clusterCIDR(f.ClusterCIDR)
@@ -234,6 +233,7 @@ func (p *parser) config(f *configFile) *Config {
 			c.MasqueradeBit = uint8(*bit)
 		}
 	}
+	p.ipvs(f, c)
 	p.duration("minSyncPeriod", f.MinSyncPeriod, 0, &c.MinSyncPeriod)
 	p.duration("syncPeriod", f.SyncPeriod, time.Second, &c.SyncPeriod)
 	if c.MinSyncPeriod > c.SyncPeriod {

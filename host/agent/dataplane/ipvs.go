@@ -64,7 +64,7 @@ func ipvsOptions(cfg *config.Config, log *slog.Logger) ipvs.Options {
 	c := &cfg.IPVS
 	return ipvs.Options{
 		Now: time.Now, Log: log, Link: c.Interface, Scheduler: c.Scheduler, StrictARP: c.StrictARP, ExcludeCIDRs: c.ExcludeCIDRs,
-		Affinity:   affinityLimits(cfg),
+		MarkMask: c.MarkMask, Affinity: affinityLimits(cfg),
 		TCPTimeout: c.TCPTimeout, TCPFinTimeout: c.TCPFinTimeout, UDPTimeout: c.UDPTimeout,
 	}
 }

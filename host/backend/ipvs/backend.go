@@ -90,6 +90,7 @@ func openReadOnly(o Options) (*Backend, error) {
 		o.Now = func() time.Time { return time.Time{} }
 	}
 	o = o.withDefaults()
+	o.MarkMask = 0 // whatever the tables have
 	b := &Backend{o: o, log: o.Log, caps: Caps(), hashScheduler: "mh"}
 	if err := b.connect(); err != nil {
 		return nil, err
@@ -136,7 +137,7 @@ func (b *Backend) connect() error {
 // openRules connects to nftables. If wrap is not nil, it wraps the netlink transport.
 func (b *Backend) openRules(wrap func(nfnl.Transport) nfnl.Transport) error {
 	r, err := rules.Open(rules.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Affinity: b.o.Affinity, Transport: wrap, Balancing: &rules.HandOff{
-		Capabilities: b.caps, PoolMark: b.poolMark, GuardedVIPs: func() map[netip.Addr]bool { return b.state.guarded },
+		Capabilities: b.caps, MarkMask: b.o.MarkMask, PoolMark: b.poolMark, GuardedVIPs: func() map[netip.Addr]bool { return b.state.guarded },
 	}})
 	if err != nil {
 		return fmt.Errorf("ipvs: open nftables: %w", err)

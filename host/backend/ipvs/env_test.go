@@ -42,6 +42,8 @@ type env struct {
 	*testbed.Bed
 	now  time.Time
 	last *Backend // opened last
+	// markMask is Options.MarkMask.
+	markMask uint32
 }
 
 func newEnv(t testing.TB) *env {
@@ -64,7 +66,7 @@ func (d *env) closeAtEnd(b *Backend) *Backend {
 }
 
 func (d *env) options() Options {
-	return Options{Netns: d.Lab.Node.Fd(), Now: func() time.Time { return d.now }}
+	return Options{Netns: d.Lab.Node.Fd(), MarkMask: d.markMask, Now: func() time.Time { return d.now }}
 }
 
 func (d *env) open() *Backend {

@@ -146,7 +146,8 @@ func newMemEnv(t testing.TB) *memEnv {
 
 func (d *memEnv) tryOpen() (*Backend, error) {
 	o := d.options()
-	o.Link, o.Scheduler, o.DrainTimeout, o.Log = DefaultLink, "wrr", DefaultDrainTimeout, slog.New(slog.DiscardHandler)
+	o = o.withDefaults()
+	o.Scheduler, o.Log = "wrr", slog.New(slog.DiscardHandler)
 	b := newBackend(o, map[string]bool{"wrr": true, "wlc": true, "mh": true})
 	b.ipvs, b.links, b.sysctls = d.fakeKernel, d.fakeKernel, d.fakeKernel
 	return b, b.openRules(nil)

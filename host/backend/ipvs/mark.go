@@ -1,9 +1,9 @@
 package ipvs
 
 import (
-	"errors"
+	"fmt"
+	"math/bits"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -33,10 +33,10 @@ func (b *Backend) assignMarks(k plan.Key, f *plan.Frontend) (err error) {
 	m := b.state.marks[k]
 	before := m
 	if len(f.Pool.Endpoints) > 0 && m.Inside == 0 && (k.IsNodePort() || f.Outside != nil) {
-		m.Inside, err = b.state.allocateMark()
+		m.Inside, err = b.allocateMark()
 	}
 	if err == nil && k.IsNodePort() && f.Outside != nil && len(f.Outside.Endpoints) > 0 && m.Outside == 0 {
-		m.Outside, err = b.state.allocateMark()
+		m.Outside, err = b.allocateMark()
 	}
 	if m != before {
 		b.state.marks[k] = m
@@ -63,18 +63,35 @@ func (b *Backend) freeMarks(u *frontendUpdate) {
 	}
 }
 
-// maxMarks is the number of packet marks. The one after them has another meaning to the nftables backend.
-const maxMarks = 1<<20 - 1
+// errNoFreeMark is why a frontend cannot be programmed that needs a packet mark.
+func (b *Backend) errNoFreeMark() error {
+	return fmt.Errorf("all %d packet marks of ipvs.markMask %#x are in use: give it more bits", b.maxMarks(), b.o.MarkMask)
+}
 
-var errNoFreeMark = errors.New("all packet marks are in use")
+// maxMarks is the number of packet marks: all values of the bits, without zero and that of all bits, which has another
+// meaning to the nftables backend.
+func (b *Backend) maxMarks() uint32 { return 1<<bits.OnesCount32(b.o.MarkMask) - 2 }
 
-func (s *state) allocateMark() (uint32, error) {
-	for i := range uint32(maxMarks) {
-		m := rules.MarkBase | (uint32(len(s.marksInUse))+i)%maxMarks
+// allocateMark returns a mark that is not in use. High ones come first: programs that an operator configures by hand tend
+// to use small numbers.
+func (b *Backend) allocateMark() (uint32, error) {
+	s, n := &b.state, b.maxMarks()
+	for i := range n {
+		m := spread(n-(uint32(len(s.marksInUse))+i)%n, b.o.MarkMask)
 		if !s.marksInUse[m] {
 			s.marksInUse[m] = true
 			return m, nil
 		}
 	}
-	return 0, errNoFreeMark
+	return 0, b.errNoFreeMark()
+}
+
+// spread puts the low bits of n at the bits of mask, in their order.
+func spread(n, mask uint32) (out uint32) {
+	for ; mask != 0; n, mask = n>>1, mask&(mask-1) {
+		if n&1 != 0 {
+			out |= mask & -mask
+		}
+	}
+	return out
 }

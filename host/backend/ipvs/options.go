@@ -11,6 +11,9 @@ import (
 // DefaultLink is the dummy link to which VIPs are added by default. It is created if missing.
 const DefaultLink = "sluice-ipvs0"
 
+// DefaultMarkMask has bits that few programs of a node use: see COMPATIBILITY.md.
+const DefaultMarkMask = 0x1f7f
+
 // DefaultDrainTimeout is as long as conntrack keeps an idle connection.
 const DefaultDrainTimeout = 24 * time.Hour
 
@@ -31,6 +34,8 @@ type Options struct {
 	StrictARP bool
 	// ExcludeCIDRs are ranges in which virtual servers of other programs are never taken over.
 	ExcludeCIDRs []netip.Prefix
+	// MarkMask are the bits of the packet mark that the backend uses, at least two; 0 is DefaultMarkMask.
+	MarkMask uint32
 	// Affinity bounds the clients with session affinity; zero means the defaults.
 	Affinity rules.AffinityLimits
 	// Timeouts of the IPVS connection table; 0 keeps the kernel's.
@@ -50,6 +55,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Scheduler == "" {
 		o.Scheduler = "wrr"
+	}
+	if o.MarkMask == 0 {
+		o.MarkMask = DefaultMarkMask
 	}
 	if o.DrainTimeout == 0 {
 		o.DrainTimeout = DefaultDrainTimeout

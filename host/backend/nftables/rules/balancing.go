@@ -12,6 +12,8 @@ type Balancing interface {
 	// Caps returns what can be represented.
 	Caps() plan.Caps
 	traits() traits
+	// acceptsComment reports whether a table with a comment is one of this version with this balancing.
+	acceptsComment(string) bool
 	// guardedVIPs returns the addresses to guard when the tables are read.
 	guardedVIPs() map[netip.Addr]bool
 	balancingSets

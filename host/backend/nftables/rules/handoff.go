@@ -1,8 +1,11 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"strconv"
+	"strings"
 
 	"github.com/google/nftables/expr"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
@@ -16,28 +19,39 @@ import (
 type HandOff struct {
 	// Capabilities are what the balancer can represent.
 	Capabilities plan.Caps
+	// MarkMask are the bits of the packet mark that identify pools, at least two. If it is 0, tables with any mask can be
+	// read, and none can be written.
+	MarkMask uint32
 	// PoolMark returns the packet mark of a frontend's pool: the one for sources outside the cluster, or the other. It has
-	// the bits of MarkMask as in MarkBase. Zero means none: the packet's destination identifies the pool.
+	// some bits of MarkMask, not all, and no others. Zero means none: the packet's destination identifies the pool.
 	PoolMark func(f *plan.Frontend, outside bool) uint32
 	// GuardedVIPs returns the addresses that the node has, or is about to have, only for balancing. Packets to them that
 	// match no frontend are rejected, as the node's own servers would receive them, and packets from them are
 	// masqueraded. It is called when Apply reads the tables; Guard applies changes.
 	GuardedVIPs func() map[netip.Addr]bool
+
+	readMask uint32 // that of the table which was read last, if MarkMask is 0
 }
 
-// Marks that identify pools. Another mark that the first packet of a connection to such a pool carries is lost.
-const (
-	MarkBase = 0x5ce00000
-	MarkMask = 0xfff00000
-	// priorityMasquerade in a packet's priority stands in for the masquerade bit while its mark identifies a pool.
-	priorityMasquerade = MarkBase | 0xfffff
-)
+func (h *HandOff) markMask() uint32 { return cmp.Or(h.MarkMask, h.readMask) }
+
+const handOffComment = ", balanced by IPVS, packet marks "
+
+func (h *HandOff) acceptsComment(s string) bool {
+	if h.MarkMask != 0 {
+		return s == h.traits().tableComment
+	}
+	mask, ok := strings.CutPrefix(s, tableComment+handOffComment)
+	n, err := strconv.ParseUint(mask, 0, 32)
+	h.readMask = uint32(n)
+	return ok && err == nil && n != 0
+}
 
 // Caps implements Balancing.
 func (h *HandOff) Caps() plan.Caps { return h.Capabilities }
 
 func (h *HandOff) traits() traits {
-	return traits{tableComment: tableComment + ", balanced by IPVS", dispatches: 1, exclusive: true}
+	return traits{tableComment: fmt.Sprintf("%s%s%#x", tableComment, handOffComment, h.markMask()), dispatches: 1, exclusive: true}
 }
 
 func (h *HandOff) guardedVIPs() map[netip.Addr]bool { return h.GuardedVIPs() }
@@ -52,7 +66,7 @@ func (h *HandOff) addSets(s *schema, l lookup, scope int, ss *scopeSets) {
 func (h *HandOff) encodePool(f *plan.Frontend, p *plan.Pool, scope int, _ packedSlots) (poolElements, error) {
 	// A pool that accepts no connections may have endpoints and so a mark.
 	out := poolElements{mark: h.PoolMark(f, scope == outside)}
-	if m := out.mark; m != 0 && (m&MarkMask != MarkBase || m == priorityMasquerade) {
+	if m := out.mark; m&^h.MarkMask != 0 || m != 0 && m == h.MarkMask {
 		return poolElements{}, fmt.Errorf("%#x is not a pool mark", m)
 	}
 	switch {
@@ -109,13 +123,12 @@ func (h *HandOff) entryRules(r rulesetBuilder) []*ruleBuilder {
 func (h *HandOff) dispatch(r rulesetBuilder, l lookup, scope int) ([]*ruleBuilder, []chain) {
 	ss := &r.lookups[l].scopes[scope]
 	rules := r.verdicts(l, scope)
-	if r.bit != 0 {
-		hide := r.rule()
-		if l == byAddress {
-			hide.frontendKey(l).in(r.lookups[l].split) // others have no mark
-		}
-		rules = append(rules, hide.ifExists(ss.fwmarks).hasMark(r.bit).setMeta(expr.MetaKeyPRIORITY, priorityMasquerade))
+	save := r.rule()
+	if l == byAddress {
+		save.frontendKey(l).in(r.lookups[l].split) // others have no mark
 	}
+	m := h.markMask()
+	rules = append(rules, save.ifExists(ss.fwmarks).hasMark(^m).copyMeta(expr.MetaKeyMARK, expr.MetaKeyPRIORITY, ^m, m))
 	return append(rules,
 		r.rule().frontendKey(l).markFrom(ss.fwmarks).accept(),
 		r.rule().frontendKey(l).in(ss.handedOff).accept()), nil
@@ -130,31 +143,40 @@ func (h *HandOff) balanced(r *ruleBuilder, target string) *ruleBuilder {
 }
 
 func (h *HandOff) chains(r rulesetBuilder) []chain {
-	ours := func(target string, key func(*ruleBuilder, lookup) *ruleBuilder) chain {
+	balanced := func(target string, key func(*ruleBuilder, lookup) *ruleBuilder) chain {
 		return r.chain(ipvsPrefix+target,
 			key(r.rule(), byAddress).in(r.lookups[byAddress].frontends).gotoChain(target),
 			key(r.rule().originalDst().in(r.nodePortAddrs), byNodePort).in(r.lookups[byNodePort].frontends).gotoChain(target))
 	}
-	chains := []chain{ours(chainPostNAT, (*ruleBuilder).originalKey)}
+	chains := []chain{balanced(chainPostNAT, (*ruleBuilder).originalKey)}
 	if r.hasOutcomes() {
-		chains = append(chains, ours(chainCountAttempt, (*ruleBuilder).originalCtKey), ours(chainCountAnswer, (*ruleBuilder).originalCtKey))
+		chains = append(chains, balanced(chainCountAttempt, (*ruleBuilder).originalCtKey), balanced(chainCountAnswer, (*ruleBuilder).originalCtKey))
 	}
 	if r.hasAffinity() {
-		chains = append(chains, ours(chainLearnAffinity, (*ruleBuilder).originalKey))
+		chains = append(chains, balanced(chainLearnAffinity, (*ruleBuilder).originalKey))
 	}
 	if !r.hasPoolMarks() {
 		return chains
 	}
-	const clearMark = "clear_pool_mark"
-	// IPVS is at -98 in LOCAL_OUT, which packets pass again when they have their endpoint, and at 99 in LOCAL_IN.
-	out := r.hook(clearMark+"_output", unix.NF_INET_LOCAL_OUT, -97, r.rule().hasPoolMark().gotoChain(clearMark))
-	in := r.hook(clearMark+"_input", unix.NF_INET_LOCAL_IN, 101, r.rule().hasPoolMark().gotoChain(clearMark))
-	out.filter, in.filter = true, true
-	rules := []*ruleBuilder{r.rule().setMark(0)}
+	// IPVS compares the whole mark with those of its fwmark services. So the other bits of a packet are in its priority
+	// from the dispatch chain until IPVS has seen it, together with all bits of the mask, which no pool has. Bits that rules
+	// of others set in LOCAL_IN, where they filter before IPVS, take their place, except for the masquerade bit.
+	const saveMark, clearMark = "save_mark", "clear_pool_mark"
+	m := h.markMask()
+	ours := func() *ruleBuilder { return r.rule().hasMark(m) }
+	// IPVS is at -98 in LOCAL_OUT, which packets pass again when they have their endpoint, and at 98 and 99 in LOCAL_IN.
+	save := r.hook(saveMark+"_input", unix.NF_INET_LOCAL_IN, 97, ours().hasMark(^m).gotoChain(saveMark))
+	out := r.hook(clearMark+"_output", unix.NF_INET_LOCAL_OUT, -97, ours().gotoChain(clearMark))
+	in := r.hook(clearMark+"_input", unix.NF_INET_LOCAL_IN, 101, ours().gotoChain(clearMark))
+	save.filter, out.filter, in.filter = true, true, true
+	var saves []*ruleBuilder
 	if r.bit != 0 {
-		rules = append([]*ruleBuilder{r.rule().hasPriority(priorityMasquerade).setMeta(expr.MetaKeyPRIORITY, 0).setMark(r.bit).accept()}, rules...)
+		saves = append(saves, r.rule().hasBits(expr.MetaKeyPRIORITY, m|r.bit).changeMark(^r.bit, r.bit))
 	}
-	return append(chains, out, in, r.chain(clearMark, rules...))
+	saves = append(saves, r.rule().copyMeta(expr.MetaKeyMARK, expr.MetaKeyPRIORITY, ^m, m).changeMark(m, 0))
+	return append(chains, save, out, in, r.chain(saveMark, saves...), r.chain(clearMark,
+		r.rule().hasBits(expr.MetaKeyPRIORITY, m).copyMeta(expr.MetaKeyPRIORITY, expr.MetaKeyMARK, ^m, 0).setMeta(expr.MetaKeyPRIORITY, 0).accept(),
+		r.rule().changeMark(^m, 0)))
 }
 
 func (s *schema) hasPoolMarks() bool {

@@ -75,7 +75,7 @@ func (t *table) loadAs(name string, s *tableState) (mismatch error, err error) {
 }
 
 func (t *table) loadAll(s *tableState) error {
-	if t.present = true; s.comment != t.balancing.traits().tableComment {
+	if t.present = true; !t.balancing.acceptsComment(s.comment) {
 		return errSchemaMismatch{fmt.Sprintf("its comment is %q, not %q", s.comment, t.balancing.traits().tableComment)}
 	}
 	if err := t.loadSets(); err != nil {

@@ -71,7 +71,7 @@ func (t *table) loadPools() error {
 	if err != nil || !ours.exists {
 		return err
 	}
-	if ours.comment != t.balancing.traits().tableComment {
+	if !t.balancing.acceptsComment(ours.comment) {
 		return errSchemaMismatch{fmt.Sprintf("its comment is %q, not %q", ours.comment, t.balancing.traits().tableComment)}
 	}
 	if err := t.loadSets(); err != nil {

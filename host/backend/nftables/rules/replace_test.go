@@ -29,9 +29,10 @@ func (d *testEnv) openSmall(c Balancing) *Backend {
 func (d *testEnv) handOff() *HandOff {
 	return &HandOff{
 		Capabilities: d.b.Caps(),
+		MarkMask:     0xffff0000,
 		PoolMark: func(f *plan.Frontend, outside bool) uint32 {
 			if !outside && (f.Outside != nil || f.Key.IsNodePort()) {
-				return MarkBase | uint32(f.Key.Port)
+				return uint32(f.Key.Port) << 16
 			}
 			return 0
 		},

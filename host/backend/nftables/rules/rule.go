@@ -211,11 +211,7 @@ func (r *ruleBuilder) orMark(bit uint32) *ruleBuilder  { return r.changeMark(^bi
 func (r *ruleBuilder) xorMark(bit uint32) *ruleBuilder { return r.changeMark(^uint32(0), bit) }
 
 func (r *ruleBuilder) changeMark(mask, xor uint32) *ruleBuilder {
-	return r.emit(
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: r.reg},
-		&expr.Bitwise{SourceRegister: r.reg, DestRegister: r.reg, Len: 4, Mask: native(mask), Xor: native(xor)},
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: r.reg, SourceRegister: true},
-	)
+	return r.copyMeta(expr.MetaKeyMARK, expr.MetaKeyMARK, mask, xor)
 }
 
 func (r *ruleBuilder) masquerade() *ruleBuilder { return r.emit(&expr.Masq{FullyRandom: true}) }
@@ -250,27 +246,28 @@ func (r *ruleBuilder) markFrom(m *set) *ruleBuilder {
 	)
 }
 
-func (r *ruleBuilder) hasPoolMark() *ruleBuilder {
+// hasBits matches packets of which a value has all bits.
+func (r *ruleBuilder) hasBits(k expr.MetaKey, bits uint32) *ruleBuilder {
 	return r.emit(
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: r.reg},
-		&expr.Bitwise{SourceRegister: r.reg, DestRegister: r.reg, Len: 4, Mask: native(MarkMask), Xor: native(0)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: r.reg, Data: native(MarkBase)},
+		&expr.Meta{Key: k, Register: r.reg},
+		&expr.Bitwise{SourceRegister: r.reg, DestRegister: r.reg, Len: 4, Mask: native(bits), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: r.reg, Data: native(bits)},
 	)
 }
 
-func (r *ruleBuilder) setMark(v uint32) *ruleBuilder { return r.setMeta(expr.MetaKeyMARK, v) }
+// copyMeta copies the masked bits of a value to another one, flipped by xor.
+func (r *ruleBuilder) copyMeta(from, to expr.MetaKey, mask, xor uint32) *ruleBuilder {
+	return r.emit(
+		&expr.Meta{Key: from, Register: r.reg},
+		&expr.Bitwise{SourceRegister: r.reg, DestRegister: r.reg, Len: 4, Mask: native(mask), Xor: native(xor)},
+		&expr.Meta{Key: to, Register: r.reg, SourceRegister: true},
+	)
+}
 
 func (r *ruleBuilder) setMeta(k expr.MetaKey, v uint32) *ruleBuilder {
 	return r.emit(
 		&expr.Immediate{Register: unix.NFT_REG32_00, Data: native(v)},
 		&expr.Meta{Key: k, Register: unix.NFT_REG32_00, SourceRegister: true},
-	)
-}
-
-func (r *ruleBuilder) hasPriority(v uint32) *ruleBuilder {
-	return r.emit(
-		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: r.reg},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: r.reg, Data: native(v)},
 	)
 }
 

@@ -65,6 +65,8 @@ func (Slots) traits() traits {
 	return traits{tableComment: tableComment, storesEndpoints: true, dispatches: maxDispatches, remembersResets: true}
 }
 
+func (Slots) acceptsComment(s string) bool { return s == tableComment }
+
 func (Slots) guardedVIPs() map[netip.Addr]bool { return nil }
 
 func (Slots) addSets(s *schema, l lookup, scope int, ss *scopeSets) {
