@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 	"net/netip"
@@ -50,9 +51,12 @@ type bitMask uint32
 func (m bitMask) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, `"%#x"`, uint32(m)), nil }
 
 func (m *bitMask) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
 	n, err := strconv.ParseUint(strings.Trim(string(b), `"`), 0, 32)
 	if err != nil || n == 0 {
-		return fmt.Errorf("%s is not a mask of 32 bits such as 0x1f7f", b)
+		return errors.New("not a mask of 32 bits such as 0x1f7f")
 	}
 	*m = bitMask(n)
 	return nil

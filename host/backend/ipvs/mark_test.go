@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -116,5 +117,26 @@ func TestOtherBitsOfPacketMarksAreKept(t *testing.T) {
 				t.Errorf("the mark is another one when IPVS has chosen an endpoint:\n%s", out)
 			}
 		})
+	}
+}
+
+// TestPacketsThatAreNotForServicesKeepTheirMark: WireGuard and others mark the packets of their sockets with any bits.
+func TestPacketsThatAreNotForServicesKeepTheirMark(t *testing.T) {
+	d := newEnv(t)
+	d.apply(d.open(), frontend(t, "*4:30080/TCP  NodePort", "", []int{1}), nil)
+	if _, err := d.run(`table ip other {
+	chain in { type filter hook prerouting priority -150; ip daddr 192.168.0.1 tcp dport 7 meta mark set 0xca6c; }
+	chain input { type filter hook input priority 102; tcp dport 7 meta mark 0xca6c counter; }
+	chain out { type route hook output priority -150; tcp sport 7 meta mark set 0xca6c; }
+	chain output { type filter hook output priority 0; tcp sport 7 meta mark 0xca6c counter; }
+}`, "nft", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := d.Client.Dial(context.Background(), "tcp", netip.MustParseAddrPort("192.168.0.1:7")); err == nil {
+		c.Close()
+		t.Fatal("something listens")
+	}
+	if out := d.mustRun("nft", "list", "table", "ip", "other"); strings.Contains(out, "counter packets 0") {
+		t.Errorf("the mark has changed:\n%s", out)
 	}
 }

@@ -165,15 +165,17 @@ func (h *HandOff) chains(r rulesetBuilder) []chain {
 	m := h.markMask()
 	ours := func() *ruleBuilder { return r.rule().hasMark(m) }
 	// IPVS is at -98 in LOCAL_OUT, which packets pass again when they have their endpoint, and at 98 and 99 in LOCAL_IN.
-	save := r.hook(saveMark+"_input", unix.NF_INET_LOCAL_IN, 97, ours().hasMark(^m).gotoChain(saveMark))
-	out := r.hook(clearMark+"_output", unix.NF_INET_LOCAL_OUT, -97, ours().gotoChain(clearMark))
-	in := r.hook(clearMark+"_input", unix.NF_INET_LOCAL_IN, 101, ours().gotoChain(clearMark))
+	save := r.hook(saveMark+"_input", unix.NF_INET_LOCAL_IN, 97, ours().hasMark(^m).gotoChain(ipvsPrefix+saveMark))
+	out := r.hook(clearMark+"_output", unix.NF_INET_LOCAL_OUT, -97, ours().gotoChain(ipvsPrefix+clearMark))
+	in := r.hook(clearMark+"_input", unix.NF_INET_LOCAL_IN, 101, ours().gotoChain(ipvsPrefix+clearMark))
 	save.filter, out.filter, in.filter = true, true, true
 	var saves []*ruleBuilder
 	if r.bit != 0 {
 		saves = append(saves, r.rule().hasBits(expr.MetaKeyPRIORITY, m|r.bit).changeMark(^r.bit, r.bit))
 	}
 	saves = append(saves, r.rule().copyMeta(expr.MetaKeyMARK, expr.MetaKeyPRIORITY, ^m, m).changeMark(m, 0))
+	// Only packets to frontends: others may use these bits for theirs.
+	chains = append(chains, balanced(saveMark, (*ruleBuilder).originalKey), balanced(clearMark, (*ruleBuilder).originalKey))
 	return append(chains, save, out, in, r.chain(saveMark, saves...), r.chain(clearMark,
 		r.rule().hasBits(expr.MetaKeyPRIORITY, m).copyMeta(expr.MetaKeyPRIORITY, expr.MetaKeyMARK, ^m, 0).setMeta(expr.MetaKeyPRIORITY, 0).accept(),
 		r.rule().changeMark(^m, 0)))
