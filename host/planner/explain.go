@@ -30,9 +30,11 @@ type Explanation struct {
 	Settings     policy.ServiceSettings // that the Service has set; InForce is the policy with them
 	Err          error                  // of the policy's chain
 	Decisions    []PortDecision
-	Seen         []PortSeen         // parallel to Decisions; nil: no policy
-	Frontends    []*plan.Frontend   // in the plan
-	Conflicts    []plan.Degradation // the first frontends that the Service wants and does not get, at most maxExplained
+	Seen         []PortSeen       // parallel to Decisions; nil: no policy
+	Frontends    []*plan.Frontend // in the plan
+	// LocalhostAddrs are the loopback addresses on which NodePorts are served over TCP.
+	LocalhostAddrs []netip.Addr
+	Conflicts      []plan.Degradation // the first frontends that the Service wants and does not get, at most maxExplained
 	// Contested is the number of all such frontends.
 	Contested int
 	// Pods is whether the Pods of the Service have been read; nil: no plugin of the policy declares keys of Pods.
@@ -55,7 +57,7 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	if svc == nil || s == nil {
 		return nil, fmt.Errorf("Service %s: not found (or headless, ExternalName, or for another proxy)%s", name, p.otherNamespaces(name))
 	}
-	e := &Explanation{Service: svc, Node: p.settings.Node, Zone: p.nodeInfo.Zone, Settings: s.settings, Err: s.err}
+	e := &Explanation{Service: svc, Node: p.settings.Node, Zone: p.nodeInfo.Zone, Settings: s.settings, Err: s.err, LocalhostAddrs: p.LocalhostAddrs()}
 	e.Policy, e.Choice = p.evaluator.Chosen(p.settings.Policies, svc)
 	e.Revision = p.evaluator.Revision(e.Policy)
 	if !chosen(svc, e.Policy, e.Choice) {

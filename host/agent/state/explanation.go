@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -174,6 +175,16 @@ type KernelShare struct {
 	Connections *Connections `json:"connections,omitempty"`
 }
 
+// localhostAddrs returns the loopback addresses on which a frontend is served.
+func localhostAddrs(e *planner.Explanation, f *plan.Frontend) (out []string) {
+	for _, a := range e.LocalhostAddrs {
+		if f.Key.IsNodePort() && f.Key.Protocol == model.TCP && a.Is4() == f.Key.Addr.Is4() {
+			out = append(out, a.String())
+		}
+	}
+	return out
+}
+
 // NewExplanation converts the planner's explanation. wallTime converts a time of the planner, in Unix milliseconds, to wall time.
 func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Explanation {
 	x := &Explanation{Service: e.Service.Name.String(), NodeName: e.Node, Zone: e.Zone, Frontends: []string{}, Pools: []Pool{}}
@@ -205,6 +216,10 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 	}
 	for _, f := range e.Frontends {
 		x.Frontends = append(x.Frontends, f.Kind.String()+" "+f.Key.String())
+		if at := localhostAddrs(e, f); len(at) > 0 && len(e.Service.SourceRanges) > 0 {
+			x.Degraded = append(x.Degraded, fmt.Sprintf("%s at %s: wanted loadBalancerSourceRanges, got all users of this node: source ranges do not apply to NodePorts",
+				f.Key, strings.Join(at, ", ")))
+		}
 	}
 	for _, d := range e.Conflicts {
 		x.Contested = append(x.Contested, d.Wanted+" "+d.Frontend.String()+": "+d.Why)

@@ -3,12 +3,15 @@ package state
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/service"
@@ -62,6 +65,36 @@ func TestHoldsAndShedsAreExplained(t *testing.T) {
 	}
 	if failing.Eligible || failing.HeldUntil != nil || failing.Why != "not ready, not held: connections from this node fail" {
 		t.Errorf("the endpoint that fails: %+v", failing)
+	}
+}
+
+// TestSourceRangesOfLocalhostNodePortsAreNamed: they do not apply, as to all NodePorts, and there the clients are the node's users.
+func TestSourceRangesOfLocalhostNodePortsAreNamed(t *testing.T) {
+	frontend := func(addr string, kind plan.Kind, p model.Protocol) *plan.Frontend {
+		return &plan.Frontend{Key: plan.Key{Addr: netip.MustParseAddr(addr), Port: 30080, Protocol: p}, Kind: kind}
+	}
+	e := &planner.Explanation{Service: &model.Service{}, Frontends: []*plan.Frontend{
+		frontend("0.0.0.0", plan.NodePort, model.TCP), frontend("::", plan.NodePort, model.TCP),
+		frontend("0.0.0.0", plan.NodePort, model.UDP), frontend("192.0.2.80", plan.LoadBalancer, model.TCP),
+	}}
+	for _, c := range []struct {
+		ranges, addrs string
+		want          []string
+	}{
+		{"", "127.0.0.1", nil},
+		{"203.0.113.0/24", "", nil},
+		{"203.0.113.0/24", "127.0.0.1", []string{"*4:30080/TCP at 127.0.0.1: wanted loadBalancerSourceRanges, got all users of this node: source ranges do not apply to NodePorts"}},
+	} {
+		e.Service.SourceRanges, e.LocalhostAddrs = nil, nil
+		if c.ranges != "" {
+			e.Service.SourceRanges = []netip.Prefix{netip.MustParsePrefix(c.ranges)}
+		}
+		if c.addrs != "" {
+			e.LocalhostAddrs = []netip.Addr{netip.MustParseAddr(c.addrs)}
+		}
+		if got := NewExplanation(e, time.UnixMilli).Degraded; !slices.Equal(got, c.want) {
+			t.Errorf("%+v: %q", c, got)
+		}
 	}
 }
 
