@@ -8,7 +8,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image man demo experiment quick race test test-cluster cluster-programs test-vm test-ipvs test-guide vm-kernels \
+.PHONY: help build plugins image man demo experiment quick race test test-cluster cluster-programs test-vm test-ipvs test-guide test-compat vm-kernels \
   compiled-plugins bench bench-peer bench-fleet soak check fmt lint format-check vet deps clean
 
 help:
@@ -59,6 +59,13 @@ experiment: build
 	  else echo 'mode ipvs: this kernel has no IPVS, and there is no test kernel: make vm-kernels'; fi
 
 IPVS_RUNS   := restart.*, preStop
+
+# Firewalls and others beside sluice, which COMPATIBILITY.md is about: Debian's firewalld, ufw, Docker, keepalived and portmap, extracted
+# into the user's cache, in network namespaces; in mode ipvs on the newest test kernel. As root on Debian.
+test-compat: deps build vm-kernels
+	root=$$(.ci/compat-root) && export SLUICE_COMPAT_ROOT="$$root" SLUICE_BINARY='$(CURDIR)/bin/sluice' XDG_CACHE_HOME='$(CACHE)' && \
+	  $(GO) test -vet=off -count=1 -timeout 15m -run TestBeside ./cmd/sluice/e2e && \
+	  SLUICE_MODE=ipvs $(GO) test -vet=off -count=1 -timeout 15m -run TestBeside -exec "$(VM) -kernel $(lastword $(KERNELS))" ./cmd/sluice/e2e
 
 # Programs that the tests need in addition to Go: nft (reads the ruleset back), iproute2 (links and addresses), wabt (hostile
 # modules), clang and lld (a guest in C), and others.

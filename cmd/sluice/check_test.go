@@ -134,13 +134,17 @@ table ip nat {
 }
 table inet firewalld {
 	chain early { type nat hook prerouting priority -140; fib daddr type local tcp dport 8443 redirect to :443; }
+	chain filter_INPUT { type filter hook input priority 10; policy accept; iifname "lo" accept; log prefix "x" counter reject with icmpx admin-prohibited; }
+	chain filter_FORWARD { type filter hook forward priority 10; policy accept; ct status dnat accept; drop; }
+	chain other { type filter hook forward priority 11; policy accept; tcp dport 25 reject; }
 }
 table ip sluice { chain forward { type filter hook forward priority 0; policy drop; }; }
 table ip kube-proxy { chain services { return; }; }
 EOF
 sluice check -o json`)
-	const drop = "ip filter FORWARD (hook forward, priority 0), ip filter INPUT (hook input, priority 0)"
-	if f := r.find("chains with policy drop"); f.State != probe.Warning || f.Found != drop {
+	const drop = "inet firewalld filter_FORWARD (hook forward, priority 10), inet firewalld filter_INPUT (hook input, priority 10), " +
+		"ip filter FORWARD (hook forward, priority 0), ip filter INPUT (hook input, priority 0)"
+	if f := r.find("chains that drop by default"); f.State != probe.Warning || f.Found != drop {
 		t.Errorf("%+v", f)
 	}
 	if f := r.find("NAT before sluice's"); f.State != probe.Warning || f.Found != "inet firewalld early (hook prerouting, priority -140)" {
@@ -154,7 +158,7 @@ sluice check -o json`)
 	}
 	r, _ = checkInNamespace(t, `nft 'add table ip nat; add chain ip nat PREROUTING { type nat hook prerouting priority -100; }; add rule ip nat PREROUTING tcp dport 1 dnat to 10.0.0.1'
 sluice check -o json`)
-	if f := r.find("chains with policy drop"); f.State != probe.OK || f.Found != "" {
+	if f := r.find("chains that drop by default"); f.State != probe.OK || f.Found != "" {
 		t.Errorf("%+v", f)
 	}
 	if f := r.find("NAT before sluice's"); f.State != probe.OK || f.Found != "none; at the same priority or after: ip nat PREROUTING (hook prerouting, priority -100)" {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 )
 
 const groupForeign = "rules of other programs"
@@ -21,7 +22,7 @@ type BaseChain struct {
 	Type     string // filter, nat or route
 	Hook     string // forward
 	Priority int
-	Drop     bool // its policy
+	Drop     bool // its policy, or its last rule, drops or rejects all other packets
 	Rules    int
 }
 
@@ -65,11 +66,35 @@ func ForeignChains() ([]BaseChain, error) {
 		if ch.Priority != nil {
 			b.Priority = int(*ch.Priority)
 		}
-		b.Drop = ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop
+		b.Drop = ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop || len(rules) > 0 && dropsAll(rules[len(rules)-1])
 		out = append(out, b)
 	}
 	slices.SortFunc(out, func(a, b BaseChain) int { return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Name, b.Name)) })
 	return out, nil
+}
+
+// dropsAll reports whether a rule drops or rejects every packet, as the last one of firewalld's chains does.
+func dropsAll(r *nftables.Rule) (drops bool) {
+	for _, e := range r.Exprs {
+		switch x := e.(type) {
+		case *expr.Counter, *expr.Log:
+		case *expr.Reject:
+			drops = true
+		case *expr.Verdict:
+			if x.Kind != expr.VerdictDrop {
+				return false
+			}
+			drops = true
+		case *expr.Target: // of iptables-nft
+			if x.Name != "REJECT" {
+				return false
+			}
+			drops = true
+		default:
+			return false // a condition, or another action
+		}
+	}
+	return drops
 }
 
 // Foreign reports chains of other programs that may drop connections to Services, or translate their addresses first. err is that of
@@ -78,7 +103,7 @@ func Foreign(chains []BaseChain, err error) []Finding {
 	if err != nil {
 		return []Finding{{Group: groupForeign, Name: "nf_tables", State: Unknown, Found: err.Error()}}
 	}
-	policies := Finding{Group: groupForeign, Name: "chains with policy drop", State: OK}
+	policies := Finding{Group: groupForeign, Name: "chains that drop by default", State: OK}
 	nat := Finding{Group: groupForeign, Name: "NAT before sluice's", State: OK}
 	var drop, before, beside []string
 	forward := false
@@ -98,11 +123,11 @@ func Foreign(chains []BaseChain, err error) []Finding {
 	}
 	if len(drop) > 0 {
 		policies.State, policies.Found = Warning, shortList(drop)
-		policies.Impact = "NodePorts, and Services whose endpoints are on this node itself, work only as far as a rule of these chains accepts"
+		policies.Impact = "in mode nftables, Services whose endpoints are processes of this node work only as far as a rule of these chains accepts, in mode ipvs all Services"
 		if forward {
 			policies.Impact = "connections to endpoints work only as far as a rule of these chains accepts: unlike kube-proxy in mode iptables, sluice adds none"
 		}
-		policies.Remedy = "accept forwarded packets from and to the Pods' CIDRs, and new connections with ct status dnat"
+		policies.Remedy = "accept forwarded packets from and to the Pods' CIDRs, and new connections with ct status dnat; in mode ipvs also incoming packets to the ports of Services"
 	}
 	switch {
 	case len(before) > 0:
