@@ -66,7 +66,7 @@ type part struct {
 }
 
 func (f *bundleFlags) run(ctx context.Context, stdout io.Writer) error {
-	s, statusErr := state.ReadStatus(ctx, f.socket)
+	s, statusErr := state.OnSocket(f.socket).Status(ctx)
 	parts, err := f.collect(ctx, s, statusErr)
 	if err != nil {
 		return err
@@ -126,12 +126,14 @@ func (f *bundleFlags) collect(ctx context.Context, s *state.Status, statusErr er
 	}
 	add("version.txt", func(context.Context) ([]byte, error) { return []byte(versionText() + "\n"), nil })
 	add("status.json", func(context.Context) ([]byte, error) { return jsonText(s, statusErr) })
-	add("drains.json", func(ctx context.Context) ([]byte, error) { return jsonText(state.ReadDrains(ctx, f.socket)) })
+	add("drains.json", func(ctx context.Context) ([]byte, error) { return jsonText(state.OnSocket(f.socket).Drains(ctx)) })
 	for _, r := range []struct{ name, resource string }{{"config.json", "/config"}, {"plan.txt", "/plan"}, {"metrics.txt", "/metrics"}} {
-		add(r.name, func(ctx context.Context) ([]byte, error) { return state.ReadText(ctx, f.socket, r.resource, maxPart+1) })
+		add(r.name, func(ctx context.Context) ([]byte, error) {
+			return state.OnSocket(f.socket).Text(ctx, r.resource, maxPart+1)
+		})
 	}
 	add("log.txt", func(ctx context.Context) ([]byte, error) {
-		x, err := state.ReadLog(ctx, f.socket)
+		x, err := state.OnSocket(f.socket).Log(ctx)
 		if err != nil {
 			return nil, err
 		}

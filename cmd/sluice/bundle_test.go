@@ -63,7 +63,7 @@ endpoints:
 		}
 	})
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		s, err := state.ReadStatus(ctx, filepath.Join(dir, "sock"))
+		s, err := state.OnSocket(filepath.Join(dir, "sock")).Status(ctx)
 		if err == nil && s.Synced != nil {
 			return filepath.Join(dir, "sock")
 		}

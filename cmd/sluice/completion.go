@@ -70,7 +70,7 @@ func runningServices(cmd *cobra.Command, namespace string) []state.ServiceOvervi
 	if f := cmd.Flag("socket"); f != nil {
 		socket = f.Value.String()
 	}
-	list, err := state.ReadServices(ctx, socket, namespace)
+	list, err := state.OnSocket(socket).Services(ctx, namespace)
 	if err != nil {
 		return nil
 	}

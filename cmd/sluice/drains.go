@@ -71,7 +71,7 @@ func defaultNamespace(n string) string {
 func (f *drainsFlags) run(ctx context.Context, w io.Writer, service string) error {
 	last := ""
 	for {
-		x, err := state.ReadDrains(ctx, f.socket)
+		x, err := state.OnSocket(f.socket).Drains(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil // interrupted

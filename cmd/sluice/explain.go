@@ -60,10 +60,10 @@ plans by itself, which needs neither root nor a kernel. The kernel's weights are
 			switch {
 			case in.hasSource():
 				x, err = in.explain(cmd.Context(), name)
-			case dump != "":
-				x, err = state.ExplainWithRequests(cmd.Context(), socket, name)
 			default:
-				x, err = state.Explain(cmd.Context(), socket, name)
+				if x, err = state.OnSocket(socket).Explain(cmd.Context(), name, dump != ""); errors.As(err, new(*state.NotRunningError)) {
+					err = fmt.Errorf("%w; set --socket, or set --kubeconfig or --source to plan without it", err)
+				}
 			}
 			if err != nil {
 				return err

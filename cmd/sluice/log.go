@@ -45,7 +45,7 @@ logging.verbosity of the configuration changes.`,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				s, err := state.ReadStatus(cmd.Context(), socket)
+				s, err := state.OnSocket(socket).Status(cmd.Context())
 				if err != nil {
 					return notRunning(err)
 				}
@@ -56,7 +56,7 @@ logging.verbosity of the configuration changes.`,
 			if err := level.UnmarshalText([]byte(args[0])); err != nil {
 				return usageError{fmt.Errorf("log-level %q: must be debug, info, warn or error", args[0])}
 			}
-			return notRunning(state.SetLogLevel(cmd.Context(), socket, level))
+			return notRunning(state.OnSocket(socket).SetLogLevel(cmd.Context(), level))
 		},
 	}
 	registerSocket(cmd, &socket)

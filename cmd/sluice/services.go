@@ -34,7 +34,7 @@ func (in *inputFlags) services(ctx context.Context, socket, namespace string) (*
 		return nil, err
 	}
 	if !in.hasSource() {
-		return state.ReadServices(ctx, socket, namespace)
+		return state.OnSocket(socket).Services(ctx, namespace)
 	}
 	pl, closePlugins, err := in.planOnce(ctx)
 	if err != nil {

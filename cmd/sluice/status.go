@@ -33,7 +33,7 @@ The exit code is 0 if nothing is failing, 3 if something is (see --fail-on), and
 			if err := fail.check(); err != nil {
 				return err
 			}
-			s, err := state.ReadStatus(cmd.Context(), socket)
+			s, err := state.OnSocket(socket).Status(cmd.Context())
 			if err != nil {
 				return notRunning(err)
 			}

@@ -137,7 +137,7 @@ func (f *traceFlags) tracer(ctx context.Context) (_ traceOne, end func(), err er
 		return nil, nil, usageError{errors.New("--mode and --local-address need --config, or a source of cluster state: the sluice that runs has its own")}
 	}
 	if f.node != "" {
-		s, err := state.ReadStatus(ctx, f.socket)
+		s, err := state.OnSocket(f.socket).Status(ctx)
 		if err != nil {
 			return nil, nil, traceDown(err)
 		}
@@ -146,7 +146,7 @@ func (f *traceFlags) tracer(ctx context.Context) (_ traceOne, end func(), err er
 		}
 	}
 	return func(q state.FlowQuery) (*state.Traced, plan.Flow, error) {
-		x, err := state.ReadTrace(ctx, f.socket, &q)
+		x, err := state.OnSocket(f.socket).Trace(ctx, &q)
 		if err != nil {
 			return nil, plan.Flow{}, traceDown(err)
 		}

@@ -25,7 +25,7 @@ func TestAnnotationChoosesAmongAllowedPolicies(t *testing.T) {
 		t.Helper()
 		var x *state.Explanation
 		waitFor(t, func() (ok bool) {
-			x, _ = state.Explain(t.Context(), r.opts.Socket, model.Name{Namespace: "shop", Name: "web"})
+			x, _ = state.OnSocket(r.opts.Socket).Explain(t.Context(), model.Name{Namespace: "shop", Name: "web"}, false)
 			return x != nil && x.Policy == policy && x.Annotation != nil && (x.Annotation.Error == "") == (problem == "") && strings.Contains(x.Annotation.Error, problem)
 		})
 		if problem != "" && (strings.Contains(strings.ReplaceAll(x.Annotation.Error, `"secret"`, ""), "secret") || x.Revision == "") {

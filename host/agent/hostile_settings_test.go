@@ -77,7 +77,7 @@ defaultPolicy: q
 	defer cancel()
 	go func() { ended <- a.Run(ctx) }()
 	explain := func(namespace string, i int) *state.Explanation {
-		x, err := state.Explain(ctx, r.opts.Socket, model.Name{Namespace: namespace, Name: fmt.Sprint("s", i)})
+		x, err := state.OnSocket(r.opts.Socket).Explain(ctx, model.Name{Namespace: namespace, Name: fmt.Sprint("s", i)}, false)
 		if err != nil || len(x.Pools) != 1 || len(x.Pools[0].Endpoints) != 1 {
 			return nil
 		}

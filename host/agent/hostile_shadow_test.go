@@ -68,7 +68,7 @@ endpoints:
 		go func() { ended <- a.Run(ctx) }()
 		settled := func(endpoints int) bool {
 			for i := range services {
-				x, err := state.Explain(ctx, r.opts.Socket, model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)})
+				x, err := state.OnSocket(r.opts.Socket).Explain(ctx, model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}, false)
 				if err != nil || len(x.Pools) != 1 || len(x.Pools[0].Endpoints) != endpoints || x.Pools[0].DecidedBy != "policy" || x.Error != "" {
 					return false
 				}
@@ -134,10 +134,10 @@ defaultPolicy: p
 	defer cancel()
 	go func() { ended <- a.Run(ctx) }()
 	waitFor(t, func() bool {
-		x, err := state.Explain(ctx, r.opts.Socket, model.Name{Namespace: "good", Name: "s0"})
+		x, err := state.OnSocket(r.opts.Socket).Explain(ctx, model.Name{Namespace: "good", Name: "s0"}, false)
 		return err == nil && x.Error == "" && x.Pools[0].DecidedBy == "policy" && strings.Contains(x.Pools[0].Shadow.Error, "settings") && x.Shadow.Failing
 	})
-	x, err := state.ExplainWithRequests(ctx, r.opts.Socket, model.Name{Namespace: "good", Name: "s0"})
+	x, err := state.OnSocket(r.opts.Socket).Explain(ctx, model.Name{Namespace: "good", Name: "s0"}, true)
 	if err != nil || len(x.Requests) != 1 || x.Requests[0].Fixture.Plugin != "good" || len(x.Requests[0].Fixture.Request.Endpoints) == 0 {
 		t.Errorf("requests %+v, %v", x, err)
 	}

@@ -65,7 +65,7 @@ func TestHostilePluginsHurtOnlyTheirServices(t *testing.T) {
 	defer cancel()
 	go func() { ended <- a.Run(ctx) }()
 	explain := func(namespace string, i int) *state.Explanation {
-		x, err := state.Explain(ctx, r.opts.Socket, model.Name{Namespace: namespace, Name: fmt.Sprint("s", i)})
+		x, err := state.OnSocket(r.opts.Socket).Explain(ctx, model.Name{Namespace: namespace, Name: fmt.Sprint("s", i)}, false)
 		if err != nil {
 			return nil
 		}

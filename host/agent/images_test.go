@@ -54,7 +54,7 @@ func TestPluginFromARegistry(t *testing.T) {
 		t.Helper()
 		t.Logf("until %s", what)
 		waitFor(t, func() bool {
-			x, err := state.Explain(t.Context(), r.opts.Socket, model.Name{Namespace: "shop", Name: "web"})
+			x, err := state.OnSocket(r.opts.Socket).Explain(t.Context(), model.Name{Namespace: "shop", Name: "web"}, false)
 			if err != nil || x.Node == nil || len(x.Node.Plugins) != 1 {
 				return false
 			}
@@ -67,7 +67,7 @@ func TestPluginFromARegistry(t *testing.T) {
 	decidedBy := func(want string) {
 		t.Helper()
 		waitFor(t, func() bool {
-			x, err := state.Explain(t.Context(), r.opts.Socket, model.Name{Namespace: "shop", Name: "web"})
+			x, err := state.OnSocket(r.opts.Socket).Explain(t.Context(), model.Name{Namespace: "shop", Name: "web"}, false)
 			return err == nil && len(x.Pools) == 1 && x.Pools[0].DecidedBy == want
 		})
 	}

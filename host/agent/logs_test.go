@@ -33,7 +33,7 @@ func TestMixedReloadAppliesTheLiveFields(t *testing.T) {
 		t.Helper()
 		waitFor(t, func() bool {
 			var err error
-			s, err = state.ReadStatus(t.Context(), r.opts.Socket)
+			s, err = state.OnSocket(r.opts.Socket).Status(t.Context())
 			return err == nil && done()
 		})
 	}
@@ -54,7 +54,7 @@ func TestMixedReloadAppliesTheLiveFields(t *testing.T) {
 	}
 	r.configure(noServers + "masqueradeAll: true\nlogging: {verbosity: 0}\n")
 	status(func() bool { return s.Configuration.Error == "" && s.LogLevel == "info" })
-	if err := state.SetLogLevel(t.Context(), r.opts.Socket, slog.LevelDebug); err != nil {
+	if err := state.OnSocket(r.opts.Socket).SetLogLevel(t.Context(), slog.LevelDebug); err != nil {
 		t.Error(err)
 	}
 	status(func() bool { return s.LogLevel == "debug" })

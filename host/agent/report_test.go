@@ -39,7 +39,7 @@ func TestStatusAndDrainsOfARunningAgent(t *testing.T) {
 		t.Helper()
 		waitFor(t, func() bool {
 			var err error
-			s, err = state.ReadStatus(t.Context(), r.opts.Socket)
+			s, err = state.OnSocket(r.opts.Socket).Status(t.Context())
 			return err == nil && done()
 		})
 	}
@@ -50,7 +50,7 @@ func TestStatusAndDrainsOfARunningAgent(t *testing.T) {
 	if want := (state.PlanSize{Services: 1, Frontends: 1, Endpoints: 1, Draining: 1}); s.Plan != want || s.Kernel.Frontends != 1 {
 		t.Errorf("sizes %+v, kernel %+v", s.Plan, s.Kernel)
 	}
-	x, err := state.ReadDrains(t.Context(), r.opts.Socket)
+	x, err := state.OnSocket(r.opts.Socket).Drains(t.Context())
 	if err != nil || len(x.Drains) != 1 || x.Node != "n0" {
 		t.Fatalf("%+v, %v", x, err)
 	}
@@ -80,10 +80,10 @@ func TestTraceAsksTheRunningAgentByNames(t *testing.T) {
 	r.write("manifests/b.yaml", sliceOfWeb)
 	stop := r.run()
 	waitFor(t, func() bool {
-		s, err := state.ReadStatus(t.Context(), r.opts.Socket)
+		s, err := state.OnSocket(r.opts.Socket).Status(t.Context())
 		return err == nil && s.Synced != nil
 	})
-	x, err := state.ReadTrace(t.Context(), r.opts.Socket, &state.FlowQuery{From: "web-b", To: "web", Namespace: "shop"})
+	x, err := state.OnSocket(r.opts.Socket).Trace(t.Context(), &state.FlowQuery{From: "web-b", To: "web", Namespace: "shop"})
 	if err != nil || x.Verdict != "DNAT" || len(x.Endpoints) != 1 || x.Endpoints[0].Address != "10.244.0.1:8080" || x.Node != "n0" || x.Configuration == "" {
 		t.Fatalf("%+v, %v", x, err)
 	}
@@ -99,7 +99,7 @@ func TestTraceAsksTheRunningAgentByNames(t *testing.T) {
 		{"web-a", "[2001:db8::1]:80", "", `to: "[2001:db8::1]:80" is not of the same IP family as 10.244.0.1`},
 		{"fe80::1%eth0", "10.96.0.1:80", "", "must not have a zone"},
 	} {
-		if _, err := state.ReadTrace(t.Context(), r.opts.Socket, &state.FlowQuery{From: c.from, To: c.to, Protocol: c.protocol, Namespace: "shop"}); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := state.OnSocket(r.opts.Socket).Trace(t.Context(), &state.FlowQuery{From: c.from, To: c.to, Protocol: c.protocol, Namespace: "shop"}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s to %s: %v, want %s", c.from, c.to, err, c.want)
 		}
 	}

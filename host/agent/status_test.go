@@ -67,7 +67,7 @@ func TestWhatIsNotInForceIsVisibleAsLongAsItLasts(t *testing.T) {
 		waitFor(t, func() bool {
 			text := page(t, "http://"+r.opts.Config.MetricsBindAddress+"/metrics", 200)
 			var err error
-			if x, err = state.Explain(ctx, r.opts.Socket, model.Name{Namespace: "shop", Name: "web"}); err != nil || x.Node == nil {
+			if x, err = state.OnSocket(r.opts.Socket).Explain(ctx, model.Name{Namespace: "shop", Name: "web"}, false); err != nil || x.Node == nil {
 				return false
 			}
 			problems, _ := x.Problems()

@@ -16,49 +16,65 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// Explain asks the agent that runs on this node to explain a Service.
-func Explain(ctx context.Context, socket string, name model.Name) (*Explanation, error) {
-	return explain(ctx, socket, url.Values{"namespace": {name.Namespace}, "service": {name.Name}})
+// Client reads the state of an agent.
+type Client struct {
+	agent  string // for errors
+	client *http.Client
+	token  string
 }
 
-// ExplainWithRequests is Explain with Explanation.Requests.
-func ExplainWithRequests(ctx context.Context, socket string, name model.Name) (*Explanation, error) {
-	return explain(ctx, socket, url.Values{"namespace": {name.Namespace}, "service": {name.Name}, "requests": {"true"}})
+// OnSocket returns a client of the agent that serves its state on a Unix socket of this node.
+func OnSocket(path string) *Client {
+	return NewClient("on "+path, func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", path)
+	}, "")
 }
 
-func explain(ctx context.Context, socket string, q url.Values) (*Explanation, error) {
-	x, err := get[Explanation](ctx, socket, "/explain?"+q.Encode())
-	if errors.As(err, new(*NotRunningError)) {
-		err = fmt.Errorf("%w; set --socket, or set --kubeconfig or --source to plan without it", err)
+// NewClient returns a client that connects with dial. agent says in errors which one it is: "on node n1". token is the bearer token of
+// requests, "" for none.
+func NewClient(agent string, dial func(context.Context) (net.Conn, error), token string) *Client {
+	return &Client{agent, &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+	}, Timeout: answerTimeout}, token}
+}
+
+// Explain asks the agent to explain a Service, with Explanation.Requests if requests is set.
+func (c *Client) Explain(ctx context.Context, name model.Name, requests bool) (*Explanation, error) {
+	q := url.Values{"namespace": {name.Namespace}, "service": {name.Name}}
+	if requests {
+		q.Set("requests", "true")
 	}
-	return x, err
+	return get[Explanation](ctx, c, "/explain?"+q.Encode())
 }
 
-// ReadStatus asks the agent that runs on this node for its state.
-func ReadStatus(ctx context.Context, socket string) (*Status, error) {
-	return get[Status](ctx, socket, "/status")
+// Services asks the agent for its Services in a namespace, or in all if it is "".
+func (c *Client) Services(ctx context.Context, namespace string) (*Services, error) {
+	return get[Services](ctx, c, "/services?"+url.Values{"namespace": {namespace}}.Encode())
 }
 
-// ReadDrains asks the agent that runs on this node for the endpoints that drain.
-func ReadDrains(ctx context.Context, socket string) (*Drains, error) {
-	return get[Drains](ctx, socket, "/drains")
-}
+// Status asks the agent for its state.
+func (c *Client) Status(ctx context.Context) (*Status, error) { return get[Status](ctx, c, "/status") }
 
-// ReadTrace asks the agent that runs on this node what happens to a connection.
-func ReadTrace(ctx context.Context, socket string, q *FlowQuery) (*Traced, error) {
+// Drains asks the agent for the endpoints that drain.
+func (c *Client) Drains(ctx context.Context) (*Drains, error) { return get[Drains](ctx, c, "/drains") }
+
+// Trace asks the agent what happens to a connection.
+func (c *Client) Trace(ctx context.Context, q *FlowQuery) (*Traced, error) {
 	v := url.Values{"from": {q.From}, "to": {q.To}, "protocol": {q.Protocol}, "interface": {q.Interface}, "namespace": {q.Namespace}}
-	return get[Traced](ctx, socket, "/trace?"+v.Encode())
+	return get[Traced](ctx, c, "/trace?"+v.Encode())
 }
 
-// NotRunningError is the error of a request if no agent listens on the socket.
+// NotRunningError is the error of a request if no agent answers.
 type NotRunningError struct {
-	Socket string
-	Err    error
+	Agent string // as given to NewClient
+	Err   error
 }
 
 // Error implements error.
 func (e *NotRunningError) Error() string {
-	return fmt.Sprintf("no sluice is running on %s (%v)", e.Socket, e.Err)
+	return fmt.Sprintf("no sluice is running %s (%v)", e.Agent, e.Err)
 }
 
 // Unwrap returns Err.
@@ -70,35 +86,33 @@ const answerTimeout = 15 * time.Second
 // maxAnswer bounds an answer, in bytes.
 const maxAnswer = 256 << 20
 
-// SetLogLevel sets the level of the log of the agent that runs on this node.
-func SetLogLevel(ctx context.Context, socket string, level slog.Level) error {
-	_, err := request[struct{}](ctx, socket, http.MethodPut, "/log-level?"+url.Values{"level": {level.String()}}.Encode())
+// SetLogLevel sets the level of the agent's log.
+func (c *Client) SetLogLevel(ctx context.Context, level slog.Level) error {
+	_, err := request[struct{}](ctx, c, http.MethodPut, "/log-level?"+url.Values{"level": {level.String()}}.Encode())
 	return err
 }
 
-// ReadLog asks the agent that runs on this node for the last lines of its log.
-func ReadLog(ctx context.Context, socket string) (*LogTail, error) {
-	return get[LogTail](ctx, socket, "/log")
-}
+// Log asks the agent for the last lines of its log.
+func (c *Client) Log(ctx context.Context) (*LogTail, error) { return get[LogTail](ctx, c, "/log") }
 
-// get reads one resource.
-func get[T any](ctx context.Context, socket, resource string) (*T, error) {
-	return request[T](ctx, socket, http.MethodGet, resource)
-}
-
-// ReadText reads a resource as it is, at most limit bytes of it.
-func ReadText(ctx context.Context, socket, resource string, limit int64) ([]byte, error) {
+// Text reads a resource as it is, at most limit bytes of it.
+func (c *Client) Text(ctx context.Context, resource string, limit int64) ([]byte, error) {
 	var text []byte
-	err := do(ctx, socket, http.MethodGet, resource, func(body io.Reader) (err error) {
+	err := c.do(ctx, http.MethodGet, resource, func(body io.Reader) (err error) {
 		text, err = io.ReadAll(io.LimitReader(body, limit))
 		return err
 	})
 	return text, err
 }
 
-func request[T any](ctx context.Context, socket, method, resource string) (*T, error) {
+// get reads one resource.
+func get[T any](ctx context.Context, c *Client, resource string) (*T, error) {
+	return request[T](ctx, c, http.MethodGet, resource)
+}
+
+func request[T any](ctx context.Context, c *Client, method, resource string) (*T, error) {
 	x := new(T)
-	err := do(ctx, socket, method, resource, func(body io.Reader) error {
+	err := c.do(ctx, method, resource, func(body io.Reader) error {
 		if err := json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(x); err != nil {
 			return fmt.Errorf("decode the answer of the running sluice: %w", err)
 		}
@@ -111,23 +125,19 @@ func request[T any](ctx context.Context, socket, method, resource string) (*T, e
 }
 
 // do makes a request, and calls read with the answer.
-func do(ctx context.Context, socket, method, resource string, read func(io.Reader) error) error {
-	client := &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", socket)
-		},
-	}, Timeout: answerTimeout}
+func (c *Client) do(ctx context.Context, method, resource string, read func(io.Reader) error) error {
 	req, err := http.NewRequestWithContext(ctx, method, "http://sluice"+resource, nil)
 	if err != nil {
 		return err
 	}
-	resp, err := client.Do(req)
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	resp, err := c.client.Do(req)
 	if err != nil {
 		var op *net.OpError
 		if errors.As(err, &op) && op.Op == "dial" {
-			return &NotRunningError{socket, op.Err}
+			return &NotRunningError{c.agent, op.Err}
 		}
 		return err
 	}

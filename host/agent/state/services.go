@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
 
 	"github.com/sluice-proxy/sluice/host/planner"
 )
@@ -44,11 +43,6 @@ func newServices(all []planner.ServiceOverview, node string) *Services {
 		out.Services = append(out.Services, s)
 	}
 	return out
-}
-
-// ReadServices asks the agent that runs on this node for its Services in a namespace, or in all if it is "".
-func ReadServices(ctx context.Context, socket, namespace string) (*Services, error) {
-	return get[Services](ctx, socket, "/services?"+url.Values{"namespace": {namespace}}.Encode())
 }
 
 // ErrNotSynced means that the cluster has not been read yet.
