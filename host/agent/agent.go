@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync"
@@ -178,6 +179,11 @@ func (a *Agent) runLoop(ctx context.Context) error {
 	if a.history != nil {
 		a.telemetry.page = statuspage.New(&readable, a.history)
 	}
+	if cfg := a.opts.Config; cfg.StateBindAddress != "" && a.opts.Client == nil {
+		a.log.Warn("stateBindAddress: there is no state API, as the cluster state is not read from an API server, which would review the tokens of callers")
+	} else if cfg.StateBindAddress != "" {
+		a.telemetry.state = (&state.Authorizer{Review: reviewBy(a.opts.Client, cfg.HostnameOverride), Now: time.Now, Log: a.log}).Handler(readable)
+	}
 	defer a.telemetry.serve(running, fail)()
 	a.startBackground(running)
 	cfg := a.opts.Config
@@ -188,6 +194,20 @@ func (a *Agent) runLoop(ctx context.Context) error {
 		err = errors.Join(context.Cause(running), err)
 	}
 	return err
+}
+
+// reviewBy returns an Authorizer.Review that asks an API server.
+func reviewBy(client *kube.Client, node string) func(context.Context, string) error {
+	return func(ctx context.Context, token string) error {
+		err := client.AuthorizeServiceReader(ctx, token, state.Audience(node))
+		switch {
+		case errors.Is(err, kube.ErrUnauthenticated):
+			return fmt.Errorf("%w: %w", state.ErrUnauthenticated, err)
+		case errors.Is(err, kube.ErrForbidden):
+			return fmt.Errorf("%w: %w", state.ErrForbidden, err)
+		}
+		return err
+	}
 }
 
 // build makes the engine, its source and its observers, and starts none of them.

@@ -21,10 +21,12 @@ import (
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
-// maxConns is the maximum number of connections to the health server, and to the metrics server; maxPageConns to the status page.
+// maxConns is the maximum number of connections to the health server, and to the metrics server; maxPageConns to the status page,
+// maxStateConns to the state API.
 const (
-	maxConns     = 128
-	maxPageConns = 64
+	maxConns      = 128
+	maxPageConns  = 64
+	maxStateConns = 16
 )
 
 // healthCheckPorts is the metric label of the servers on health check ports, which share a limit.
@@ -40,6 +42,7 @@ type telemetry struct {
 	source  atomic.Pointer[kube.Source]
 	events  *kube.Recorder // nil: no API server
 	page    http.Handler   // the status page; nil: none
+	state   http.Handler   // the state API; nil: none
 	// affinity is what watchAffinity has read last.
 	affinity atomic.Pointer[metrics.AffinityUsage]
 }
@@ -154,6 +157,11 @@ func (t *telemetry) serve(ctx context.Context, fatal func(error)) (stop func()) 
 			Name: "status page (statusPageBindAddress)", Address: cfg.StatusPageBindAddress, Limiter: limiter("status_page", maxPageConns), Handler: t.page,
 			OnListen: func(at net.Addr) { t.log.Info("serving the status page", "url", "http://"+at.String()+"/") },
 		}, kube.ReasonFailedToStartStatusPage)
+	}
+	if t.state != nil {
+		start(httpserve.Options{
+			Name: "state API (stateBindAddress)", Address: cfg.StateBindAddress, Limiter: limiter("state", maxStateConns), Handler: t.state,
+		}, kube.ReasonFailedToStartStateAPI)
 	}
 	return func() {
 		cancel()

@@ -66,16 +66,18 @@ type Config struct {
 	HealthzBindAddress string
 	// StatusPageBindAddress is the address of the status page; "": there is none.
 	StatusPageBindAddress string
-	PluginCacheDir        string // of compiled plugins; "" means the user's cache directory, if there is one
-	PluginLimits          PluginLimits
-	PluginImages          PluginImages
-	Signals               Signals
-	Metrics               Metrics
-	Plugins               []Plugin
-	Policies              []policy.Policy
-	Bindings              []policy.Binding
-	Allow                 []policy.Allow // what the annotations of Services may choose
-	DefaultPolicy         string         // "" means kube-proxy's rules
+	// StateBindAddress is the loopback address of the state API with authentication; "": there is none.
+	StateBindAddress string
+	PluginCacheDir   string // of compiled plugins; "" means the user's cache directory, if there is one
+	PluginLimits     PluginLimits
+	PluginImages     PluginImages
+	Signals          Signals
+	Metrics          Metrics
+	Plugins          []Plugin
+	Policies         []policy.Policy
+	Bindings         []policy.Binding
+	Allow            []policy.Allow // what the annotations of Services may choose
+	DefaultPolicy    string         // "" means kube-proxy's rules
 }
 
 // PortRange is a range of ports, both ends included.
@@ -295,6 +297,7 @@ func (c *Config) WithFixed(old *Config) (*Config, error) {
 	keep(e, "metricsBindAddress", &out.MetricsBindAddress, old.MetricsBindAddress)
 	keep(e, "healthzBindAddress", &out.HealthzBindAddress, old.HealthzBindAddress)
 	keep(e, "statusPageBindAddress", &out.StatusPageBindAddress, old.StatusPageBindAddress)
+	keep(e, "stateBindAddress", &out.StateBindAddress, old.StateBindAddress)
 	keep(e, "pluginCacheDir", &out.PluginCacheDir, old.PluginCacheDir)
 	keep(e, "pluginLimits.memoryMiB", &out.PluginLimits.MemoryMiB, old.PluginLimits.MemoryMiB)
 	keep(e, "pluginLimits.compileSeconds", &out.PluginLimits.CompileSeconds, old.PluginLimits.CompileSeconds)

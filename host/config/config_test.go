@@ -62,6 +62,7 @@ enableProfiling: true
 metricsBindAddress: "[::1]:9999"
 healthzBindAddress: 0.0.0.0:10256
 statusPageBindAddress: 127.0.0.1:10251
+stateBindAddress: 127.0.0.1:10252
 pluginCacheDir: /var/cache/sluice
 pluginLimits: {cpuPercent: 25, memoryMiB: 512, compileSeconds: 60}
 pluginImages: {cacheMiB: 128, dockerConfig: pull/config.json, caFile: /etc/ca.crt, plainHTTP: ["registry.lab:5000"]}

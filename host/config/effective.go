@@ -31,7 +31,7 @@ func (c *Config) Effective() any {
 		IPVS:             c.IPVS.effective(),
 		ClientConnection: clientEntry(c.ClientConnection),
 		OOMScoreAdj:      number(c.OOMScoreAdj), Logging: loggingEntry{c.Logging.Format, int32(c.Logging.Verbosity)},
-		EnableProfiling: c.EnableProfiling, MetricsBindAddress: &c.MetricsBindAddress, HealthzBindAddress: &c.HealthzBindAddress, StatusPageAddress: &c.StatusPageBindAddress,
+		EnableProfiling: c.EnableProfiling, MetricsBindAddress: &c.MetricsBindAddress, HealthzBindAddress: &c.HealthzBindAddress, StatusPageAddress: &c.StatusPageBindAddress, StateAddress: &c.StateBindAddress,
 		PluginCacheDir: c.PluginCacheDir, PluginLimits: limitsEntry{number(c.PluginLimits.CPUPercent), number(c.PluginLimits.MemoryMiB), number(c.PluginLimits.CompileSeconds)},
 		PluginImages: imagesEntry{number(c.PluginImages.CacheMiB), c.PluginImages.DockerConfig, c.PluginImages.CAFile, append([]string{}, c.PluginImages.PlainHTTP...)},
 		Plugins:      []pluginEntry{}, Policies: []policyEntry{}, Bindings: []bindingEntry{}, Allow: []allowEntry{},

@@ -27,7 +27,7 @@ func (c *Config) portWarnings() (out []string) {
 	}
 	var servers []server
 	for _, s := range [][2]string{
-		{"metricsBindAddress", c.MetricsBindAddress}, {"healthzBindAddress", c.HealthzBindAddress}, {"statusPageBindAddress", c.StatusPageBindAddress},
+		{"metricsBindAddress", c.MetricsBindAddress}, {"healthzBindAddress", c.HealthzBindAddress}, {"statusPageBindAddress", c.StatusPageBindAddress}, {"stateBindAddress", c.StateBindAddress},
 	} {
 		if at, err := netip.ParseAddrPort(s[1]); err == nil && at.Port() != 0 {
 			servers = append(servers, server{s[0], at})

@@ -25,6 +25,8 @@ func TestAddressesThatClashAreWarnings(t *testing.T) {
 			"statusPageBindAddress: 127.0.0.1:10249 is the address of metricsBindAddress, 127.0.0.1:10249, so one of the two servers cannot listen"},
 		"statusPageBindAddress: 192.0.2.1:0\n": {
 			"statusPageBindAddress: 192.0.2.1:0 is not a loopback address: whoever reaches it reads the names and addresses of all Services and their endpoints"},
+		"stateBindAddress: 127.0.0.1:10249\n": {
+			"stateBindAddress: 127.0.0.1:10249 is the address of metricsBindAddress, 127.0.0.1:10249, so one of the two servers cannot listen"},
 		"metricsBindAddress: 0.0.0.0:10250\n":                                   {"metricsBindAddress: 10250 is the default port of the kubelet"},
 		"healthzBindAddress: 0.0.0.0:30256\n":                                   {"healthzBindAddress: 30256" + inRange},
 		"healthzBindAddress: 0.0.0.0:30256\nnodePortRange: 31000-32000\n":       nil,

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -41,6 +42,7 @@ type configFile struct {
 	MetricsBindAddress *string            `json:"metricsBindAddress"`
 	HealthzBindAddress *string            `json:"healthzBindAddress"`
 	StatusPageAddress  *string            `json:"statusPageBindAddress"`
+	StateAddress       *string            `json:"stateBindAddress"`
 	PluginCacheDir     string             `json:"pluginCacheDir"`
 	PluginLimits       limitsEntry        `json:"pluginLimits"`
 	PluginImages       imagesEntry        `json:"pluginImages"`
@@ -243,6 +245,10 @@ func (p *parser) config(f *configFile) *Config {
 	p.listen("metricsBindAddress", f.MetricsBindAddress, &c.MetricsBindAddress)
 	p.listen("healthzBindAddress", f.HealthzBindAddress, &c.HealthzBindAddress)
 	p.listen("statusPageBindAddress", f.StatusPageAddress, &c.StatusPageBindAddress)
+	p.listen("stateBindAddress", f.StateAddress, &c.StateBindAddress)
+	if at, err := netip.ParseAddrPort(c.StateBindAddress); err == nil && !at.Addr().Unmap().IsLoopback() {
+		p.errorf("stateBindAddress", "%s is not a loopback address: kubectl sluice reaches it through the API server, and tokens would cross the network in plain text", at)
+	}
 	if f.PluginCacheDir != "" {
 		c.PluginCacheDir = p.path(f.PluginCacheDir)
 	}

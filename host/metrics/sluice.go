@@ -67,7 +67,7 @@ func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
 		externalChanges: counter("external_changes_total", "Number of changes to sluice's data plane objects by other processes. Each is reverted."),
 	}
 	r.MustRegister(m.phaseDuration, m.failures, m.failuresByErrno, m.evictedConnections)
-	for _, server := range []string{"healthz", "metrics", "health_check_node_port", "status_page"} {
+	for _, server := range []string{"healthz", "metrics", "health_check_node_port", "status_page", "state"} {
 		m.evictedConnections.WithLabelValues(server)
 	}
 	for _, phase := range []string{"plan", "program", "cleanup"} {

@@ -6,6 +6,8 @@ import (
 	"net/http/httptest"
 	"slices"
 	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
 )
 
 func TestRefusedForPodsAsksForEachVerb(t *testing.T) {
@@ -19,7 +21,7 @@ func TestRefusedForPodsAsksForEachVerb(t *testing.T) {
 		{status: http.StatusForbidden},
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			var review accessReview
+			var review authorizationv1.SelfSubjectAccessReview
 			err := json.NewDecoder(r.Body).Decode(&review)
 			if err != nil || r.URL.Path != "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" || r.Method != http.MethodPost ||
 				review.Kind != "SelfSubjectAccessReview" || review.Spec.ResourceAttributes.Resource != "pods" {

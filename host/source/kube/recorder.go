@@ -33,6 +33,7 @@ const (
 	ReasonFailedToStartProxierHealthcheck = "FailedToStartProxierHealthcheck"
 	ReasonFailedToStartMetricServer       = "FailedToStartMetricServer"
 	ReasonFailedToStartStatusPage         = "FailedToStartStatusPage"
+	ReasonFailedToStartStateAPI           = "FailedToStartStateAPI"
 	ReasonFailedToEvaluatePolicy          = "FailedToEvaluatePolicy"
 	ReasonFailedToEvaluateShadow          = "FailedToEvaluateShadow"
 	ReasonFrontendConflict                = "FrontendConflict"
