@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/config"
@@ -38,7 +39,7 @@ exit code is 1 if something required is missing.`,
 			}
 			findings := append(agent.Check(cmd.Context(), cfg), checkPlugins(cmd.Context(), &in, cfg)...)
 			if output != "text" {
-				err = printObject(cmd.OutOrStdout(), output, struct {
+				err = printer.Object(cmd.OutOrStdout(), output, struct {
 					OK       bool            `json:"ok"`
 					Findings []probe.Finding `json:"findings"`
 				}{!probe.RequiredMissing(findings), findings})

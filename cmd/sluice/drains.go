@@ -5,15 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent/state"
-	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 type drainsFlags struct {
@@ -78,7 +76,7 @@ func (f *drainsFlags) run(ctx context.Context, w io.Writer, service string) erro
 			}
 			return notRunning(err)
 		}
-		f.filter(x, service)
+		x.Filter(f.namespace, service)
 		if text := drainsKey(x); !f.watch || text != last {
 			if last != "" && f.output == "text" {
 				fmt.Fprintln(w)
@@ -99,24 +97,12 @@ func (f *drainsFlags) run(ctx context.Context, w io.Writer, service string) erro
 	}
 }
 
-// filter leaves the drains of a Service, or of the namespace.
-func (f *drainsFlags) filter(x *state.Drains, service string) {
-	kept := x.Drains[:0]
-	for _, d := range x.Drains {
-		ns, _, _ := strings.Cut(d.Service, "/")
-		if (service == "" || d.Service == service) && (service != "" || f.namespace == "" || ns == f.namespace) {
-			kept = append(kept, d)
-		}
-	}
-	x.Drains = kept
-}
-
 // drainsKey is equal for answers that differ in their time only.
 func drainsKey(x *state.Drains) string {
 	var out strings.Builder
 	for i := range x.Drains {
 		d := &x.Drains[i]
-		fmt.Fprintln(&out, d.Service, d.Port, d.Address, d.Stage, d.Weight, connectionsText(d), d.Why)
+		fmt.Fprintln(&out, d.Service, d.Port, d.Address, d.Stage, d.Weight, printer.Connections(d), d.Why)
 	}
 	return out.String() + x.ConnectionsError + "."
 }
@@ -129,70 +115,10 @@ func (f *drainsFlags) print(w io.Writer, x *state.Drains) error {
 		fmt.Fprintln(w, "---")
 	}
 	if f.output != "text" {
-		return printObject(w, f.output, x)
+		return printer.Object(w, f.output, x)
 	}
 	if f.watch {
-		fmt.Fprintf(w, "%s\n", clockTime(x.At))
+		fmt.Fprintf(w, "%s\n", printer.ClockTime(x.At))
 	}
-	return printDrains(w, x)
-}
-
-// printDrains prints drains in human-readable form.
-func printDrains(w io.Writer, x *state.Drains) error {
-	x = printable.Strings(x)
-	if len(x.Drains) == 0 {
-		_, err := fmt.Fprintln(w, "no endpoint drains on node "+x.Node)
-		return err
-	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "SERVICE\tPORT\tENDPOINT\tPOD\tNODE\tFOR\tSTAGE\tSHARE\tCONNECTIONS\tWHY")
-	for i := range x.Drains {
-		d := &x.Drains[i]
-		since := "-"
-		if d.Since != nil {
-			since = ago(x.At, *d.Since)
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f %%\t%s\t%s\n", d.Service, portText(d), d.Address, dash(d.Pod), dash(d.Node), since, d.Stage,
-			100*d.Share, connectionsText(d), drainWhy(d))
-	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	if x.ConnectionsError != "" {
-		fmt.Fprintf(w, "connections are not known: %s\n", x.ConnectionsError)
-	}
-	if x.OmittedServices > 0 {
-		fmt.Fprintf(w, "and the drains of %d more Services\n", x.OmittedServices)
-	}
-	return nil
-}
-
-func portText(d *state.Drain) string {
-	if d.Port == "" {
-		return strconv.Itoa(int(d.Number)) + "/" + d.Protocol
-	}
-	return d.Port
-}
-
-func connectionsText(d *state.Drain) string {
-	if d.Connections == nil {
-		return "unknown"
-	}
-	return strconv.FormatUint(uint64(*d.Connections), 10)
-}
-
-func drainWhy(d *state.Drain) string {
-	why := []string{d.Why}
-	for _, s := range d.Steps {
-		if s.Reason != "" {
-			why = append(why, s.Plugin+": "+s.Reason)
-		}
-	}
-	if d.Shed != nil {
-		why = append(why, shedText(d.Shed))
-	}
-	if d.ResetAt != nil {
-		why = append(why, "connections reset at "+d.ResetAt.Format(time.TimeOnly)+" UTC")
-	}
-	return strings.Join(why, "; ")
+	return printer.Drains(w, x)
 }

@@ -1,20 +1,16 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"slices"
-	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/model"
@@ -78,9 +74,9 @@ plans by itself, which needs neither root nor a kernel. The kernel's weights are
 			x.Requests = nil
 			note := addKernel(cmd.Context(), x)
 			if output != "text" {
-				err = printObject(cmd.OutOrStdout(), output, x)
+				err = printer.Object(cmd.OutOrStdout(), output, x)
 			} else {
-				err = printExplanation(cmd.OutOrStdout(), x, note)
+				err = printer.Explanation(cmd.OutOrStdout(), x, note)
 			}
 			if err != nil {
 				return err
@@ -141,238 +137,4 @@ func addKernel(ctx context.Context, x *state.Explanation) (note string) {
 		x.AddIPVSStats(stats)
 	}
 	return ""
-}
-
-// printExplanation prints an explanation in human-readable form.
-func printExplanation(w io.Writer, x *state.Explanation, kernelNote string) error {
-	x, kernelNote = printable.Strings(x), printable.Escape(kernelNote)
-	fmt.Fprintf(w, "Service %s\n", x.Service)
-	fmt.Fprintf(w, "  node       %s%s\n", x.NodeName, zoneText(x.Zone))
-	switch {
-	case x.Policy == "":
-		fmt.Fprintln(w, "  policy     none: the default rules decide")
-	default:
-		fmt.Fprintf(w, "  policy     %s (%s)\n", x.Policy, cmp.Or(strings.Join(x.Plugins, " → "), "no plugins"))
-	}
-	if x.Revision != "" {
-		fmt.Fprintf(w, "  revision   %s\n", x.Revision)
-	}
-	x.Node.Print(w, x.Plugins)
-	if x.Shadow != nil {
-		fmt.Fprintf(w, "  shadow     %s: %s\n", strings.Join(x.Shadow.Plugins, " → "), shadowText(x.Shadow))
-	}
-	for _, b := range x.Nodes {
-		fmt.Fprintf(w, "  binding    %s\n", b)
-	}
-	for _, g := range x.Guards {
-		fmt.Fprintf(w, "  guard      %s", g.Text)
-		if g.Since != nil {
-			fmt.Fprintf(w, " (since %s)", g.Since.Format(time.RFC3339))
-		}
-		fmt.Fprintln(w)
-	}
-	if a := x.Annotation; a != nil && a.Error != "" {
-		fmt.Fprintf(w, "  annotation %s\n", a.Error)
-	}
-	if s := x.Settings; s != nil {
-		if s.Error != "" {
-			fmt.Fprintf(w, "  settings   of the Service are not in force: %s\n", s.Error)
-		}
-		for _, p := range s.InForce {
-			fmt.Fprintf(w, "  settings   %s: %s\n", p.Plugin, p.Settings)
-		}
-	}
-	if x.Error != "" {
-		fmt.Fprintf(w, "  error      %s\n", x.Error)
-	}
-	if len(x.Frontends) == 0 {
-		fmt.Fprintln(w, "  frontends  none")
-	}
-	for i, f := range x.Frontends {
-		fmt.Fprintf(w, "  %-9s  %s\n", []string{"frontends", ""}[min(i, 1)], f)
-	}
-	for _, c := range x.Contested {
-		fmt.Fprintf(w, "  conflict   %s\n", c)
-	}
-	switch x.Pods {
-	case model.PodsPending.String():
-		fmt.Fprintln(w, "  pods       not read yet; plugins that declare keys of Pods wait for them for at most 30 s")
-	case model.PodsUnavailable.String():
-		fmt.Fprintln(w, "  pods       cannot be read (the log of sluice says why); plugins see none of their values")
-	}
-	for _, o := range x.Omitted {
-		fmt.Fprintf(w, "  limit      %s\n", o)
-	}
-	for _, d := range x.Degraded {
-		fmt.Fprintf(w, "  degraded   %s\n", d)
-	}
-	for _, f := range x.Unprogrammed {
-		fmt.Fprintf(w, "  rejected   %s\n", f)
-	}
-	if kernelNote != "" {
-		fmt.Fprintf(w, "  kernel     %s\n", kernelNote)
-	}
-	for i := range x.Pools {
-		printPool(w, &x.Pools[i], x.Plugins)
-	}
-	return nil
-}
-
-func printPool(w io.Writer, p *state.Pool, plugins []string) {
-	port := p.Port
-	if port == "" {
-		port = "(unnamed)"
-	}
-	fmt.Fprintf(w, "\nport %s %d/%s %s, %s pool: decided by %s", port, p.Number, p.Protocol, p.Family, p.Pool, p.DecidedBy)
-	if p.Topology != "none" && p.Pool == "cluster" {
-		fmt.Fprintf(w, ", hints followed: %s", p.Topology)
-	}
-	if p.HintsIgnored != "" {
-		fmt.Fprintf(w, "\n  hints not followed: %s", p.HintsIgnored)
-	}
-	if p.Pending != nil {
-		fmt.Fprintf(w, "\n  %s", pendingText(p.Pending))
-	}
-	printPanic(w, p.Panic)
-	printPoolShadow(w, p.Shadow)
-	fmt.Fprintln(w)
-	if len(p.Endpoints) == 0 {
-		fmt.Fprintln(w, "  no endpoints")
-		return
-	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	kernel, steps, shadow := false, len(p.Endpoints[0].Steps), p.Endpoints[0].Shadow != nil
-	for _, e := range p.Endpoints {
-		kernel = kernel || len(e.Kernel) > 0
-	}
-	pods := slices.ContainsFunc(p.Endpoints, func(e state.Endpoint) bool { return e.Pod != "" })
-	head := []string{"  ENDPOINT", "NODE", "ZONE", "ELIGIBLE", "DEFAULT"}
-	if pods {
-		head = slices.Insert(head, 1, "POD")
-	}
-	for _, s := range plugins[:steps] {
-		head = append(head, strings.ToUpper(s))
-	}
-	if shadow {
-		head = append(head, "SHADOW")
-	}
-	head = append(head, "WEIGHT", "SHARE")
-	if kernel {
-		head = append(head, "KERNEL")
-	}
-	fmt.Fprintln(tw, strings.Join(append(head, "WHY"), "\t"))
-	for i := range p.Endpoints {
-		e := &p.Endpoints[i]
-		cells := []string{"  " + e.Address, dash(e.Node), dash(e.Zone), yesNo(e.Eligible), strconv.Itoa(int(e.Default))}
-		if pods {
-			cells = slices.Insert(cells, 1, dash(e.Pod))
-		}
-		why := []string{e.Why}
-		for _, s := range e.Steps {
-			cells = append(cells, strconv.Itoa(int(s.Weight)))
-			if s.Reason != "" {
-				why = append(why, s.Plugin+": "+s.Reason)
-			}
-		}
-		if shadow {
-			cells = append(cells, strconv.Itoa(int(e.Shadow.Weight)))
-			for _, s := range e.Shadow.Steps {
-				if s.Reason != "" {
-					why = append(why, s.Plugin+": "+s.Reason)
-				}
-			}
-		}
-		cells = append(cells, strconv.Itoa(int(e.Weight)), fmt.Sprintf("%.1f %%", 100*e.Share))
-		if kernel {
-			cells = append(cells, kernelText(e))
-		}
-		if e.Shed != nil {
-			why = append(why, shedText(e.Shed))
-		}
-		if e.HeldUntil != nil {
-			why[0] += " until " + e.HeldUntil.Format(time.TimeOnly) + " UTC"
-		}
-		if e.ResetAt != nil {
-			why = append(why, "connections reset at "+e.ResetAt.Format(time.TimeOnly)+" UTC")
-		}
-		fmt.Fprintln(tw, strings.Join(append(cells, strings.Join(why, "; ")), "\t"))
-	}
-	tw.Flush()
-	for i := range p.Inputs {
-		printInputs(w, &p.Inputs[i])
-	}
-}
-
-// pendingText describes the plugin call that a decision waits for.
-func pendingText(q *state.Pending) string {
-	text := "waiting for plugin " + q.Plugin + " since " + q.Since.Format(time.RFC3339)
-	if q.ThrottledSince != nil {
-		text += "; throttled since " + q.ThrottledSince.Format(time.RFC3339) + ": it has used up its share of CPU time"
-	}
-	return text
-}
-
-// shedText describes the part of an endpoint's connections that is reset.
-func shedText(s *state.Shed) string {
-	text := fmt.Sprintf("%.1f %% of its connections are reset", float64(s.Permille)/10)
-	if s.Wanted > s.Permille {
-		text += fmt.Sprintf(" (wanted %.1f %%, bounded by maxShedPercentPerSecond)", float64(s.Wanted)/10)
-	}
-	if s.Since != nil {
-		text += " in the minute from " + s.Since.Format(time.TimeOnly) + " UTC"
-	}
-	return text
-}
-
-// printPanic prints the panic hold of a pool; nil: its policy has none.
-func printPanic(w io.Writer, h *state.Panic) {
-	if h == nil {
-		return
-	}
-	fmt.Fprintf(w, "\n  panic: %d of %d endpoints are ready", h.Ready, h.Total)
-	if !h.Panicking {
-		fmt.Fprintf(w, "; below %d %%, those that were within the last %s are held", h.Below, h.Hold)
-		return
-	}
-	fmt.Fprintf(w, ", below %d %%; %d held", h.Below, h.Held)
-	if !h.OutcomesCounted {
-		fmt.Fprint(w, "; whether connections to them fail is not known: outcomes are not counted")
-	}
-}
-
-// kernelText returns the weights in the kernel: once if they are the same for all frontends, otherwise for each.
-func kernelText(e *state.Endpoint) string {
-	if len(e.Kernel) == 0 {
-		return "-"
-	}
-	text := func(k state.KernelShare) string {
-		s := fmt.Sprintf("%d of %d", k.Weight, k.Total)
-		if k.Connections != nil {
-			s += " (" + k.Connections.String() + ")"
-		}
-		return s
-	}
-	same := !slices.ContainsFunc(e.Kernel, func(k state.KernelShare) bool { return text(k) != text(e.Kernel[0]) })
-	if same {
-		return text(e.Kernel[0])
-	}
-	var all []string
-	for _, k := range e.Kernel {
-		all = append(all, k.Frontend+": "+text(k))
-	}
-	return strings.Join(all, ", ")
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
-func yesNo(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "no"
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/config"
@@ -188,8 +189,8 @@ func FuzzPrinters(f *testing.F) {
 				Pools: []state.Pool{{Port: s, Protocol: s, Family: s, Pool: "cluster", Topology: s + ".", DecidedBy: s, Shadow: &state.PoolShadow{Error: s + ".", Pending: &state.Pending{Plugin: s + "."}}, Endpoints: []state.Endpoint{endpoint, endpoint}}}}
 			flow := plan.Flow{From: netip.IPv6Loopback(), To: netip.AddrPortFrom(netip.IPv6Loopback(), 1)}
 			err := errors.Join(
-				printExplanation(&out, x, s+"."),
-				printTrace(&out, &state.Traced{Verdict: "DNAT", Service: s + ".", Why: s, Endpoints: []state.TracedEndpoint{{Address: "::1"}}}, flow),
+				printer.Explanation(&out, x, s+"."),
+				printer.Trace(&out, &state.Traced{Verdict: "DNAT", Service: s + ".", Why: s, Endpoints: []state.TracedEndpoint{{Address: "::1"}}}, flow),
 				printFindings(&out, []probe.Finding{{Group: s + ".", Name: s, Found: s + ".", Impact: s + ".", Remedy: s + "."}}),
 			)
 			printRemoved(&out, []string{s}, nil)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -52,7 +53,7 @@ the backend cannot represent, and how the shadows of policies compare. With a na
 				return fmt.Errorf("Service %s: not found (or headless, ExternalName, or for another proxy)", only.service())
 			}
 			if output != "text" {
-				if err := printObject(cmd.OutOrStdout(), output, struct {
+				if err := printer.Object(cmd.OutOrStdout(), output, struct {
 					Plan         *plan.Plan            `json:"plan"`
 					Degradations []plan.Degradation    `json:"degradations"`
 					Shadows      []state.ServiceShadow `json:"shadows"` // those that diverge the most first
@@ -69,7 +70,7 @@ the backend cannot represent, and how the shadows of policies compare. With a na
 					fmt.Fprintf(cmd.OutOrStdout(), "# %s\n", printable.Escape(d.String()))
 				}
 			}
-			printShadows(cmd.OutOrStdout(), shadows)
+			printer.Shadows(cmd.OutOrStdout(), shadows)
 			return fail.errorOf(in.planned.failing, slices.Concat(degradations(lost), in.planned.shadows))
 		},
 	}

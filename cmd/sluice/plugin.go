@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/wasm"
@@ -57,7 +58,7 @@ No module can crash or block the check. The exit code is 1 if 'sluice run' would
 				return config.PrefixErrors("plugin check: "+args[0], err)
 			}
 			if output != "text" {
-				return printObject(cmd.OutOrStdout(), output, result)
+				return printer.Object(cmd.OutOrStdout(), output, result)
 			}
 			return result.print(cmd.OutOrStdout())
 		},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/safefile"
@@ -56,7 +57,7 @@ the medians of their blocks, with its 95 % confidence interval.`,
 				return err
 			}
 			if output != "text" {
-				return printObject(cmd.OutOrStdout(), output, report)
+				return printer.Object(cmd.OutOrStdout(), output, report)
 			}
 			return report.print(cmd.OutOrStdout())
 		},

@@ -2,14 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/printable"
@@ -60,7 +59,7 @@ reason is part of the result; 'sluice plugin check' judges.`,
 				return config.PrefixErrors("plugin inspect: "+args[0], err)
 			}
 			if output != "text" {
-				return printObject(cmd.OutOrStdout(), output, x)
+				return printer.Object(cmd.OutOrStdout(), output, x)
 			}
 			return x.print(cmd.OutOrStdout())
 		},
@@ -135,18 +134,4 @@ func newLine(w io.Writer) func(name, format string, args ...any) {
 	return func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%s\t%s\n", name, printable.Escape(fmt.Sprintf(format, args...)))
 	}
-}
-
-// printObject prints a value as JSON or YAML; both have the same fields.
-func printObject(w io.Writer, format string, v any) error {
-	if format == "yaml" {
-		text, err := yaml.Marshal(v)
-		if err == nil {
-			_, err = w.Write(text)
-		}
-		return err
-	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/config"
@@ -57,7 +58,7 @@ Drains, last good decisions and the state of plugins begin anew at the beginning
 				return err
 			}
 			if output != "text" {
-				err = printObject(cmd.OutOrStdout(), output, result)
+				err = printer.Object(cmd.OutOrStdout(), output, result)
 			} else {
 				err = printReplay(cmd.OutOrStdout(), result)
 			}
@@ -186,7 +187,7 @@ func printReplay(out io.Writer, r *replay.Result) error {
 		}
 		fmt.Fprintf(out, "%s: %s\n", r.Runs[i].Name, what)
 	}
-	w := newTable(out)
+	w := printer.NewTable(out)
 	fmt.Fprint(w, "\nMETRIC")
 	for i := range r.Runs {
 		fmt.Fprintf(w, "\t%s", r.Runs[i].Name)
@@ -229,7 +230,7 @@ func printDifferences(out io.Writer, r *replay.Result) {
 		}
 		fmt.Fprintf(out, "\n%s:%s (%s, %s) differs for %s: up to %s, %s in the mean\n", s.Service, s.Port, s.Protocol, s.Family, roundedSeconds(s.Seconds),
 			shareText(s.MaxDivergence), shareText(s.MeanDivergence))
-		w := newTable(out)
+		w := printer.NewTable(out)
 		for j := range s.Periods {
 			if j == maxTextPeriods {
 				break

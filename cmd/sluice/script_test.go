@@ -17,6 +17,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/agent/state"
@@ -283,7 +284,7 @@ func cmdExplain(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	x := state.NewExplanation(found, time.UnixMilli)
 	x.Node = agent.NodeState(cfg, n.plugins)
-	ts.Check(printExplanation(ts.Stdout(), x, ""))
+	ts.Check(printer.Explanation(ts.Stdout(), x, ""))
 }
 
 // shares ADDRESS:PORT [FROM]: makes 10,000 connections in the kernel and prints the share of each endpoint in percent; none

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/config"
@@ -307,7 +308,7 @@ func (in *simulateFlags) readCluster(ctx context.Context, w *simulationWorkers, 
 // writeSimulation prints a result.
 func writeSimulation(out io.Writer, format string, r *simulation.Result) error {
 	if format != "text" {
-		return printObject(out, format, r)
+		return printer.Object(out, format, r)
 	}
 	printSimulation(out, r)
 	return nil

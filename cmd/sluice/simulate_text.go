@@ -3,9 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/report"
 	"github.com/sluice-proxy/sluice/host/simulation"
@@ -50,10 +50,8 @@ func printSimulation(out io.Writer, r *simulation.Result) {
 
 func seconds(s float64) string { return time.Duration(s * float64(time.Second)).String() }
 
-func newTable(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) }
-
 func printMetrics(out io.Writer, r *simulation.Result) {
-	w := newTable(out)
+	w := printer.NewTable(out)
 	fmt.Fprint(w, "\nMETRIC")
 	for i := range r.Runs {
 		fmt.Fprintf(w, "\t%s", r.Runs[i].Name)
@@ -83,7 +81,7 @@ func printEvents(out io.Writer, r *simulation.Result) {
 // printSeries prints samples that are evenly spread; what is counted is since the line above, and of maxima the largest since then.
 func printSeries(out io.Writer, r *simulation.Result, run *simulation.Run) {
 	fmt.Fprintf(out, "\nRun %s over time (connections/s; largest overload, most pools and sums since the line above)\n", run.Name)
-	w := newTable(out)
+	w := printer.NewTable(out)
 	fmt.Fprint(w, "TIME\tDEMAND")
 	for _, zone := range r.Zones {
 		if zone == "" {
@@ -120,7 +118,7 @@ func printWorst(out io.Writer, run *simulation.Run) {
 		return
 	}
 	fmt.Fprintf(out, "\nRun %s, Services with the largest overload\n", run.Name)
-	w := newTable(out)
+	w := printer.NewTable(out)
 	fmt.Fprintln(w, "SERVICE\tPOLICY\tMAX OVERLOAD\tAT\tP99\tMEAN\tCROSS-ZONE\tFAILED\tCHANGES\tCALLS")
 	for i := range run.Services[:min(len(run.Services), maxTextServices)] {
 		s := &run.Services[i]
@@ -139,7 +137,7 @@ func printComparison(out io.Writer, c *simulation.Comparison) {
 		return
 	}
 	fmt.Fprintf(out, "\nServices that differ most between A and B\n")
-	w := newTable(out)
+	w := printer.NewTable(out)
 	fmt.Fprintln(w, "SERVICE\tGO ELSEWHERE\tMAX OVERLOAD A → B\tCROSS-ZONE A → B\tFAILED A → B")
 	for i := range c.Services[:min(len(c.Services), maxTextServices)] {
 		s := &c.Services[i]

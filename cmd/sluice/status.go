@@ -1,17 +1,13 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent/state"
-	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 func newStatusCommand() *cobra.Command {
@@ -38,9 +34,9 @@ The exit code is 0 if nothing is failing, 3 if something is (see --fail-on), and
 				return notRunning(err)
 			}
 			if output != "text" {
-				err = printObject(cmd.OutOrStdout(), output, s)
+				err = printer.Object(cmd.OutOrStdout(), output, s)
 			} else {
-				err = printStatus(cmd.OutOrStdout(), s)
+				err = printer.Status(cmd.OutOrStdout(), s)
 			}
 			if err != nil {
 				return err
@@ -64,132 +60,3 @@ func notRunning(err error) error {
 	}
 	return err
 }
-
-// printStatus prints a status in human-readable form.
-func printStatus(w io.Writer, s *state.Status) error {
-	s = printable.Strings(s)
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "%-14s %s\n", name, fmt.Sprintf(format, args...))
-	}
-	line("sluice", "%s, mode %s, running for %s", cmp.Or(s.Version, "(unknown version)"), s.Mode, ago(s.At, s.Started))
-	line("node", "%s%s", s.Node, zoneText(s.Zone))
-	line("source", "%s%s", s.Source, apiText(s.API))
-	switch k := &s.Kernel; {
-	case s.Synced == nil:
-		line("synced", "not yet")
-	case k.InSync:
-		line("synced", "since %s (first after %s); last change %s ago", clockTime(*s.Synced), s.Synced.Sub(s.Started).Round(time.Millisecond), lastSync(s))
-	default:
-		line("synced", "no: an update is due; last in sync %s ago", lastSync(s))
-	}
-	line("plan", "%d Services, %d frontends, %d endpoints", s.Plan.Services, s.Plan.Frontends, s.Plan.Endpoints)
-	text := fmt.Sprintf("%d frontends", s.Kernel.Frontends)
-	if s.Kernel.Unprogrammed > 0 {
-		text += fmt.Sprintf(", %d rejected", s.Kernel.Unprogrammed)
-	}
-	if s.Kernel.Approximated > 0 {
-		text += fmt.Sprintf(", %d approximated", s.Kernel.Approximated)
-	}
-	line("kernel", "%s", text)
-	if s.Plan.Draining > 0 {
-		line("drains", "%d endpoints (see sluice drains)", s.Plan.Draining)
-	} else {
-		line("drains", "none")
-	}
-	c := &s.Configuration
-	text = "hash " + c.Hash
-	if c.Loaded != nil {
-		text += ", loaded " + clockTime(*c.Loaded)
-	}
-	if c.Error != "" {
-		text += "; the file as it is now is rejected"
-	}
-	line("configuration", "%s", text)
-	line("plugins", "%s", pluginsText(s))
-	if r := s.Repairs; r != nil {
-		line("repairs", "%d changes by others, the last %s ago: %s%s", r.Changes, ago(s.At, r.Last), r.Objects, byText(r.Processes))
-	} else {
-		line("repairs", "none")
-	}
-	if r := s.Recording; r != nil {
-		text := fmt.Sprintf("%s, %.1f KiB written, %d changes dropped", r.File, float64(r.Bytes)/(1<<10), r.Dropped)
-		if r.Error != "" {
-			text += "; it has ended"
-		}
-		line("recording", "%s", text)
-	}
-	if s.LogLevel != "" {
-		line("log level", "%s", s.LogLevel)
-	}
-	for _, list := range []struct {
-		name string
-		all  []state.Problem
-	}{{"FAILING", s.Failing}, {"DEGRADED", s.Degraded}} {
-		for _, p := range list.all {
-			fmt.Fprintf(w, "\n%s  %s\n", list.name, p.Text)
-			if p.Next != "" {
-				fmt.Fprintf(w, "  look at: %s\n", p.Next)
-			}
-		}
-	}
-	if len(s.Failing)+len(s.Degraded) == 0 {
-		_, err := fmt.Fprintln(w, "\nnothing is failing or degraded")
-		return err
-	}
-	return nil
-}
-
-func zoneText(zone string) string {
-	if zone == "" {
-		return ", without a zone"
-	}
-	return ", zone " + zone
-}
-
-func apiText(a *state.API) string {
-	switch {
-	case a == nil:
-		return ""
-	case len(a.Stale) == 0:
-		return ", all resources are watched"
-	}
-	var names []string
-	for _, r := range a.Stale {
-		names = append(names, r.Resource)
-	}
-	return ", not watched: " + strings.Join(names, ", ")
-}
-
-func pluginsText(s *state.Status) string {
-	loaded := 0
-	for i := range s.Plugins {
-		if s.Plugins[i].Digest != "" {
-			loaded++
-		}
-	}
-	if len(s.Plugins) == 0 && len(s.Policies) > 0 {
-		return fmt.Sprintf("none loaded yet, %d policies", len(s.Policies))
-	} else if len(s.Plugins) == 0 {
-		return "none"
-	}
-	return fmt.Sprintf("%d of %d loaded, %d policies", loaded, len(s.Plugins), len(s.Policies))
-}
-
-func byText(processes string) string {
-	if processes == "" {
-		return ""
-	}
-	return " by " + processes
-}
-
-func lastSync(s *state.Status) string {
-	if s.Kernel.LastSync == nil {
-		return "never"
-	}
-	return ago(s.At, *s.Kernel.LastSync)
-}
-
-// ago returns the time between two times, to the second.
-func ago(now, then time.Time) string { return max(0, now.Sub(then)).Round(time.Second).String() }
-
-func clockTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -200,13 +201,13 @@ func (f *traceFlags) print(w io.Writer, one traceOne, q state.FlowQuery) error {
 	}
 	if f.output == "yaml" {
 		fmt.Fprintln(w, "---")
-		err = printObject(w, f.output, x)
+		err = printer.Object(w, f.output, x)
 	} else if f.output == "json" {
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
 		err = enc.Encode(x)
 	} else {
-		err = printTrace(w, x, flow)
+		err = printer.Trace(w, x, flow)
 	}
 	if err != nil {
 		return fmt.Errorf("write results: %w", err)

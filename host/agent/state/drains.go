@@ -3,6 +3,7 @@ package state
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,6 +61,14 @@ type Drain struct {
 
 // maxDrainServices bounds the Services of a Drains.
 const maxDrainServices = 200
+
+// Filter leaves the drains of a Service, namespace/name, or of a namespace; "" is all.
+func (x *Drains) Filter(namespace, service string) {
+	x.Drains = slices.DeleteFunc(x.Drains, func(d Drain) bool {
+		ns, _, _ := strings.Cut(d.Service, "/")
+		return service != "" && d.Service != service || service == "" && namespace != "" && ns != namespace
+	})
+}
 
 // newDrains returns the drains of a Service.
 func newDrains(e *planner.Explanation, now time.Time, wallTime func(int64) time.Time) (out []Drain) {

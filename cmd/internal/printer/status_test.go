@@ -1,14 +1,11 @@
-package main
+package printer
 
 import (
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/state"
-	"github.com/sluice-proxy/sluice/host/config"
 )
 
 func TestStatusIsOneScreen(t *testing.T) {
@@ -26,7 +23,7 @@ func TestStatusIsOneScreen(t *testing.T) {
 	}
 	s.Assess()
 	var out strings.Builder
-	if err := printStatus(&out, s); err != nil {
+	if err := Status(&out, s); err != nil {
 		t.Fatal(err)
 	}
 	want := `sluice         v1, mode ipvs, running for 1h0m0s
@@ -69,7 +66,7 @@ func TestDrainsAreATable(t *testing.T) {
 		{Service: "shop/web", Number: 53, Protocol: "UDP", Address: "10.0.0.1:53", Stage: state.StageDraining, Why: "not ready"},
 	}, ConnectionsError: "conntrack: no permission"}
 	var out strings.Builder
-	if err := printDrains(&out, x); err != nil {
+	if err := Drains(&out, x); err != nil {
 		t.Fatal(err)
 	}
 	want := `SERVICE   PORT    ENDPOINT       POD    NODE  FOR    STAGE     SHARE  CONNECTIONS  WHY
@@ -81,27 +78,8 @@ and the drains of 2 more Services
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
-	f := drainsFlags{namespace: "other"}
-	f.filter(x, "")
+	x.Filter("other", "")
 	if len(x.Drains) != 0 {
 		t.Errorf("%+v", x.Drains)
-	}
-}
-
-func TestDurationsAreSecondsInJSONLogs(t *testing.T) {
-	cfg := config.Default()
-	cfg.Logging.Format = config.LogJSON
-	var out strings.Builder
-	logs := &agent.Logs{}
-	log := newLogger(&out, cfg, logs)
-	log.Info("synced", "duration", 1500*time.Microsecond)
-	log.Debug("not at this level")
-	if !strings.Contains(out.String(), `"duration":0.0015}`) || string(logs.Tail()) != out.String() || strings.Contains(out.String(), "not at") {
-		t.Error(out.String())
-	}
-	logs.SetLevel(slog.LevelDebug)
-	log.Debug("at this level")
-	if !strings.Contains(out.String(), "at this level") {
-		t.Error(out.String())
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package printer
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
-// printTrace prints a result in human-readable form.
-func printTrace(w io.Writer, a *state.Traced, flow plan.Flow) error {
+// Trace prints a result in human-readable form.
+func Trace(w io.Writer, a *state.Traced, flow plan.Flow) error {
 	fmt.Fprintf(w, "%s → %s/%s  %s", flow.From, flow.To, flow.Protocol, a.Verdict)
 	if a.Service != "" {
 		fmt.Fprintf(w, "  %s", printable.Escape(a.Service))

@@ -1,4 +1,4 @@
-package main
+package printer
 
 import (
 	"fmt"
@@ -50,8 +50,8 @@ func printPoolShadow(w io.Writer, s *state.PoolShadow) {
 // maxShadows bounds how many Services the text of a plan lists.
 const maxShadows = 20
 
-// printShadows prints the Services that diverge the most from the shadows of their policies.
-func printShadows(w io.Writer, list []state.ServiceShadow) {
+// Shadows prints the Services that diverge the most from the shadows of their policies.
+func Shadows(w io.Writer, list []state.ServiceShadow) {
 	if len(list) == 0 {
 		return
 	}

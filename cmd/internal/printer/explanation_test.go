@@ -1,4 +1,4 @@
-package main
+package printer
 
 import (
 	"regexp"
@@ -46,7 +46,7 @@ func TestInputsArePrintedEscapedWithTheirAge(t *testing.T) {
 	}
 	var out strings.Builder
 	x := &state.Explanation{Service: "a/b", Plugins: []string{"p"}, Pools: []state.Pool{{Endpoints: []state.Endpoint{{}}, Inputs: []state.Input{in}}}}
-	if err := printExplanation(&out, x, ""); err != nil {
+	if err := Explanation(&out, x, ""); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
