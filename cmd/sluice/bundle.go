@@ -1,11 +1,8 @@
 package main
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,18 +14,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/bundle"
 	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/printable"
-)
-
-// Limits of a bundle.
-const (
-	partTimeout = 30 * time.Second
-	maxPart     = 16 << 20 // bytes of a part; the rest is cut
 )
 
 type bundleFlags struct {
@@ -58,13 +50,6 @@ replaced by hashes, the same ones in all parts; addresses, node names and polici
 	return cmd
 }
 
-// part is an entry of a bundle.
-type part struct {
-	name string
-	text []byte
-	err  error
-}
-
 func (f *bundleFlags) run(ctx context.Context, stdout io.Writer) error {
 	s, statusErr := state.OnSocket(f.socket).Status(ctx)
 	parts, err := f.collect(ctx, s, statusErr)
@@ -72,7 +57,7 @@ func (f *bundleFlags) run(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	if f.anonymize {
-		if err := anonymize(parts); err != nil {
+		if err := bundle.Anonymize(parts); err != nil {
 			return err
 		}
 	}
@@ -97,8 +82,8 @@ func (f *bundleFlags) run(ctx context.Context, stdout io.Writer) error {
 		return errors.Join(err, os.Remove(path))
 	}
 	for _, p := range parts {
-		if p.err != nil {
-			warn(p.name + ": " + p.err.Error())
+		if p.Err != nil {
+			warn(p.Name + ": " + p.Err.Error())
 		}
 	}
 	_, err = fmt.Fprintln(stdout, printable.Escape(path))
@@ -106,15 +91,9 @@ func (f *bundleFlags) run(ctx context.Context, stdout io.Writer) error {
 }
 
 // collect reads all parts, one after the other.
-func (f *bundleFlags) collect(ctx context.Context, s *state.Status, statusErr error) (parts []part, err error) {
+func (f *bundleFlags) collect(ctx context.Context, s *state.Status, statusErr error) (parts []bundle.Part, err error) {
 	add := func(name string, read func(context.Context) ([]byte, error)) {
-		ctx, cancel := context.WithTimeout(ctx, partTimeout)
-		defer cancel()
-		text, err := read(ctx)
-		if len(text) > maxPart {
-			text = append(text[:maxPart:maxPart], fmt.Sprintf("\n# cut after %d bytes\n", maxPart)...)
-		}
-		parts = append(parts, part{name, text, err})
+		parts = append(parts, bundle.Read(ctx, name, read))
 	}
 	cfg := config.Default()
 	if f.config != "" {
@@ -125,20 +104,8 @@ func (f *bundleFlags) collect(ctx context.Context, s *state.Status, statusErr er
 		cfg.Mode = s.Mode
 	}
 	add("version.txt", func(context.Context) ([]byte, error) { return []byte(versionText() + "\n"), nil })
-	add("status.json", func(context.Context) ([]byte, error) { return jsonText(s, statusErr) })
-	add("drains.json", func(ctx context.Context) ([]byte, error) { return jsonText(state.OnSocket(f.socket).Drains(ctx)) })
-	for _, r := range []struct{ name, resource string }{{"config.json", "/config"}, {"plan.txt", "/plan"}, {"metrics.txt", "/metrics"}} {
-		add(r.name, func(ctx context.Context) ([]byte, error) {
-			return state.OnSocket(f.socket).Text(ctx, r.resource, maxPart+1)
-		})
-	}
-	add("log.txt", func(ctx context.Context) ([]byte, error) {
-		x, err := state.OnSocket(f.socket).Log(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return []byte(x.Lines), nil
-	})
+	add("status.json", func(context.Context) ([]byte, error) { return bundle.JSON(s, statusErr) })
+	parts = append(parts, bundle.OfAgent(ctx, state.OnSocket(f.socket))...)
 	add("kernel.txt", func(ctx context.Context) ([]byte, error) {
 		programmed, err := dataplane.All().Read(ctx)
 		if err != nil {
@@ -157,21 +124,13 @@ func (f *bundleFlags) collect(ctx context.Context, s *state.Status, statusErr er
 	return parts, ctx.Err()
 }
 
-func jsonText[T any](x *T, err error) ([]byte, error) {
-	if err != nil {
-		return nil, err
-	}
-	text, err := json.MarshalIndent(x, "", "  ")
-	return append(text, '\n'), err
-}
-
 // listTable returns sluice's own table of a family as nft prints it.
 func listTable(ctx context.Context, family string) ([]byte, error) {
 	nft, err := exec.LookPath("nft")
 	if err != nil {
 		return nil, fmt.Errorf("%w; kernel.txt has the same as sluice reads it", err)
 	}
-	out, errs := &limitedBuffer{max: maxPart + 1}, &limitedBuffer{max: 4096}
+	out, errs := &limitedBuffer{max: bundle.MaxPart + 1}, &limitedBuffer{max: 4096}
 	cmd := exec.CommandContext(ctx, nft, "list", "table", family, "sluice")
 	cmd.Stdout, cmd.Stderr = out, errs
 	if err := cmd.Run(); err != nil {
@@ -194,27 +153,7 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func writeBundle(w io.Writer, parts []part, now time.Time) error {
-	zip := gzip.NewWriter(w)
-	out := tar.NewWriter(zip)
-	entry := func(name string, text []byte) error {
-		err := out.WriteHeader(&tar.Header{Name: "sluice-bundle/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: now})
-		if err == nil {
-			_, err = out.Write(text)
-		}
-		return err
-	}
-	for _, p := range parts {
-		if p.err == nil || len(p.text) > 0 {
-			if err := entry(p.name, p.text); err != nil {
-				return err
-			}
-		}
-		if p.err != nil {
-			if err := entry(p.name+".error", []byte(p.err.Error()+"\n")); err != nil {
-				return err
-			}
-		}
-	}
-	return errors.Join(out.Close(), zip.Close())
+func writeBundle(w io.Writer, parts []bundle.Part, now time.Time) error {
+	out := bundle.NewWriter(w, now)
+	return errors.Join(out.Add("", parts), out.Close())
 }

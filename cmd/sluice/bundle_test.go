@@ -73,8 +73,8 @@ endpoints:
 	}
 }
 
-// bundle returns the entries of a bundle.
-func bundle(t *testing.T, f bundleFlags) map[string]string {
+// entriesOf returns the entries of a bundle.
+func entriesOf(t *testing.T, f bundleFlags) map[string]string {
 	t.Helper()
 	var out bytes.Buffer
 	f.file = "-"
@@ -101,7 +101,7 @@ func bundle(t *testing.T, f bundleFlags) map[string]string {
 
 func TestBundleOfARunningSluice(t *testing.T) {
 	socket := runAgent(t)
-	parts := bundle(t, bundleFlags{socket: socket})
+	parts := entriesOf(t, bundleFlags{socket: socket})
 	for name, want := range map[string]string{
 		"status.json": `"version": "v1.2.3"`, "drains.json": `"pod": "secretshop-b"`, "plan.txt": "hiddenspace/secretshop", "config.json": `"syncPeriod":`,
 		"metrics.txt": "\nsluice_services 1\n", "log.txt": `msg="synced all services"`, "version.txt": "sluice", "check.txt": "capabilities",
@@ -110,7 +110,7 @@ func TestBundleOfARunningSluice(t *testing.T) {
 			t.Errorf("%s: no %q in\n%s%s", name, want, parts[name], parts[name+".error"])
 		}
 	}
-	hidden := bundle(t, bundleFlags{socket: socket, anonymize: true})
+	hidden := entriesOf(t, bundleFlags{socket: socket, anonymize: true})
 	for name, text := range hidden {
 		if strings.Contains(text, "secretshop") || strings.Contains(text, "hiddenspace") {
 			t.Errorf("%s is not anonymous:\n%s", name, text)
@@ -122,7 +122,7 @@ func TestBundleOfARunningSluice(t *testing.T) {
 }
 
 func TestBundleWhileSluiceIsDown(t *testing.T) {
-	parts := bundle(t, bundleFlags{socket: filepath.Join(t.TempDir(), "none")})
+	parts := entriesOf(t, bundleFlags{socket: filepath.Join(t.TempDir(), "none")})
 	for _, name := range []string{"status.json", "drains.json", "plan.txt", "config.json", "metrics.txt", "log.txt"} {
 		if !strings.Contains(parts[name+".error"], "no sluice is running") {
 			t.Errorf("%s: %q", name, parts[name+".error"])

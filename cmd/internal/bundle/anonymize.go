@@ -1,4 +1,4 @@
-package main
+package bundle
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"regexp"
+
 )
 
 var (
@@ -20,18 +21,18 @@ var (
 	addressLike = regexp.MustCompile(`^[0-9.]+$`)
 )
 
-// anonymize replaces the names of Services, namespaces and Pods in all parts by hashes. The key of the hashes is random and not kept: nobody
+// Anonymize replaces the names of Services, namespaces and Pods in all parts by hashes. The key of the hashes is random and not kept: nobody
 // can look up a name that is easy to guess.
-func anonymize(parts []part) error {
+func Anonymize(parts []Part) error {
 	key := make([]byte, 32)
 	if _, err := rand.Read(key); err != nil {
 		return err
 	}
 	names := map[string]bool{}
 	for i := range parts {
-		collectNames(parts[i].text, names)
-		if parts[i].err != nil {
-			collectNames([]byte(parts[i].err.Error()), names)
+		collectNames(parts[i].Text, names)
+		if parts[i].Err != nil {
+			collectNames([]byte(parts[i].Err.Error()), names)
 		}
 	}
 	hide := func(token []byte) []byte {
@@ -43,12 +44,12 @@ func anonymize(parts []part) error {
 		return []byte("x" + hex.EncodeToString(mac.Sum(nil))[:10])
 	}
 	for i := range parts {
-		if parts[i].name == "version.txt" || parts[i].name == "check.txt" {
+		if parts[i].Name == "version.txt" || parts[i].Name == "check.txt" {
 			continue // they are about the host
 		}
-		parts[i].text = nameToken.ReplaceAllFunc(parts[i].text, hide)
-		if parts[i].err != nil {
-			parts[i].err = errors.New(string(nameToken.ReplaceAllFunc([]byte(parts[i].err.Error()), hide)))
+		parts[i].Text = nameToken.ReplaceAllFunc(parts[i].Text, hide)
+		if parts[i].Err != nil {
+			parts[i].Err = errors.New(string(nameToken.ReplaceAllFunc([]byte(parts[i].Err.Error()), hide)))
 		}
 	}
 	return nil
