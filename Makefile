@@ -8,14 +8,14 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image man demo experiment quick race test test-cluster cluster-programs test-vm test-ipvs test-guide test-compat vm-kernels \
+.PHONY: help build plugins image krew man demo experiment quick race test test-cluster cluster-programs test-vm test-ipvs test-guide test-compat vm-kernels \
   compiled-plugins bench bench-peer bench-fleet soak check fmt lint format-check vet deps clean
 
 help:
 	@cat .ci/help.txt
 
 build: plugins
-	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice ./cmd/sluice
+	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/sluice ./cmd/kubectl-sluice
 
 plugins: $(PLUGINS:%=bin/plugins/%.wasm)
 
@@ -37,6 +37,10 @@ FORCE:
 image:
 	$(GO) run ./deploy/image -o bin/image -tar bin/sluice-image.tar -version $(VERSION) \
 	  -revision "$$(git rev-parse HEAD 2>/dev/null)" -time "$$(git log -1 --format=%ct 2>/dev/null)"
+
+# Archives and manifest of the kubectl plugin, for krew.
+krew:
+	$(GO) run ./deploy/krew -version $(VERSION)
 
 # The man pages of all commands, from their help texts.
 man:

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	//lint:ignore SA1019 the dialers of client-go 0.37 return these types
 	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
@@ -81,7 +82,7 @@ func openStreams(connection httpstream.Connection, pod string, port int32) (net.
 		if err == nil && len(text) > 0 {
 			err = fmt.Errorf("port %d of Pod %s: %s", port, pod, strings.TrimSpace(string(text)))
 			if strings.Contains(string(text), "connection refused") {
-				err = fmt.Errorf("%w: set stateBindAddress in its configuration", err)
+				err = fmt.Errorf("%w (is stateBindAddress set in its configuration?)", err)
 			}
 		}
 		s.failed <- err
@@ -119,7 +120,7 @@ func (s *stream) Read(p []byte) (int, error) {
 const failureTimeout = 200 * time.Millisecond
 
 // Close implements net.Conn.
-func (s *stream) Close() error { return errors.Join(s.Stream.Reset(), s.connection.Close()) }
+func (s *stream) Close() error { return errors.Join(s.Stream.Close(), s.connection.Close()) }
 
 // LocalAddr implements net.Conn.
 func (*stream) LocalAddr() net.Addr { return forwarded{} }

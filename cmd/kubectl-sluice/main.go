@@ -58,7 +58,7 @@ func execute(ctx context.Context, args []string) int {
 	}
 	switch {
 	case errors.As(err, new(usageError)) || !parsed:
-		fmt.Fprintf(stderr, "See 'kubectl %s --help'.\n", strings.Replace(cmd.CommandPath(), "kubectl-", "", 1))
+		fmt.Fprintf(stderr, "See '%s --help'.\n", cmd.CommandPath())
 		return exitUsage
 	case errors.As(err, new(stateError)):
 		return exitState

@@ -106,14 +106,14 @@ It asks the sluice of the Node of the Pod of --from, or of --node. Pods and Serv
 		Example: "  kubectl sluice trace -n shop --from cart-0 --to catalog:grpc\n  kubectl sluice trace --from 192.0.2.7 --to 203.0.113.10:443 --node node-a1",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := q.Check("--"); err != nil {
-				return usageError{err}
-			}
 			c, err := o.cluster()
 			if err != nil {
 				return err
 			}
 			q.Namespace = c.namespace
+			if err := q.Check("--"); err != nil {
+				return usageError{err}
+			}
 			if _, err := state.ParseIP(q.From); err != nil && at.node == "" && at.pod == "" {
 				at.pod = q.From
 			}

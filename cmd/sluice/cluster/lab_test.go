@@ -36,14 +36,15 @@ var shared *lab
 //	                                                    └─ n2, zone b ── its Pods
 type lab struct {
 	*testcluster.Cluster
-	network *testnet.Lab
-	outside *testnet.Host
-	nodes   map[string]*labNode
-	sluice  string            // the program
-	plugins map[string]string // module files by name
-	service string            // kubeconfig of sluice's service account
-	pods    int               // created so far
-	sources sync.Once
+	network       *testnet.Lab
+	outside       *testnet.Host
+	nodes         map[string]*labNode
+	sluice        string            // the program
+	kubectlSluice string            // the kubectl plugin
+	plugins       map[string]string // module files by name
+	service       string            // kubeconfig of sluice's service account
+	pods          int               // created so far
+	sources       sync.Once
 }
 
 // labNode is a node of the lab.
@@ -98,8 +99,8 @@ func (l *lab) build(dir string) error {
 		return nil
 	}
 	const module = "github.com/sluice-proxy/sluice/"
-	l.sluice = filepath.Join(dir, "sluice")
-	if err := run([]string{"CGO_ENABLED=0"}, "build", "-o", l.sluice, module+"cmd/sluice"); err != nil {
+	l.sluice, l.kubectlSluice = filepath.Join(dir, "sluice"), filepath.Join(dir, "kubectl-sluice")
+	if err := run([]string{"CGO_ENABLED=0"}, "build", "-o", dir, module+"cmd/sluice", module+"cmd/kubectl-sluice"); err != nil {
 		return err
 	}
 	for name, path := range map[string]string{

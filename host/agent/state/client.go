@@ -139,6 +139,9 @@ func (c *Client) do(ctx context.Context, method, resource string, read func(io.R
 		if errors.As(err, &op) && op.Op == "dial" {
 			return &NotRunningError{c.agent, op.Err}
 		}
+		if u := (*url.Error)(nil); errors.As(err, &u) {
+			return u.Err // the address is that of no server
+		}
 		return err
 	}
 	defer resp.Body.Close()

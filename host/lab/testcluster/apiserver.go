@@ -23,7 +23,7 @@ func (c *Cluster) apiServerArgs(etcd string) ([]string, error) {
 		"--etcd-servers=" + etcd,
 		"--bind-address=0.0.0.0", fmt.Sprint("--secure-port=", c.addr.Port()), "--advertise-address=" + c.addr.Addr().String(),
 		"--tls-cert-file=" + file("tls.crt"), "--tls-private-key-file=" + file("tls.key"), "--client-ca-file=" + file("ca.crt"),
-		"--authorization-mode=Node,RBAC", "--allow-privileged",
+		"--authorization-mode=Node,RBAC", "--allow-privileged", "--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + file("tokens.key"), "--service-account-signing-key-file=" + file("tokens.key"),
 		"--service-cluster-ip-range=" + strings.Join(ranges, ","),
