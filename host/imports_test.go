@@ -97,6 +97,16 @@ func TestBackendsDoNotDependOnThePlanner(t *testing.T) {
 	}
 }
 
+// TestKubectlPluginIsPortable checks that the kubectl plugin needs nothing that only Linux has, or that is large.
+func TestKubectlPluginIsPortable(t *testing.T) {
+	all := packages(t)
+	for _, banned := range []string{"host/backend/nftables", "host/backend/ipvs", "host/backend/nftables/rules", "host/conntrack", "host/wasm", "host/agent", "host/registry"} {
+		if slices.Contains(all[module+"cmd/kubectl-sluice"].Deps, module+banned) {
+			t.Errorf("cmd/kubectl-sluice depends on %s", banned)
+		}
+	}
+}
+
 // TestLibrariesAreConfined checks that each large library is used by a few packages only.
 func TestLibrariesAreConfined(t *testing.T) {
 	importers := map[string][]string{

@@ -39,7 +39,7 @@ type InForce struct {
 // Policies are the policies and plugins of a cluster.
 type Policies struct {
 	InForce []InForce    `json:"inForce"`
-	Nodes   int          `json:"nodes"`             // that have answered
+	Nodes   int          `json:"nodes"`            // that have answered
 	Silent  []NodeStatus `json:"silent,omitempty"` // those that have not
 }
 

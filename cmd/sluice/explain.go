@@ -134,7 +134,7 @@ func addKernel(ctx context.Context, x *state.Explanation) (note string) {
 	}
 	x.AddKernel(programmed)
 	if stats, err := modes.Stats(ctx, math.MaxInt); err == nil {
-		x.AddIPVSStats(stats)
+		addIPVSStats(x, stats)
 	}
 	return ""
 }

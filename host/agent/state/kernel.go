@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/host/backend/ipvs"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -44,37 +43,4 @@ type Connections struct {
 
 func (c *Connections) String() string {
 	return fmt.Sprintf("%d active, %d inactive", c.Active, c.Inactive)
-}
-
-// AddIPVSStats adds the connections of mode ipvs. AddKernel comes first.
-func (x *Explanation) AddIPVSStats(stats []ipvs.ServerStats) {
-	for i := range stats {
-		c := &stats[i]
-		if c.Pool == "" || c.Owner.Service.String() != x.Service {
-			continue
-		}
-		for j := range x.Pools {
-			p := &x.Pools[j]
-			if (p.Pool == "local") != (c.Pool == ipvs.PoolOutside) && c.Pool != ipvs.PoolAll {
-				continue
-			}
-			for e := range p.Endpoints {
-				addConnections(&p.Endpoints[e], c)
-			}
-		}
-	}
-}
-
-// addConnections adds the connections of an endpoint through a virtual server, if that has it.
-func addConnections(e *Endpoint, c *ipvs.ServerStats) {
-	for i := range e.Kernel {
-		if e.Kernel[i].Frontend != c.Frontend.String() {
-			continue
-		}
-		for _, m := range c.Destinations {
-			if m.Addr.String() == e.Address {
-				e.Kernel[i].Connections = &Connections{m.Active, m.Inactive}
-			}
-		}
-	}
 }

@@ -1,9 +1,10 @@
-package state
+package main
 
 import (
 	"net/netip"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/backend/ipvs"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -20,14 +21,14 @@ func TestIPVSConnectionsAreAddedToTheirEndpoints(t *testing.T) {
 			{Addr: netip.MustParseAddrPort("10.244.0.2:80"), Active: 1, Draining: true},
 		},
 	}
-	programmed := func(addr string, weight uint16) Endpoint {
-		return Endpoint{Address: addr, Kernel: []KernelShare{
+	programmed := func(addr string, weight uint16) state.Endpoint {
+		return state.Endpoint{Address: addr, Kernel: []state.KernelShare{
 			{Frontend: "10.96.0.1:80/TCP", Weight: weight, Total: 3}, {Frontend: "*4:30080/TCP", Weight: weight, Total: 3},
 		}}
 	}
-	x := &Explanation{Service: "shop/web", Pools: []Pool{{Pool: "cluster", Endpoints: []Endpoint{programmed("10.244.0.1:80", 3), programmed("10.244.0.9:80", 0)}}}}
-	x.AddIPVSStats([]ipvs.ServerStats{c})
-	for i, want := range []*Connections{{2, 7}, nil} {
+	x := &state.Explanation{Service: "shop/web", Pools: []state.Pool{{Pool: "cluster", Endpoints: []state.Endpoint{programmed("10.244.0.1:80", 3), programmed("10.244.0.9:80", 0)}}}}
+	addIPVSStats(x, []ipvs.ServerStats{c})
+	for i, want := range []*state.Connections{{Active: 2, Inactive: 7}, nil} {
 		k := x.Pools[0].Endpoints[i].Kernel
 		if k[0].Connections != nil || (k[1].Connections == nil) != (want == nil) || want != nil && *k[1].Connections != *want {
 			t.Errorf("endpoint %d: %+v %v, want %v behind the NodePort only", i, k, k[1].Connections, want)
@@ -35,8 +36,8 @@ func TestIPVSConnectionsAreAddedToTheirEndpoints(t *testing.T) {
 	}
 	other := *x
 	other.Service = "shop/other"
-	other.Pools = []Pool{{Pool: "cluster", Endpoints: []Endpoint{programmed("10.244.0.1:80", 3)}}}
-	if other.AddIPVSStats([]ipvs.ServerStats{c}); other.Pools[0].Endpoints[0].Kernel[1].Connections != nil {
+	other.Pools = []state.Pool{{Pool: "cluster", Endpoints: []state.Endpoint{programmed("10.244.0.1:80", 3)}}}
+	if addIPVSStats(&other, []ipvs.ServerStats{c}); other.Pools[0].Endpoints[0].Kernel[1].Connections != nil {
 		t.Error("another Service has the connections")
 	}
 }

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/backend/ipvs"
+)
+
+// addIPVSStats adds the connections of mode ipvs to an explanation with the weights in the kernel.
+func addIPVSStats(x *state.Explanation, stats []ipvs.ServerStats) {
+	for i := range stats {
+		c := &stats[i]
+		if c.Pool == "" || c.Owner.Service.String() != x.Service {
+			continue
+		}
+		for j := range x.Pools {
+			p := &x.Pools[j]
+			if (p.Pool == "local") != (c.Pool == ipvs.PoolOutside) && c.Pool != ipvs.PoolAll {
+				continue
+			}
+			for e := range p.Endpoints {
+				addConnections(&p.Endpoints[e], c)
+			}
+		}
+	}
+}
+
+// addConnections adds the connections of an endpoint through a virtual server, if that has it.
+func addConnections(e *state.Endpoint, c *ipvs.ServerStats) {
+	for i := range e.Kernel {
+		if e.Kernel[i].Frontend != c.Frontend.String() {
+			continue
+		}
+		for _, m := range c.Destinations {
+			if m.Addr.String() == e.Address {
+				e.Kernel[i].Connections = &state.Connections{Active: m.Active, Inactive: m.Inactive}
+			}
+		}
+	}
+}
