@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
+	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/model"
@@ -134,7 +135,7 @@ func addKernel(ctx context.Context, x *state.Explanation) (note string) {
 	}
 	x.AddKernel(programmed)
 	if stats, err := modes.Stats(ctx, math.MaxInt); err == nil {
-		addIPVSStats(x, stats)
+		agent.AddIPVSStats(x, stats)
 	}
 	return ""
 }

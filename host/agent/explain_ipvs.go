@@ -1,12 +1,12 @@
-package main
+package agent
 
 import (
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/backend/ipvs"
 )
 
-// addIPVSStats adds the connections of mode ipvs to an explanation with the weights in the kernel.
-func addIPVSStats(x *state.Explanation, stats []ipvs.ServerStats) {
+// AddIPVSStats adds the connections of mode ipvs to an explanation with the weights in the kernel.
+func AddIPVSStats(x *state.Explanation, stats []ipvs.ServerStats) {
 	for i := range stats {
 		c := &stats[i]
 		if c.Pool == "" || c.Owner.Service.String() != x.Service {

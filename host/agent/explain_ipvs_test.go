@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"net/netip"
@@ -27,7 +27,7 @@ func TestIPVSConnectionsAreAddedToTheirEndpoints(t *testing.T) {
 		}}
 	}
 	x := &state.Explanation{Service: "shop/web", Pools: []state.Pool{{Pool: "cluster", Endpoints: []state.Endpoint{programmed("10.244.0.1:80", 3), programmed("10.244.0.9:80", 0)}}}}
-	addIPVSStats(x, []ipvs.ServerStats{c})
+	AddIPVSStats(x, []ipvs.ServerStats{c})
 	for i, want := range []*state.Connections{{Active: 2, Inactive: 7}, nil} {
 		k := x.Pools[0].Endpoints[i].Kernel
 		if k[0].Connections != nil || (k[1].Connections == nil) != (want == nil) || want != nil && *k[1].Connections != *want {
@@ -37,7 +37,7 @@ func TestIPVSConnectionsAreAddedToTheirEndpoints(t *testing.T) {
 	other := *x
 	other.Service = "shop/other"
 	other.Pools = []state.Pool{{Pool: "cluster", Endpoints: []state.Endpoint{programmed("10.244.0.1:80", 3)}}}
-	if addIPVSStats(&other, []ipvs.ServerStats{c}); other.Pools[0].Endpoints[0].Kernel[1].Connections != nil {
+	if AddIPVSStats(&other, []ipvs.ServerStats{c}); other.Pools[0].Endpoints[0].Kernel[1].Connections != nil {
 		t.Error("another Service has the connections")
 	}
 }
