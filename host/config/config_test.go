@@ -150,6 +150,7 @@ func TestParseEveryField(t *testing.T) {
 		MetricsBindAddress:    "[::1]:9999",
 		HealthzBindAddress:    "0.0.0.0:10256",
 		StatusPageBindAddress: "127.0.0.1:10251",
+		StateBindAddress:      "127.0.0.1:10252",
 		PluginCacheDir:        "/var/cache/sluice",
 		PluginLimits:          PluginLimits{CPUPercent: 25, MemoryMiB: 512, CompileSeconds: 60},
 		PluginImages: PluginImages{
