@@ -47,10 +47,11 @@ type Options struct {
 // Engine keeps the data plane in line with the plan.
 type Engine struct {
 	Options
-	queue *changeQueue
-	calls chan func(*planner.Planner)
-	swaps chan *swapRequest
-	done  chan struct{} // closed when Run returns
+	queue  *changeQueue
+	intake intake
+	calls  chan func(*planner.Planner)
+	swaps  chan *swapRequest
+	done   chan struct{} // closed when Run returns
 
 	sync            syncState
 	clock           planClock

@@ -13,7 +13,8 @@ import (
 type Observer interface {
 	// OnEnqueue is called when changes arrive from the source.
 	OnEnqueue(changes []model.Change, at time.Time)
-	// OnDequeue is called when all queued changes have been taken and become part of the next step.
+	// OnDequeue is called when all queued changes have been taken and become part of the next step or, if they are many, of the
+	// next steps.
 	OnDequeue()
 	// OnPlan is called when a step has been planned, before any of it is programmed.
 	OnPlan(*PlannedStep)

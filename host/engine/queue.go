@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// changeQueue buffers changes from the source, which it never blocks. The engine takes all of them at once. A change
-// replaces an earlier one of the same object, so the queue never grows beyond the size of the cluster.
+// changeQueue buffers changes from the source, which it never blocks. A change replaces an earlier one of the same object, so
+// the queue never grows beyond the size of the cluster.
 type changeQueue struct {
 	mu       sync.Mutex
 	changes  []model.Change
@@ -22,6 +22,8 @@ type changeKey struct {
 	name model.Name
 }
 
+func keyOf(c *model.Change) changeKey { return changeKey{c.Kind, c.Name} }
+
 func newChangeQueue(o Observer) *changeQueue {
 	return &changeQueue{index: map[changeKey]int{}, ready: make(chan struct{}, 1), observer: o}
 }
@@ -33,14 +35,14 @@ func (q *changeQueue) put(changes []model.Change) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.observer.OnEnqueue(changes, time.Now())
-	for _, c := range changes {
-		k := changeKey{c.Kind, c.Name}
-		if i, ok := q.index[k]; ok {
-			q.changes[i] = c
+	for i := range changes {
+		k := keyOf(&changes[i])
+		if at, ok := q.index[k]; ok {
+			q.changes[at] = changes[i]
 			continue
 		}
 		q.index[k] = len(q.changes)
-		q.changes = append(q.changes, c)
+		q.changes = append(q.changes, changes[i])
 	}
 	select {
 	case q.ready <- struct{}{}:

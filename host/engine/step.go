@@ -36,7 +36,7 @@ func (e *Engine) step(ctx context.Context) time.Time {
 		return earliest(e.nextStep, repairAt)
 	}
 	e.nextStep = now.Add(e.MinSyncPeriod)
-	changes := e.queue.take()
+	changes := e.takeChanges()
 	e.updates.received(changes)
 	e.Planner.Apply(changes)
 	if !e.Planner.Synced() {
@@ -51,6 +51,9 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	}
 	e.deliver(planTime)
 	step := e.Planner.Plan(planTime)
+	if left := e.intake.left(); left > 0 {
+		step.Remaining, step.RequeueAt = step.Remaining+left, planTime
+	}
 	e.planAt = step.RequeueAt
 	if step.Remaining > 0 {
 		e.nextStep = time.Time{} // continue at once
@@ -73,6 +76,15 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	e.shed(ctx)
 	e.checkpoint.dirty = e.checkpoint.dirty || step.Planned > 0
 	return earliest(e.sync.retryAt, e.sync.requeueAt, e.stale.retryAt, e.deleteUnreplied(ctx), repairAt, e.save(now), e.readSignals(ctx), e.updates.summarize(e.Log, time.Now()))
+}
+
+// takeChanges returns the changes of the cluster for a step: until the first plan, all of them.
+func (e *Engine) takeChanges() []model.Change {
+	changes := e.queue.take()
+	if e.Planner.Synced() {
+		changes = e.intake.next(changes, e.Planner.ServiceOf)
+	}
+	return changes
 }
 
 // stepTime returns how long a step has taken, without the time for which it waited for a processor: smaller steps would wait as long.

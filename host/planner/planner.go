@@ -111,6 +111,21 @@ func (p *Planner) Apply(changes []model.Change) {
 	}
 }
 
+// ServiceOf returns the Service that a change of a Service, its EndpointSlices or its Pods' state concerns, zero for other changes.
+func (p *Planner) ServiceOf(c *model.Change) model.Name {
+	switch {
+	case c.Kind == model.SliceKind && c.Slice != nil:
+		return c.Slice.Service
+	case c.Kind == model.SliceKind:
+		if old := p.cluster.Slice(c.Name); old != nil {
+			return old.Service
+		}
+	case c.Kind == model.ServiceKind || c.Kind == model.PodsKind:
+		return c.Name
+	}
+	return model.Name{}
+}
+
 // Replace replaces the cluster state. The planner takes ownership of it.
 func (p *Planner) Replace(cluster *model.Snapshot) {
 	old := p.cluster
