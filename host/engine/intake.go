@@ -8,79 +8,106 @@ const maxIntake = 256
 
 // intake divides many changes among steps. Namespaces take turns, so that a change in one does not wait for thousands in
 // another. The changes of a Service and of its EndpointSlices that arrive together stay together, in their order: without
-// some of them, the Service would have no endpoints for a moment.
+// some of them, the Service would have no endpoints for a moment. Dividing 5,000 changes takes a millisecond.
 type intake struct {
-	turns   []string                  // namespaces with changes, the next one first
-	waiting map[string][]*changeGroup // by namespace, oldest first
-	groups  map[model.Name]*changeGroup
-	objects map[changeKey]groupedChange
+	changes []model.Change    // those that wait, and those taken since the list was made
+	index   map[changeKey]int // of those that wait
+	next    []int             // of each change, the next one of its group; 0: none
+	groups  map[model.Name]changeGroup
+	turns   []string                 // namespaces with changes, the next one first
+	waiting map[string][]changeGroup // by namespace, oldest first; of Services only the name
 }
 
 // changeGroup has the changes of a Service and its EndpointSlices, or one change of another object.
 type changeGroup struct {
-	service model.Name // zero: another object
-	changes []model.Change
+	service     model.Name // zero: another object
+	first, last int        // indices of changes
 }
 
-// groupedChange is the place of a change.
-type groupedChange struct {
-	group *changeGroup
-	index int
-}
-
-// next returns the changes that the next step takes, given those that have arrived. serviceOf returns the Service of a change,
-// zero if it has none.
-func (in *intake) next(arrived []model.Change, serviceOf func(*model.Change) model.Name) []model.Change {
-	if in.left() == 0 && len(arrived) <= maxIntake {
+// take returns the changes that the next step takes, given those that have arrived, one of each object, with their indices. serviceOf
+// returns the Service of a change, zero if it has none.
+func (in *intake) take(arrived []model.Change, index map[changeKey]int, serviceOf func(*model.Change) model.Name) []model.Change {
+	switch {
+	case in.left() > 0:
+		in.compact(serviceOf)
+		for i := range arrived {
+			in.add(arrived[i], serviceOf)
+		}
+	case len(arrived) <= maxIntake:
 		return arrived
-	}
-	for i := range arrived {
-		in.add(&arrived[i], serviceOf)
+	default:
+		in.reset(arrived, index, serviceOf)
 	}
 	var out []model.Change
 	for in.left() > 0 && len(out) < maxIntake {
-		g := in.pop()
-		out = append(out, g.changes...)
+		out = in.pop(out)
+	}
+	if in.left() == 0 {
+		*in = intake{}
 	}
 	return out
 }
 
 // left returns the number of changes that wait.
-func (in *intake) left() int { return len(in.objects) }
+func (in *intake) left() int { return len(in.index) }
 
-func (in *intake) add(c *model.Change, serviceOf func(*model.Change) model.Name) {
-	key := keyOf(c)
-	if at, ok := in.objects[key]; ok {
-		at.group.changes[at.index] = *c
+// reset makes the intake contain these changes, and owns them.
+func (in *intake) reset(changes []model.Change, index map[changeKey]int, serviceOf func(*model.Change) model.Name) {
+	*in = intake{changes: changes, index: index, next: make([]int, len(changes)), groups: map[model.Name]changeGroup{}, waiting: map[string][]changeGroup{}}
+	for i := range changes {
+		in.group(i, serviceOf)
+	}
+}
+
+// compact forgets changes that have been taken, if they are most of the list.
+func (in *intake) compact(serviceOf func(*model.Change) model.Name) {
+	if len(in.changes) < 2*in.left()+maxIntake {
 		return
 	}
-	service := serviceOf(c)
-	g := in.groups[service]
-	if g == nil {
-		g = in.newGroup(service, c.Name.Namespace)
+	left, index := make([]model.Change, 0, in.left()), make(map[changeKey]int, in.left())
+	for i := range in.changes {
+		if at, ok := in.index[keyOf(&in.changes[i])]; ok && at == i {
+			index[keyOf(&in.changes[i])] = len(left)
+			left = append(left, in.changes[i])
+		}
 	}
-	in.objects[key] = groupedChange{g, len(g.changes)}
-	g.changes = append(g.changes, *c)
+	in.reset(left, index, serviceOf)
 }
 
-// newGroup appends a group to those of a namespace.
-func (in *intake) newGroup(service model.Name, namespace string) *changeGroup {
-	if in.objects == nil {
-		*in = intake{waiting: map[string][]*changeGroup{}, groups: map[model.Name]*changeGroup{}, objects: map[changeKey]groupedChange{}}
+// add adds a change, which replaces one of the same object.
+func (in *intake) add(c model.Change, serviceOf func(*model.Change) model.Name) {
+	if at, ok := in.index[keyOf(&c)]; ok {
+		in.changes[at] = c
+		return
 	}
-	g := &changeGroup{service: service}
-	if service != (model.Name{}) {
-		in.groups[service] = g
-	}
-	if len(in.waiting[namespace]) == 0 {
-		in.turns = append(in.turns, namespace)
-	}
-	in.waiting[namespace] = append(in.waiting[namespace], g)
-	return g
+	in.index[keyOf(&c)] = len(in.changes)
+	in.changes, in.next = append(in.changes, c), append(in.next, 0)
+	in.group(len(in.changes)-1, serviceOf)
 }
 
-// pop removes the next group. There must be one.
-func (in *intake) pop() *changeGroup {
+// group adds a change to the group of its Service, or to one of its own.
+func (in *intake) group(i int, serviceOf func(*model.Change) model.Name) {
+	c := &in.changes[i]
+	g := changeGroup{service: serviceOf(c), first: i, last: i}
+	if g.service != (model.Name{}) {
+		old, ok := in.groups[g.service]
+		if ok {
+			in.next[old.last] = i
+			g.first = old.first
+		}
+		if in.groups[g.service] = g; ok {
+			return
+		}
+	}
+	list := in.waiting[c.Name.Namespace]
+	if len(list) == 0 {
+		in.turns = append(in.turns, c.Name.Namespace)
+	}
+	in.waiting[c.Name.Namespace] = append(list, g)
+}
+
+// pop removes the next group, and appends it to a list. There must be one.
+func (in *intake) pop(out []model.Change) []model.Change {
 	namespace := in.turns[0]
 	in.turns = in.turns[1:]
 	list := in.waiting[namespace]
@@ -91,12 +118,16 @@ func (in *intake) pop() *changeGroup {
 	} else {
 		delete(in.waiting, namespace)
 	}
-	delete(in.groups, g.service)
-	for i := range g.changes {
-		delete(in.objects, keyOf(&g.changes[i]))
+	if g.service != (model.Name{}) {
+		g = in.groups[g.service]
+		delete(in.groups, g.service)
 	}
-	if len(in.objects) == 0 {
-		*in = intake{} // the maps keep their largest size ever
+	for i := g.first; ; i = in.next[i] {
+		out = append(out, in.changes[i])
+		delete(in.index, keyOf(&in.changes[i]))
+		in.changes[i] = model.Change{}
+		if i == g.last {
+			return out
+		}
 	}
-	return g
 }

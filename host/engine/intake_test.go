@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -32,7 +33,11 @@ func (r *intakeRig) serviceOf(c *model.Change) model.Name {
 
 // step gives arrived changes to the intake, and applies what it returns.
 func (r *intakeRig) step(arrived ...model.Change) []model.Change {
-	out := r.intake.next(arrived, r.serviceOf)
+	index := map[changeKey]int{}
+	for i := range arrived {
+		index[keyOf(&arrived[i])] = i
+	}
+	out := r.intake.take(slices.Clone(arrived), index, r.serviceOf)
 	for _, c := range out {
 		r.cluster.Apply(c)
 	}
@@ -154,6 +159,21 @@ func TestIntakeLosesNoChange(t *testing.T) {
 		}
 		if !reflect.DeepEqual(r.intake, intake{}) {
 			t.Errorf("seed %d: an empty intake keeps memory", seed)
+		}
+	}
+}
+
+// As long as changes arrive faster than steps take them, the intake does not grow beyond the objects that wait.
+func TestIntakeForgetsWhatIsTaken(t *testing.T) {
+	r := newIntakeRig(t)
+	for range 50 {
+		var arrived []model.Change
+		for i := range 2 * maxIntake {
+			arrived = append(arrived, changeOfService("ns", i))
+		}
+		r.step(arrived...)
+		if n := len(r.intake.changes); n > 6*maxIntake {
+			t.Fatalf("%d changes are kept, %d wait", n, r.intake.left())
 		}
 	}
 }

@@ -50,15 +50,16 @@ func (q *changeQueue) put(changes []model.Change) {
 	}
 }
 
-func (q *changeQueue) take() []model.Change {
+// take returns all changes, and the index of each.
+func (q *changeQueue) take() ([]model.Change, map[changeKey]int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.changes) == 0 {
-		return nil
+		return nil, nil
 	}
 	q.observer.OnDequeue()
-	out := q.changes
+	out, index := q.changes, q.index
 	q.changes = nil
 	q.index = map[changeKey]int{} // not clear(): its cost follows the largest size that the map ever had
-	return out
+	return out, index
 }

@@ -80,9 +80,9 @@ func (e *Engine) step(ctx context.Context) time.Time {
 
 // takeChanges returns the changes of the cluster for a step: until the first plan, all of them.
 func (e *Engine) takeChanges() []model.Change {
-	changes := e.queue.take()
+	changes, index := e.queue.take()
 	if e.Planner.Synced() {
-		changes = e.intake.next(changes, e.Planner.ServiceOf)
+		changes = e.intake.take(changes, index, e.Planner.ServiceOf)
 	}
 	return changes
 }
