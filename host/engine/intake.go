@@ -38,7 +38,7 @@ func (in *intake) take(arrived []model.Change, index map[changeKey]int, serviceO
 	default:
 		in.reset(arrived, index, serviceOf)
 	}
-	var out []model.Change
+	out := make([]model.Change, 0, min(in.left(), maxIntake+maxIntake/8))
 	for in.left() > 0 && len(out) < maxIntake {
 		out = in.pop(out)
 	}

@@ -12,8 +12,13 @@ const (
 	elementCost  = 50
 )
 
-// callCost is the cost of calling a plugin and recording its answer.
-const callCost = 60
+// callCost is the cost of calling a plugin and recording its answer, requestCost that of building the requests of a chain and comparing
+// them with those that have been answered, for each pool and for each of its endpoints.
+const (
+	callCost        = 100
+	requestCost     = 60
+	requestCostEach = 6
+)
 
 // A Plan does about Planner.stepCost of work, which follows the duration of steps, see AdaptStep.
 const (

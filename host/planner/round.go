@@ -96,6 +96,9 @@ func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *bud
 		calls := p.evaluator.PluginCalls()
 		d := p.decide(r, port, now)
 		budget.spend(callCost * int(p.evaluator.PluginCalls()-calls))
+		if r.policy != nil {
+			budget.spend(len(r.policy.Steps) * (requestCost + requestCostEach*len(port.Endpoints)))
+		}
 		frontends := p.rules.frontends(r, &d)
 		budget.spend(lookCost*(len(endpointSlices)+len(port.Endpoints)) + frontendCost*(1+len(frontends)))
 		r.add(&p.settings.Limits, s, &d, frontends)
