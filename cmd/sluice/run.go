@@ -20,6 +20,7 @@ type runFlags struct {
 	checkpoint string
 	once       bool
 	initOnly   bool
+	hostRoot   string
 	kubeProxy  bool // remove what it has left
 	verbosity  int
 	record     agent.RecordOptions
@@ -48,6 +49,7 @@ from a directory of manifests, with --source. While the API server is unavailabl
 	cmd.Flags().IntVar(&f.record.Files, "record-files", 4, "how many files are kept, with the current one")
 	cmd.Flags().BoolVar(&f.once, "once", false, "program the current state and exit")
 	cmd.Flags().BoolVar(&f.initOnly, "init-only", false, "load kernel modules and set sysctls, which needs full privileges on the host, and exit; other runs need CAP_NET_ADMIN only")
+	cmd.Flags().StringVar(&f.hostRoot, "host-root", "", "with --init-only: the host's root directory, in a container; kernel modules are loaded with the host's modprobe")
 	cmd.Flags().BoolVar(&f.kubeProxy, "cleanup-kube-proxy", false, "after the first sync, remove what kube-proxy has left in the kernel (nftables, iptables, IPVS)")
 	cmd.Flags().IntVarP(&f.verbosity, "v", "v", 0, "log verbosity: debug level if 1 or more (default: logging.verbosity of the configuration)")
 	return cmd
@@ -64,8 +66,11 @@ func (f *runFlags) run(ctx context.Context) error {
 	}
 	logs := &agent.Logs{Verbosity: f.verbosity}
 	log := newLogger(stderr, cfg, logs)
+	if f.hostRoot != "" && !f.initOnly {
+		return errors.New("--host-root: only with --init-only")
+	}
 	if f.initOnly {
-		return agent.InitHost(cfg, log)
+		return agent.InitHost(cfg, f.hostRoot, log)
 	}
 	kube.RedirectKlog(log)
 	var client *kube.Client

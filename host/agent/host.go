@@ -13,11 +13,12 @@ import (
 
 func thisHost() probe.Host { return probe.Host{CPUs: runtime.NumCPU()} }
 
-// InitHost implements `sluice run --init-only`: it makes the settings that need full rights on the host.
-func InitHost(cfg *config.Config, log *slog.Logger) error {
+// InitHost implements `sluice run --init-only`: it makes the settings that need full rights on the host. hostRoot is the
+// root directory of the host, with its modprobe; "": this process's.
+func InitHost(cfg *config.Config, hostRoot string, log *slog.Logger) error {
 	err := setConntrack(thisHost(), cfg, log)
 	if mode := dataplane.All().Get(cfg.Mode); mode.Init != nil {
-		err = errors.Join(err, mode.Init(cfg, log))
+		err = errors.Join(err, mode.Init(cfg, hostRoot, log))
 	}
 	return err
 }

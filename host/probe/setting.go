@@ -76,7 +76,7 @@ func (h Host) file(s Setting) string {
 func (h Host) read(s Setting) (value int, ok bool, err error) {
 	value, err = readInt(h.file(s))
 	if err != nil {
-		return 0, false, fmt.Errorf("%s: %w", s.Name, explainReadError(err))
+		return 0, false, fmt.Errorf("%s: %w", s.Name, explainReadError(s.Name, err))
 	}
 	return value, value == s.Want || s.AtLeast && value > s.Want, nil
 }
@@ -132,9 +132,13 @@ func readInt(path string) (int, error) {
 }
 
 // explainReadError adds the likely cause of a missing file.
-func explainReadError(err error) error {
+func explainReadError(name string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: is the kernel module loaded (modprobe nf_conntrack)?", err)
+		module := "nf_conntrack"
+		if strings.HasPrefix(name, "net.ipv4.vs.") {
+			module = "ip_vs"
+		}
+		return fmt.Errorf("%w: is the kernel module loaded (modprobe %s)?", err, module)
 	}
 	return err
 }

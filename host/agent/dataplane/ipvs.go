@@ -22,8 +22,8 @@ func ipvsMode() Mode {
 		Open: func(cfg *config.Config, log *slog.Logger) (backend.Backend, error) {
 			return ipvs.Open(ipvsOptions(cfg, log))
 		},
-		Init: func(cfg *config.Config, log *slog.Logger) error {
-			return ipvs.Prepare(ipvsOptions(cfg, log), log)
+		Init: func(cfg *config.Config, hostRoot string, log *slog.Logger) error {
+			return ipvs.Prepare(ipvsOptions(cfg, log), hostRoot, log)
 		},
 		Probe: func(ctx context.Context) []probe.Finding {
 			return slices.Concat(probeNFTables(ctx), ipvsFindings(ipvs.Probe(ctx))) // its rules are nftables rules

@@ -26,8 +26,9 @@ type Mode struct {
 	Caps func() plan.Caps
 	// Open opens the backend.
 	Open func(cfg *config.Config, log *slog.Logger) (backend.Backend, error)
-	// Init makes the settings that need more rights than CAP_NET_ADMIN: kernel modules and sysctls. nil: there are none.
-	Init func(cfg *config.Config, log *slog.Logger) error
+	// Init makes the settings that need more rights than CAP_NET_ADMIN: kernel modules, with the modprobe of a root
+	// directory, and sysctls. nil: there are none.
+	Init func(cfg *config.Config, hostRoot string, log *slog.Logger) error
 	// Probe tries the kernel features that the backend uses.
 	Probe func(ctx context.Context) []probe.Finding
 	// Sysctls compares the sysctls that Init sets with those of the host. nil: it sets none.
