@@ -49,6 +49,8 @@ const passwordHash = "$2a$04$iec5uchM.fkjtG9l9/XNs.vizMRlzZlaXEoszf3sc1vgfJh56fw
 type Options struct {
 	TLS   bool // with a certificate of its own authority, see Registry.CAFile
 	Users bool // only User may pull and push
+	// Within calls a function in the network namespace of the registry, such as testnet.Host.Do; nil: this one.
+	Within func(func() error) error
 }
 
 // Registry is a process that serves a registry.
@@ -67,11 +69,25 @@ type Registry struct {
 // Start starts a registry, and stops it at the end of the test.
 func Start(t testing.TB, o Options) *Registry {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	if o.Within == nil {
+		o.Within = func(f func() error) error { return f() }
+	}
+	var l net.Listener
+	if err := o.Within(func() (err error) {
+		l, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
-	r := &Registry{Addr: l.Addr().String(), t: t, dir: t.TempDir(), options: o, client: &http.Client{Timeout: time.Minute}}
+	dial := func(ctx context.Context, network, address string) (c net.Conn, err error) {
+		err = o.Within(func() error {
+			var d net.Dialer
+			c, err = d.DialContext(ctx, network, address)
+			return err
+		})
+		return c, err
+	}
+	r := &Registry{Addr: l.Addr().String(), t: t, dir: t.TempDir(), options: o, client: &http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: dial}}}
 	l.Close()
 	if o.TLS {
 		r.writeCertificate()
@@ -106,7 +122,7 @@ func (r *Registry) Restart() {
 	go func() {
 		defer close(ended)
 		runtime.LockOSThread() // Pdeathsig is about the thread, which must not end before the process
-		err := cmd.Start()
+		err := r.options.Within(cmd.Start)
 		started <- err
 		if err == nil {
 			_ = cmd.Wait()
@@ -179,7 +195,7 @@ func (r *Registry) writeCertificate() {
 	r.CAFile = filepath.Join(r.dir, "tls.crt")
 	pool := x509.NewCertPool()
 	pool.AddCert(s.Certificate())
-	r.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
+	r.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: pool}
 }
 
 // Image is what is pushed.
