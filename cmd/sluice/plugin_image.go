@@ -53,11 +53,11 @@ func userDockerConfig() string {
 	return file
 }
 
-// pull pulls an image by digest, or by tag, and returns its reference by digest.
-func (f *registryFlags) pull(ctx context.Context, image string) (ref imageref.Ref, module []byte, err error) {
+// resolve calls read with the reference by digest of an image that is named by digest or tag, and returns it.
+func (f *registryFlags) resolve(ctx context.Context, image string, read func(*registry.Client, imageref.Ref) error) (ref imageref.Ref, err error) {
 	client, err := f.client()
 	if err != nil {
-		return ref, nil, err
+		return ref, err
 	}
 	defer client.Close()
 	ref, err = imageref.Parse(image)
@@ -65,10 +65,19 @@ func (f *registryFlags) pull(ctx context.Context, image string) (ref imageref.Re
 		ref, err = client.Resolve(ctx, tag)
 	}
 	if err != nil {
-		return ref, nil, err
+		return ref, err
 	}
-	a, err := client.Pull(ctx, ref)
-	return ref, a.Module, err
+	return ref, read(client, ref)
+}
+
+// pull pulls an image by digest, or by tag, and returns its reference by digest.
+func (f *registryFlags) pull(ctx context.Context, image string) (ref imageref.Ref, module []byte, err error) {
+	ref, err = f.resolve(ctx, image, func(client *registry.Client, ref imageref.Ref) error {
+		a, err := client.Pull(ctx, ref)
+		module = a.Module
+		return err
+	})
+	return ref, module, err
 }
 
 // isImage reports whether an argument is an image, and not a file: it begins with a registry, and there is no such file.
@@ -223,7 +232,7 @@ plugins[].image has it.`,
 		Args:    oneArg("WebAssembly module or image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if isImage(args[0]) {
-				ref, _, err := flags.pull(cmd.Context(), args[0])
+				ref, err := flags.resolve(cmd.Context(), args[0], func(client *registry.Client, ref imageref.Ref) error { return client.Check(cmd.Context(), ref) })
 				if err != nil {
 					return fmt.Errorf("plugin digest: %w", err)
 				}

@@ -165,6 +165,21 @@ func (c *Client) Pull(ctx context.Context, ref imageref.Ref) (a Artifact, err er
 	return a, nil
 }
 
+// Check returns an error if the registry has no module with a reference. It reads the manifest only.
+func (c *Client) Check(ctx context.Context, ref imageref.Ref) error {
+	err := c.with(ctx, ref.Registry, ref.Repository, func(ctx context.Context, repo *remote.Repository) error {
+		manifest, err := c.fetchManifest(ctx, repo, ref)
+		if err == nil {
+			_, err = moduleLayer(manifest)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("image %s: %w", ref, err)
+	}
+	return nil
+}
+
 func (c *Client) fetchManifest(ctx context.Context, repo *remote.Repository, ref imageref.Ref) ([]byte, error) {
 	return fetch(-1, ref.Digest, func() (io.ReadCloser, error) {
 		desc, body, err := repo.Manifests().FetchReference(ctx, ref.Digest)
