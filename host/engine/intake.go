@@ -10,19 +10,19 @@ const maxIntake = 256
 // another. The changes of a Service and of its EndpointSlices that arrive together stay together, in their order: without
 // some of them, the Service would have no endpoints for a moment. Dividing 5,000 changes takes a millisecond.
 type intake struct {
-	changes []model.Change    // those that wait, and those taken since the list was made
-	index   map[changeKey]int // of those that wait
-	next    []int             // of each change, the next one of its group; 0: none
-	groups  map[model.Name]changeGroup
-	turns   []string                 // namespaces with changes, the next one first
-	waiting map[string][]changeGroup // by namespace, oldest first; of Services only the name
+	changes []model.Change      // those that wait, and those taken since the list was made
+	index   map[changeKey]int   // of those that wait
+	links   []links             // of each change
+	groups  map[model.Name]span // the changes of a Service and its EndpointSlices, also after they are taken; others are groups without a name
+	turns   []string            // namespaces with changes, the next one first
+	waiting map[string]span     // first changes of the groups of a namespace, oldest first
 }
 
-// changeGroup has the changes of a Service and its EndpointSlices, or one change of another object.
-type changeGroup struct {
-	service     model.Name // zero: another object
-	first, last int        // indices of changes
-}
+// span is a list of changes, by their indices.
+type span struct{ first, last int32 }
+
+// links are the indices of the changes after one in lists.
+type links struct{ inGroup, group int32 }
 
 // take returns the changes that the next step takes, given those that have arrived, one of each object, with their indices. serviceOf
 // returns the Service of a change, zero if it has none.
@@ -53,7 +53,7 @@ func (in *intake) left() int { return len(in.index) }
 
 // reset makes the intake contain these changes, and owns them.
 func (in *intake) reset(changes []model.Change, index map[changeKey]int, serviceOf func(*model.Change) model.Name) {
-	*in = intake{changes: changes, index: index, next: make([]int, len(changes)), groups: map[model.Name]changeGroup{}, waiting: map[string][]changeGroup{}}
+	*in = intake{changes: changes, index: index, links: make([]links, len(changes)), groups: make(map[model.Name]span, len(changes)/2), waiting: map[string]span{}}
 	for i := range changes {
 		in.group(i, serviceOf)
 	}
@@ -81,52 +81,52 @@ func (in *intake) add(c model.Change, serviceOf func(*model.Change) model.Name) 
 		return
 	}
 	in.index[keyOf(&c)] = len(in.changes)
-	in.changes, in.next = append(in.changes, c), append(in.next, 0)
+	in.changes, in.links = append(in.changes, c), append(in.links, links{})
 	in.group(len(in.changes)-1, serviceOf)
 }
 
 // group adds a change to the group of its Service, or to one of its own.
 func (in *intake) group(i int, serviceOf func(*model.Change) model.Name) {
-	c := &in.changes[i]
-	g := changeGroup{service: serviceOf(c), first: i, last: i}
-	if g.service != (model.Name{}) {
-		old, ok := in.groups[g.service]
-		if ok {
-			in.next[old.last] = i
-			g.first = old.first
-		}
-		if in.groups[g.service] = g; ok {
+	c, at := &in.changes[i], int32(i)
+	if service := serviceOf(c); service != (model.Name{}) {
+		g, ok := in.groups[service]
+		if ok && !in.taken(g.last) {
+			in.links[g.last].inGroup, g.last = at, at
+			in.groups[service] = g
 			return
 		}
+		in.groups[service] = span{at, at}
 	}
-	list := in.waiting[c.Name.Namespace]
-	if len(list) == 0 {
+	list, ok := in.waiting[c.Name.Namespace]
+	if ok {
+		in.links[list.last].group, list.last = at, at
+	} else {
+		list = span{at, at}
 		in.turns = append(in.turns, c.Name.Namespace)
 	}
-	in.waiting[c.Name.Namespace] = append(list, g)
+	in.waiting[c.Name.Namespace] = list
 }
+
+// taken reports whether the change of a Service or EndpointSlice has been taken: its place is cleared.
+func (in *intake) taken(i int32) bool { return keyOf(&in.changes[i]) == changeKey{} }
 
 // pop removes the next group, and appends it to a list. There must be one.
 func (in *intake) pop(out []model.Change) []model.Change {
 	namespace := in.turns[0]
 	in.turns = in.turns[1:]
 	list := in.waiting[namespace]
-	g := list[0]
-	if len(list) > 1 {
-		in.waiting[namespace] = list[1:]
-		in.turns = append(in.turns, namespace)
-	} else {
+	i := list.first
+	if i == list.last {
 		delete(in.waiting, namespace)
+	} else {
+		in.waiting[namespace] = span{in.links[i].group, list.last}
+		in.turns = append(in.turns, namespace)
 	}
-	if g.service != (model.Name{}) {
-		g = in.groups[g.service]
-		delete(in.groups, g.service)
-	}
-	for i := g.first; ; i = in.next[i] {
+	for {
 		out = append(out, in.changes[i])
 		delete(in.index, keyOf(&in.changes[i]))
 		in.changes[i] = model.Change{}
-		if i == g.last {
+		if i = in.links[i].inGroup; i == 0 {
 			return out
 		}
 	}
