@@ -208,7 +208,7 @@ spec: {clusterIP: 10.96.0.10, selector: {app: web}, ports: [{name: http, port: 8
 // overlays validates each overlay with the API server (strict, dry run), and its configuration with sluice in the image.
 func (c *cluster) overlays() {
 	c.Helper()
-	c.sh(`for c in no-init some-nodes pods ipvs-modules modules-configmap modules-image prometheus kubectl; do
+	c.sh(`for c in no-init some-nodes pods ipvs-modules modules-configmap modules-image pull-secret prometheus kubectl; do
   mkdir deploy/kustomize/overlays/with-$c
   printf 'resources: [../../base]\ncomponents: [../../components/%s]\n' $c > deploy/kustomize/overlays/with-$c/kustomization.yaml
 done
