@@ -8,7 +8,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image krew man demo experiment quick race test test-cluster cluster-programs test-vm test-ipvs test-guide test-compat vm-kernels \
+.PHONY: help build plugins image krew man demo experiment quick race test test-sdk test-cluster cluster-programs test-vm test-ipvs test-guide test-compat vm-kernels \
   compiled-plugins bench bench-peer bench-fleet soak check fmt lint format-check vet deps clean
 
 help:
@@ -70,6 +70,10 @@ test-compat: deps build vm-kernels
 	root=$$(.ci/compat-root) && export SLUICE_COMPAT_ROOT="$$root" SLUICE_BINARY='$(CURDIR)/bin/sluice' XDG_CACHE_HOME='$(CACHE)' && \
 	  $(GO) test -vet=off -count=1 -timeout 15m -run TestBeside ./cmd/sluice/e2e && \
 	  SLUICE_MODE=ipvs $(GO) test -vet=off -count=1 -timeout 15m -run TestBeside -exec "$(VM) -kernel $(lastword $(KERNELS))" ./cmd/sluice/e2e
+
+# The example policies of the SDKs: built in each language, and called with the same requests; prints sizes and times.
+test-sdk: deps
+	SLUICE_TEST_SDK=1 $(GO) test -count=1 -v -run TestSDKs ./host/wasm
 
 # Programs that the tests need in addition to Go: nft (reads the ruleset back), iproute2 (links and addresses), wabt (hostile
 # modules), clang and lld (a guest in C), and others.

@@ -157,8 +157,17 @@ static inline sluice_result *sluice_result_at(sluice_response *r, uint32_t i) {
 	return (sluice_result *)((char *)r + r->results.offset) + i;
 }
 
+/* The reasons and the state of the response that is being made, which follow its results. See sluice_finish. */
+enum { SLUICE_MAX_REASONS = 256, SLUICE_MAX_REASON = 256, SLUICE_MAX_REASON_BYTES = 4096, SLUICE_MAX_STATE = 1024, SLUICE_MAX_WEIGHT = 65535 };
+static struct {
+	uint32_t reasons, reason_bytes, state_length, has_state, too_much_state;
+	uint32_t ends[SLUICE_MAX_REASONS]; /* of the texts */
+	char text[SLUICE_MAX_REASON_BYTES];
+	uint8_t state[SLUICE_MAX_STATE];
+} sluice_tail;
+
 /* Starts a response in which each endpoint keeps its weight and no connection is reset. Returns its length, which
- * sluice_decide returns in turn, or a negative error code. */
+ * sluice_decide returns in turn, or a negative error code. A plugin that gives reasons or a state returns sluice_finish instead. */
 static inline int64_t sluice_begin(const sluice_request *restrict req, uint32_t length, sluice_response *restrict resp, uint32_t room) {
 	if (length < sizeof *req || req->magic != 0x51524C53 || req->major != 1 || req->total > length)
 		return SLUICE_BAD_REQUEST;
@@ -169,10 +178,161 @@ static inline int64_t sluice_begin(const sluice_request *restrict req, uint32_t 
 		.magic = 0x50524C53, .total = (uint32_t)total, .header_length = sizeof *resp,
 		.results = { sizeof *resp, req->endpoints.count, sizeof(sluice_result) },
 	};
+	sluice_tail.reasons = sluice_tail.reason_bytes = sluice_tail.state_length = sluice_tail.has_state = sluice_tail.too_much_state = 0;
 	sluice_result *restrict result = (sluice_result *)(resp + 1);
 	for (uint32_t i = 0; i < req->endpoints.count; i++)
 		result[i] = (sluice_result){ sluice_endpoint_at(req, i)->weight, 0, 0, SLUICE_NEVER, SLUICE_NO_REASON };
 	return (int64_t)total;
+}
+
+/* Returns what this plugin last set for this Service port and pool, and sets its length, 0 at first. */
+static inline const uint8_t *sluice_state(const sluice_request *r, uint32_t *length) {
+	*length = r->state_length;
+	return (const uint8_t *)r + r->state_offset;
+}
+
+/* Stores a state for the next request about this Service port and pool. More than SLUICE_MAX_STATE bytes make the decision fail. */
+static inline void sluice_set_state(const void *state, uint32_t length) {
+	sluice_tail.has_state = 1;
+	if (length > SLUICE_MAX_STATE) {
+		sluice_tail.too_much_state = 1;
+		return;
+	}
+	for (uint32_t i = 0; i < length; i++)
+		sluice_tail.state[i] = ((const uint8_t *)state)[i];
+	sluice_tail.state_length = length;
+}
+
+/* Returns the number of a reason, for sluice_result.reason. Equal texts are sent once. Bytes that are not printable ASCII become "?". A
+ * text is cut to SLUICE_MAX_REASON bytes; when there are too many, SLUICE_NO_REASON. */
+static inline uint32_t sluice_add_reason(const char *text, uint32_t length) {
+	if (length > SLUICE_MAX_REASON)
+		length = SLUICE_MAX_REASON;
+	char *to = sluice_tail.text + sluice_tail.reason_bytes;
+	if (length > SLUICE_MAX_REASON_BYTES - sluice_tail.reason_bytes)
+		return SLUICE_NO_REASON;
+	for (uint32_t i = 0; i < length; i++)
+		to[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
+	for (uint32_t j = 0, begin = 0; j < sluice_tail.reasons; begin = sluice_tail.ends[j++]) {
+		uint32_t n = 0;
+		while (n < length && begin + n < sluice_tail.ends[j] && sluice_tail.text[begin + n] == to[n])
+			n++;
+		if (n == length && begin + n == sluice_tail.ends[j])
+			return j;
+	}
+	if (sluice_tail.reasons == SLUICE_MAX_REASONS)
+		return SLUICE_NO_REASON;
+	sluice_tail.reason_bytes += length;
+	sluice_tail.ends[sluice_tail.reasons] = sluice_tail.reason_bytes;
+	return sluice_tail.reasons++;
+}
+
+/* Sets the weight of endpoint i, at most SLUICE_MAX_WEIGHT. */
+static inline void sluice_set_weight(sluice_response *r, uint32_t i, uint64_t weight) {
+	sluice_result_at(r, i)->weight = weight < SLUICE_MAX_WEIGHT ? (uint32_t)weight : SLUICE_MAX_WEIGHT;
+}
+
+/* Asks to be called again after some milliseconds. The shortest of several calls wins; 0 or less counts as 1. */
+static inline void sluice_requeue_after(sluice_response *r, int64_t ms) {
+	uint32_t n = ms < 1 ? 1 : ms < UINT32_MAX - 1 ? (uint32_t)ms : UINT32_MAX - 1;
+	if (!r->requeue_ms || n < r->requeue_ms)
+		r->requeue_ms = n;
+}
+
+/* Appends the reasons and the state to a response. Returns its length, which sluice_decide returns in turn, or a negative error code. */
+static inline int64_t sluice_finish(sluice_response *r, uint32_t room) {
+	if (sluice_tail.too_much_state)
+		return SLUICE_FAILED;
+	if (!sluice_tail.reasons && !sluice_tail.has_state && !r->requeue_ms && !r->balance)
+		return r->total;
+	uint32_t table = r->total, text = table + sluice_tail.reasons * sizeof(sluice_reason);
+	uint32_t state = (text + sluice_tail.reason_bytes + 7) & ~7u, end = (state + sluice_tail.state_length + 7) & ~7u;
+	if (end > room)
+		return SLUICE_NO_ROOM;
+	char *base = (char *)r;
+	sluice_reason *reason = (sluice_reason *)(base + table);
+	for (uint32_t i = 0, begin = 0; i < sluice_tail.reasons; begin = sluice_tail.ends[i++])
+		reason[i] = (sluice_reason){ text + begin, sluice_tail.ends[i] - begin };
+	for (uint32_t i = 0; i < state - text; i++)
+		base[text + i] = i < sluice_tail.reason_bytes ? sluice_tail.text[i] : 0;
+	for (uint32_t i = 0; i < end - state; i++)
+		base[state + i] = i < sluice_tail.state_length ? (char)sluice_tail.state[i] : 0;
+	r->state_offset = state;
+	r->state_length = sluice_tail.state_length;
+	r->reasons_offset = table;
+	r->reasons_count = sluice_tail.reasons;
+	r->total = end;
+	return end;
+}
+
+/* Writes the message of an error to the host's log, and returns SLUICE_FAILED. */
+static inline int32_t sluice_fail(const char *text) {
+	uint32_t n = 0;
+	while (text[n])
+		n++;
+	sluice_log(SLUICE_ERROR, text, n);
+	return SLUICE_FAILED;
+}
+
+/* Settings: JSON text that is read from the front. */
+typedef struct { const char *at, *end; } sluice_json;
+
+static inline void sluice_json_space(sluice_json *t) {
+	while (t->at < t->end && (*t->at == ' ' || *t->at == '\n' || *t->at == '\r' || *t->at == '\t'))
+		t->at++;
+}
+
+/* Skips what the text begins with, and white space before it. Returns whether it was there. */
+static inline int sluice_json_skip(sluice_json *t, const char *want) {
+	sluice_json_space(t);
+	const char *at = t->at;
+	for (; *want; want++, at++)
+		if (at == t->end || *at != *want)
+			return 0;
+	t->at = at;
+	return 1;
+}
+
+/* Reads a colon and an integer of at most six digits. Returns whether there is one from least to most. */
+static inline int sluice_json_integer(sluice_json *t, uint32_t least, uint32_t most, uint32_t *value) {
+	if (!sluice_json_skip(t, ":"))
+		return 0;
+	sluice_json_space(t);
+	const char *begin = t->at;
+	uint32_t n = 0;
+	for (; t->at < t->end && *t->at >= '0' && *t->at <= '9' && t->at - begin < 6; t->at++)
+		n = n * 10 + (uint32_t)(*t->at - '0');
+	*value = n;
+	return t->at > begin && (*begin != '0' || t->at - begin == 1) && n >= least && n <= most;
+}
+
+/* A field of the settings, an integer. */
+typedef struct {
+	const char *name;    /* in quotes */
+	uint32_t least, most, *value;
+	const char *problem; /* what the log says of any other value */
+} sluice_field;
+
+/* Parses settings, a JSON object with some of the fields. Returns 0, or SLUICE_FAILED after it has logged what is wrong. */
+static inline int32_t sluice_parse(const char *text, uint32_t length, const sluice_field *fields, uint32_t count, const char *unknown) {
+	sluice_json t = { text, text + length };
+	if (!sluice_json_skip(&t, "{"))
+		return sluice_fail("settings must be a JSON object");
+	if (!sluice_json_skip(&t, "}")) {
+		do {
+			uint32_t i = 0;
+			while (i < count && !sluice_json_skip(&t, fields[i].name))
+				i++;
+			if (i == count)
+				return sluice_fail(unknown);
+			if (!sluice_json_integer(&t, fields[i].least, fields[i].most, fields[i].value))
+				return sluice_fail(fields[i].problem);
+		} while (sluice_json_skip(&t, ","));
+		if (!sluice_json_skip(&t, "}"))
+			return sluice_fail("settings: want , or } after a number");
+	}
+	sluice_json_space(&t);
+	return t.at == t.end ? 0 : sluice_fail("settings: unexpected text after the JSON object");
 }
 
 #ifdef __wasm__

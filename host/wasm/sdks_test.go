@@ -1,0 +1,242 @@
+package wasm
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// sdkGuest is an instance of an example of an SDK, called without a host between: the test compares the bytes that it writes.
+type sdkGuest struct {
+	lang      string
+	module    api.Module
+	req, resp uint64
+	size      int
+	compile   time.Duration
+	spent     time.Duration
+	calls     int
+}
+
+const sdkRoom = 1 << 20
+
+func newSDKGuest(t *testing.T, lang, file string) *sdkGuest {
+	t.Helper()
+	code, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	r := wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfigCompiler())
+	t.Cleanup(func() { _ = r.Close(ctx) })
+	wasi_snapshot_preview1.MustInstantiate(ctx, r)
+	log := func(context.Context, api.Module, uint32, uint32, uint32) {}
+	if _, err := r.NewHostModuleBuilder("sluice").NewFunctionBuilder().WithFunc(log).Export("log").Instantiate(ctx); err != nil {
+		t.Fatal(err)
+	}
+	g := &sdkGuest{lang: lang, size: len(code)}
+	begin := time.Now()
+	compiled, err := r.CompileModule(ctx, code)
+	g.compile = time.Since(begin)
+	if err != nil {
+		t.Fatalf("%s: %v", lang, err)
+	}
+	if g.module, err = r.InstantiateModule(ctx, compiled, wazero.NewModuleConfig().WithStartFunctions("_initialize")); err != nil {
+		t.Fatalf("%s: %v", lang, err)
+	}
+	g.req, g.resp = g.call(t, "sluice_alloc", sdkRoom), g.call(t, "sluice_alloc", sdkRoom)
+	return g
+}
+
+func (g *sdkGuest) call(t *testing.T, name string, args ...uint64) uint64 {
+	t.Helper()
+	out, err := g.module.ExportedFunction(name).Call(context.Background(), args...)
+	if err != nil {
+		t.Fatalf("%s: %s: %v", g.lang, name, err)
+	}
+	return out[0]
+}
+
+func (g *sdkGuest) configure(t *testing.T, settings string) int32 {
+	t.Helper()
+	g.module.Memory().Write(uint32(g.req), []byte(settings))
+	return int32(g.call(t, "sluice_configure", g.req, uint64(len(settings))))
+}
+
+func (g *sdkGuest) decide(t *testing.T, req []byte) []byte {
+	t.Helper()
+	memory := g.module.Memory()
+	memory.Write(uint32(g.req), req)
+	begin := time.Now()
+	n := int64(g.call(t, "sluice_decide", g.req, uint64(len(req)), g.resp, sdkRoom))
+	g.spent += time.Since(begin)
+	g.calls++
+	if n < 0 {
+		t.Fatalf("%s: code %d", g.lang, n)
+	}
+	out, _ := memory.Read(uint32(g.resp), uint32(n))
+	return bytes.Clone(out)
+}
+
+// sdkServices is a number of Service ports whose endpoints come, go and change as time passes.
+type sdkServices struct {
+	random *rand.Rand
+	now    int64
+	ports  []abi.Request
+}
+
+func newSDKServices() *sdkServices {
+	return &sdkServices{random: rand.New(rand.NewPCG(16, 5)), now: 1_700_000_000_000, ports: make([]abi.Request, 8)}
+}
+
+// next returns the next request, one of the Service ports in turn.
+func (s *sdkServices) next(i int) *abi.Request {
+	zones := []string{"a", "b", "eu-west-1c", ""}
+	req := &s.ports[i%len(s.ports)]
+	s.now += 1000 * int64(s.random.IntN(4))
+	req.Namespace, req.Service, req.Port, req.Node = "shop", fmt.Sprint("cart-", i%len(s.ports)), "http", "node-1"
+	req.PortNumber, req.Protocol, req.Family, req.Now, req.Generation = 80, 6, 4, s.now, uint64(i)
+	req.Zone = zones[(i/200+i)%len(zones)]
+	var endpoints []abi.Endpoint
+	known := map[netip.AddrPort]abi.Endpoint{}
+	for _, e := range req.Endpoints {
+		known[e.Addr] = e
+	}
+	for j, most := byte(0), byte(1+s.random.IntN(90)); j < most; j++ {
+		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i % 8), j}), 8080+uint16(j%2))
+		e, ok := known[at]
+		switch {
+		case ok && s.random.IntN(12) == 0: // goes
+			continue
+		case !ok && s.random.IntN(3) > 0: // comes later
+			continue
+		case !ok:
+			e = abi.Endpoint{Addr: at, Node: "node-2", Zone: zones[s.random.IntN(len(zones))], PriorWeight: abi.NoWeight, ReadySince: s.now}
+		}
+		e.Connections, e.Weight = uint32(s.random.IntN(30)), uint32(1+s.random.IntN(3))
+		e.Conditions = abi.Ready | abi.Serving | abi.Chosen | abi.Eligible
+		if s.random.IntN(8) == 0 {
+			e.Conditions, e.Weight = abi.Serving, 0
+		} else if s.random.IntN(50) == 0 {
+			e.Weight = abi.MaxWeight
+		}
+		endpoints = append(endpoints, e)
+	}
+	req.Endpoints = endpoints
+	req.Zones = nil
+	for _, z := range zones[:3] {
+		req.Zones = append(req.Zones, abi.Zone{Name: z, Total: uint32(len(endpoints))})
+	}
+	return req
+}
+
+// carry makes the decision in b what the next request about the Service port carries.
+func carry(req *abi.Request, b []byte) {
+	le := binary.LittleEndian
+	for i := range req.Endpoints {
+		req.Endpoints[i].PriorWeight = int32(min(le.Uint32(b[abi.RespSize+i*abi.ResultSize:]), abi.MaxWeight))
+	}
+	at, n := le.Uint32(b[abi.RespStateOffset:]), le.Uint32(b[abi.RespStateOffset+4:])
+	req.State = bytes.Clone(b[at:][:n])
+}
+
+// The same policies in all languages of the SDKs give the same bytes for the same requests, also over time with the state that they carry.
+func TestSDKsDecideTheSame(t *testing.T) {
+	if os.Getenv("SLUICE_TEST_SDK") == "" {
+		t.Skip("make test-sdk runs it")
+	}
+	for _, policy := range []struct {
+		name          string
+		good, refused []string
+		needs         uint32
+	}{
+		{
+			"zone-weight",
+			[]string{`{}`, `{"factor": 7}`, ` { "busyConnections":10 , "factor" : 100 } `},
+			[]string{`{"factor": 0}`, `{"factor": 101}`, `{"factor": "3"}`, `{"factor": 01}`, `{"facter": 2}`, `[]`, `{"factor": 2`, `{"factor": 2} x`, `{"factor": 2,}`},
+			abi.NeedConnections,
+		},
+		{
+			"slow-start",
+			[]string{`{}`, `{"steps":9,"stepSeconds":20}`, `{"stepSeconds": 1}`},
+			[]string{`{"steps": 1}`, `{"steps": 10}`, `{"stepSeconds": 601}`, `{"step": 2}`, `{"steps"}`, `{,}`, `3`},
+			0,
+		},
+	} {
+		t.Run(policy.name, func(t *testing.T) {
+			guests := sdkGuests(t, policy.name)
+			handles := []uint32{abi.NoSettings}
+			for _, g := range guests {
+				for _, s := range policy.refused {
+					if got := g.configure(t, s); got >= 0 {
+						t.Errorf("%s takes %s", g.lang, s)
+					}
+				}
+				for i, s := range policy.good {
+					if got := g.configure(t, s); got != int32(i) {
+						t.Fatalf("%s: %s: %d", g.lang, s, got)
+					}
+				}
+			}
+			for i := range policy.good {
+				handles = append(handles, uint32(i))
+			}
+			const requests = 1000
+			var encoder abi.Encoder // its ids of strings are those of the instances
+			different := map[string]bool{}
+			for _, handle := range handles {
+				services := newSDKServices()
+				for i := range requests {
+					req := services.next(i)
+					raw := encoder.AppendRequest(nil, req, abi.View{Settings: handle, Needs: policy.needs})
+					want := guests[0].decide(t, raw)
+					for _, g := range guests[1:] {
+						if got := g.decide(t, raw); !bytes.Equal(got, want) {
+							t.Fatalf("settings %d, request %d with %d endpoints: %s answers\n%x, %s\n%x", int32(handle), i, len(req.Endpoints), g.lang, got, guests[0].lang, want)
+						}
+					}
+					different[string(want)] = true
+					carry(req, want)
+				}
+			}
+			if len(different) < requests {
+				t.Errorf("%d different decisions only", len(different))
+			}
+			t.Logf("%d requests, %d different decisions", requests*len(handles), len(different))
+			for _, g := range guests {
+				t.Logf("| %s | %.1f kB | %.1f ms | %.2f µs |", g.lang, float64(g.size)/1000, float64(g.compile.Microseconds())/1000, float64(g.spent.Nanoseconds())/1000/float64(g.calls))
+			}
+		})
+	}
+}
+
+// sdkGuests builds a policy in each language, and returns an instance of each, first that in Go.
+func sdkGuests(t *testing.T, policy string) []*sdkGuest {
+	t.Helper()
+	dir, source := t.TempDir(), filepath.Join("..", "..", "sdk", "examples", policy)
+	run := func(lang string) *sdkGuest { return newSDKGuest(t, lang, filepath.Join(dir, lang+".wasm")) }
+	guests := []*sdkGuest{newSDKGuest(t, "Go", filepath.Join(testenv.Plugins(t, "sdk/examples/"+policy+"/go"), "go.wasm"))}
+	if out, err := testenv.Clang(t, filepath.Join(source, "plugin.c"), filepath.Join(dir, "C.wasm")).CombinedOutput(); err != nil {
+		t.Fatalf("clang: %v\n%s", err, out)
+	}
+	guests = append(guests, run("C"))
+	for _, g := range guests[1:] {
+		if g.size > 20_000 && (g.lang == "C" || g.lang == "Rust") {
+			t.Errorf("%s: %d bytes, want at most 20 kB", g.lang, g.size)
+		}
+	}
+	return guests
+}
