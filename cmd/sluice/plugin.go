@@ -30,7 +30,7 @@ const checkTimeout = 2 * time.Minute
 
 func newPluginCheckCommand() *cobra.Command {
 	var settings, output string
-	var answers, verbose bool
+	var answers, verbose, conformance bool
 	cmd := &cobra.Command{
 		Use:   "check FILE|IMAGE",
 		Short: "Load a plugin, test it, and measure what it costs",
@@ -38,9 +38,13 @@ func newPluginCheckCommand() *cobra.Command {
 sample requests: Services of several sizes, with one and many zones, IPv4 and IPv6, ready and terminating endpoints.
 Then it looks for what can never work, or not for long: answers without weight, weights that no mode of the data plane represents,
 and a state that grows. Prints what it costs with warnings, or on standard error why it is refused and what to do about it.
-No module can crash or block the check. The exit code is 1 if 'sluice run' would refuse the module, or it can never work.`,
+No module can crash or block the check. The exit code is 1 if 'sluice run' would refuse the module, or it can never work.
+
+With --conformance, proves the module against the requirements of the plugin ABI instead, and prints a verdict for each: for authors of SDKs, and of
+plugins without one. The exit code is 1 if a MUST fails.`,
 		Example: `  sluice plugin check bin/plugins/zone-spill.wasm
-  sluice plugin check bin/plugins/staged-drain.wasm --settings '{"stages": [{"weight": 50, "seconds": 10}]}' --answers`,
+  sluice plugin check bin/plugins/staged-drain.wasm --settings '{"stages": [{"weight": 50, "seconds": 10}]}' --answers
+  sluice plugin check near.wasm --conformance`,
 		Args: oneArg("WebAssembly module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkOutput(output, "text", "json", "yaml"); err != nil {
@@ -52,6 +56,12 @@ No module can crash or block the check. The exit code is 1 if 'sluice run' would
 			}
 			if verbose {
 				check.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+			}
+			if conformance {
+				if answers {
+					return usageError{errors.New("--answers and --conformance exclude each other")}
+				}
+				return check.conformance(cmd.Context(), cmd.OutOrStdout(), output)
 			}
 			result, err := check.run(cmd.Context(), answers)
 			if err != nil {
@@ -65,6 +75,7 @@ No module can crash or block the check. The exit code is 1 if 'sluice run' would
 	}
 	cmd.Flags().StringVar(&settings, "settings", "", "the policy's settings for this plugin, as JSON")
 	cmd.Flags().BoolVar(&answers, "answers", false, "print the response to each sample request")
+	cmd.Flags().BoolVar(&conformance, "conformance", false, "print a verdict for each requirement of the plugin ABI")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print what the plugin logs, on standard error")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	return cmd

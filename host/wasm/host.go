@@ -200,10 +200,26 @@ func checkABI(info *meter.Info) error {
 	if hasExport(info, "_start") && !hasExport(info, "_initialize") {
 		return errCommand
 	}
+	if err := CheckImports(info); err != nil {
+		return err
+	}
+	return CheckExports(info)
+}
+
+// CheckImports checks the imports of a module against the ABI.
+func CheckImports(info *meter.Info) error {
 	for _, im := range info.Imports {
 		if err := checkImport(im); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// CheckExports checks the exports of a module against the ABI.
+func CheckExports(info *meter.Info) error {
+	if hasExport(info, "_start") && !hasExport(info, "_initialize") {
+		return errCommand
 	}
 	for _, want := range abiExports() {
 		found := false

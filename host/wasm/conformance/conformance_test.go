@@ -1,0 +1,135 @@
+package conformance
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/sdk/tck"
+)
+
+func newHost(t *testing.T) *wasm.Host {
+	t.Helper()
+	h, err := wasm.New(t.Context(), wasm.Options{CacheDir: testenv.PluginCache(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Close(t.Context()) })
+	return h
+}
+
+// failures returns the requirements that a module fails, with what was found.
+func failures(t *testing.T, h *wasm.Host, module []byte, settings string) map[string]string {
+	t.Helper()
+	r, err := Run(t.Context(), h, "test", module, settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := r.Passed + r.Failed + r.Warned + r.Skipped; n != len(tck.Requirements()) || n != len(r.Results) {
+		t.Errorf("%d verdicts", n)
+	}
+	out := map[string]string{}
+	for _, x := range r.Results {
+		if x.Verdict == Fail {
+			out[x.ID] = x.Detail
+		}
+	}
+	return out
+}
+
+func TestBundledPluginsAndExamplesConform(t *testing.T) {
+	h := newHost(t)
+	settings := map[string]string{"canary": `{"groups": [{"name": "new", "labels": {"track": "canary"}, "percent": 5}]}`}
+	var packages []string
+	for _, pattern := range []string{"plugins/*/main.go", "examples/plugin-*/main.go"} {
+		files, err := filepath.Glob("../../../" + pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %v", pattern, err)
+		}
+		for _, f := range files {
+			p, err := filepath.Rel("../../..", filepath.Dir(f))
+			if err != nil {
+				t.Fatal(err)
+			}
+			packages = append(packages, filepath.ToSlash(p))
+		}
+	}
+	dir := testenv.Plugins(t, packages...)
+	for _, p := range packages {
+		name := filepath.Base(p)
+		module, err := os.ReadFile(filepath.Join(dir, name+".wasm"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id, detail := range failures(t, h, module, settings[name]) {
+			t.Errorf("%s: %s: %s", name, id, detail)
+		}
+	}
+}
+
+// Each guest breaks one requirement; others that follow from it are listed.
+func TestBrokenGuestsFailTheRequirementThatTheyBreak(t *testing.T) {
+	raw, err := os.ReadFile("../testdata/base.wat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := strings.Replace(string(raw), ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))\n  (global $calls (mut i32) (i32.const 0))", 1)
+	const (
+		weight = "(i32.load offset=32 (local.get $from))"
+		begin  = "(global.set $cap (local.get $cap))"
+	)
+	h := newHost(t)
+	always := []string{tck.SmallBuffer, tck.WrongRequest} // base.wat checks neither
+	for _, c := range []struct {
+		name, old, new string
+		want           string // IDs
+		detail         string // of the first
+	}{
+		{"nothing", ";; no such comment", "", "", ""},
+		{"a missing export", `(export "sluice_alloc")`, "", tck.Exports, `does not export function "sluice_alloc"`},
+		{"an import", `(import "sluice" "log" (func $log (param i32 i32 i32)))`, `(import "env" "abort" (func $log (param i32 i32 i32)))`, tck.Imports, `"abort" of "env"`},
+		{"another major version", "0x10002", "0x20000", tck.Loads, `ABI version 2\.0`},
+		{"unaligned buffers", "(i32.const 7)) (i32.const -8)", "(i32.const 3)) (i32.const -4)", tck.Allocates, "not an 8-byte aligned address"},
+		{"buffers that are given twice", "(global.set $brk (i32.and", "(drop (i32.and", tck.Allocates + " G10 G13 G19 G22 G21", "within the buffer of"},
+		{"the size of a record for the stride", "(i32.load offset=80 (local.get $req))", "(i32.const 64)", tck.ByStride, "with 8 bytes appended"},
+		{"endpoints right after the header", "(i32.load offset=72 (local.get $req))", "(i32.const 168)", tck.ByStride + " " + tck.ByOffset, "weight 1 and"},
+		{"an id as a number", weight, "(i32.add (i32.const 1) (i32.and (i32.load offset=28 (local.get $from)) (i32.const 15)))", tck.AnyIDs, "ids from"},
+		{"equal conditions", weight, "(i32.add (i32.const 1) (i32.eq (i32.load offset=20 (local.get $from)) (i32.const 147)))", tck.UnknownBits, "undefined bits"},
+		{"a trap for a long state", begin, "(if (i32.gt_u (i32.load offset=112 (local.get $req)) (i32.const 100)) (then unreachable))", tck.AnyState, "a state of 1024 bytes"},
+		{"a count of calls", weight, "(i32.add (i32.const 1) (i32.and (global.get $calls) (i32.const 1)))", tck.Deterministic, "the plugin counts its calls"},
+		{"growth", begin, "(drop (memory.grow (i32.const 1)))", tck.Memory, `\d+ KiB after 150 calls`},
+		{"a byte beyond the response", begin, "(i32.store8 (i32.add (local.get $resp) (local.get $cap)) (i32.const 1))", tck.Bounds + " G10", "after the end of the response"},
+		{"no weight", weight, "(i32.const 0)", tck.Weight, "no eligible endpoint has a weight"},
+		{"a large weight", weight, "(i32.const 100000)", tck.Range, "has weight 100000"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := strings.Replace(base, c.old, c.new, 1)
+			if text == base && c.want != "" {
+				t.Fatalf("no %q in base.wat", c.old)
+			}
+			if c.name == "a count of calls" {
+				text = strings.Replace(text, begin, "(global.set $calls (i32.add (global.get $calls) (i32.const 1)))", 1)
+			}
+			got := failures(t, h, testenv.WAT(t, text, "--no-check"), "")
+			want := strings.Fields(c.want)
+			for _, id := range want {
+				if _, ok := got[id]; !ok {
+					t.Errorf("%s does not fail", id)
+				}
+			}
+			if len(want) > 0 && !regexp.MustCompile(c.detail).MatchString(got[want[0]]) {
+				t.Errorf("%s: %q does not match %q", want[0], got[want[0]], c.detail)
+			}
+			for id, detail := range got {
+				if !slices.Contains(want, id) && !slices.Contains(always, id) {
+					t.Errorf("%s fails too: %s", id, detail)
+				}
+			}
+		})
+	}
+}
