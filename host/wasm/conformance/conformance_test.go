@@ -44,7 +44,8 @@ func failures(t *testing.T, h *wasm.Host, module []byte, settings string) map[st
 
 func TestBundledPluginsAndExamplesConform(t *testing.T) {
 	h := newHost(t)
-	settings := map[string]string{"canary": `{"groups": [{"name": "new", "labels": {"track": "canary"}, "percent": 5}]}`}
+	settings := map[string]string{"canary": `{"groups": [{"value": "canary", "percent": 5}]}`}
+	const noSettings = "plugin-zone-first" // ignores any: a warning
 	var packages []string
 	for _, pattern := range []string{"plugins/*/main.go", "examples/plugin-*/main.go"} {
 		files, err := filepath.Glob("../../../" + pattern)
@@ -67,7 +68,9 @@ func TestBundledPluginsAndExamplesConform(t *testing.T) {
 			t.Fatal(err)
 		}
 		for id, detail := range failures(t, h, module, settings[name]) {
-			t.Errorf("%s: %s: %s", name, id, detail)
+			if name != noSettings || id != tck.UnknownField {
+				t.Errorf("%s: %s: %s", name, id, detail)
+			}
 		}
 	}
 }
@@ -94,16 +97,16 @@ func TestBrokenGuestsFailTheRequirementThatTheyBreak(t *testing.T) {
 		{"a missing export", `(export "sluice_alloc")`, "", tck.Exports, `does not export function "sluice_alloc"`},
 		{"an import", `(import "sluice" "log" (func $log (param i32 i32 i32)))`, `(import "env" "abort" (func $log (param i32 i32 i32)))`, tck.Imports, `"abort" of "env"`},
 		{"another major version", "0x10002", "0x20000", tck.Loads, `ABI version 2\.0`},
-		{"unaligned buffers", "(i32.const 7)) (i32.const -8)", "(i32.const 3)) (i32.const -4)", tck.Allocates, "not an 8-byte aligned address"},
-		{"buffers that are given twice", "(global.set $brk (i32.and", "(drop (i32.and", tck.Allocates + " G10 G13 G19 G22 G21", "within the buffer of"},
+		{"unaligned buffers", "(i32.const 7)) (i32.const -8)", "(i32.const 3)) (i32.const -4)", tck.Allocates + " G10 G22", "not an 8-byte aligned address"},
+		{"buffers that are given twice", "(global.set $brk (i32.and", "(drop (i32.and", tck.Allocates + " G10 G13 G19 G22", "within the buffer of"},
 		{"the size of a record for the stride", "(i32.load offset=80 (local.get $req))", "(i32.const 64)", tck.ByStride, "with 8 bytes appended"},
 		{"endpoints right after the header", "(i32.load offset=72 (local.get $req))", "(i32.const 168)", tck.ByStride + " " + tck.ByOffset, "weight 1 and"},
 		{"an id as a number", weight, "(i32.add (i32.const 1) (i32.and (i32.load offset=28 (local.get $from)) (i32.const 15)))", tck.AnyIDs, "ids from"},
 		{"equal conditions", weight, "(i32.add (i32.const 1) (i32.eq (i32.load offset=20 (local.get $from)) (i32.const 147)))", tck.UnknownBits, "undefined bits"},
 		{"a trap for a long state", begin, "(if (i32.gt_u (i32.load offset=112 (local.get $req)) (i32.const 100)) (then unreachable))", tck.AnyState, "a state of 1024 bytes"},
-		{"a count of calls", weight, "(i32.add (i32.const 1) (i32.and (global.get $calls) (i32.const 1)))", tck.Deterministic, "the plugin counts its calls"},
+		{"a count of calls", weight, "(i32.add (i32.const 1) (i32.and (global.get $calls) (i32.const 1)))", tck.Deterministic + " G22", "the plugin counts its calls"},
 		{"growth", begin, "(drop (memory.grow (i32.const 1)))", tck.Memory, `\d+ KiB after 150 calls`},
-		{"a byte beyond the response", begin, "(i32.store8 (i32.add (local.get $resp) (local.get $cap)) (i32.const 1))", tck.Bounds + " G10", "after the end of the response"},
+		{"a byte beyond the response", begin, "(i32.store8 (i32.add (local.get $resp) (local.get $cap)) (i32.const 1))", tck.Bounds + " G10 G19 G22", "after the end of the response"},
 		{"no weight", weight, "(i32.const 0)", tck.Weight, "no eligible endpoint has a weight"},
 		{"a large weight", weight, "(i32.const 100000)", tck.Range, "has weight 100000"},
 	} {
