@@ -198,7 +198,6 @@ var (
 		{regexp.MustCompile(`\b(?:\d+h)?(?:\d+m)?\d+(?:\.\d+)?m?s\b`), "DURATION"},
 		{regexp.MustCompile(`\b[0-9a-f]{12,64}\b…?`), "HASH"},
 		{regexp.MustCompile(`\b10\.(?:96|244)\.\d+\.\d+`), "ADDRESS"},
-		{regexp.MustCompile(`\(devel\)|\bv0\.\d+\.\d+\b`), "VERSION"},
 		{regexp.MustCompile(`\b\d{4,8}\b`), "NUMBER"}, // ports and sizes
 		{regexp.MustCompile(`[ ─]{2,}`), " "},
 	}

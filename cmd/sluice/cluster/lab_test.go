@@ -88,6 +88,9 @@ func (t tests) Run() int {
 	return code
 }
 
+// version is that of the binaries: without it, it depends on the clone.
+const version = "v0.1.0"
+
 // build builds the binary and its plugins.
 func (l *lab) build(dir string) error {
 	run := func(env []string, args ...string) error {
@@ -100,7 +103,7 @@ func (l *lab) build(dir string) error {
 	}
 	const module = "github.com/sluice-proxy/sluice/"
 	l.sluice, l.kubectlSluice = filepath.Join(dir, "sluice"), filepath.Join(dir, "kubectl-sluice")
-	if err := run([]string{"CGO_ENABLED=0"}, "build", "-o", dir, module+"cmd/sluice", module+"cmd/kubectl-sluice"); err != nil {
+	if err := run([]string{"CGO_ENABLED=0"}, "build", "-ldflags=-X main.version="+version, "-o", dir, module+"cmd/sluice", module+"cmd/kubectl-sluice"); err != nil {
 		return err
 	}
 	for name, path := range map[string]string{
