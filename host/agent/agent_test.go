@@ -63,7 +63,7 @@ func TestRunLeavesNothingBehind(t *testing.T) {
 			if _, err := os.Lstat(r.opts.Socket); err == nil {
 				t.Error("the state socket still exists")
 			}
-			goleak.VerifyNone(t, leaks)
+			testenv.VerifyNoLeaks(t, leaks)
 		})
 	}
 }

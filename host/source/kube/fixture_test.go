@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
@@ -73,7 +74,7 @@ func newFixture(t *testing.T, edit func(*Options)) *fixture {
 	t.Helper()
 	if _, another := fixtures.LoadOrStore(t, true); !another { // cleanups run in reverse: this one runs after those of all fixtures
 		leaks := goleak.IgnoreCurrent()
-		t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
+		t.Cleanup(func() { testenv.VerifyNoLeaks(t, leaks) })
 	}
 	r := &fixture{t: t, server: newFakeServer(t), snap: model.NewSnapshot()}
 	r.server.put(node(ownNodeName, "z1"))
