@@ -132,6 +132,7 @@ func TestWhatIsNotInForceIsVisibleAsLongAsItLasts(t *testing.T) {
 		`msg="the plugin is in force again" plugin=p digest=` + digest, `msg="the configuration is in force again" hash=` + hash,
 		`msg="reloaded the configuration" hash=` + x.Node.Configuration.Hash, `msg="configuration warning" reason="bindings[1]: never applies`,
 	} {
+		waitFor(t, func() bool { return strings.Contains(r.log.String(), want) }) // it is written after the rest
 		if strings.Count(r.log.String(), want) != 1 {
 			t.Errorf("the log does not have %s once:\n%s", want, r.log)
 		}

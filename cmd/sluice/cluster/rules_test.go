@@ -208,6 +208,8 @@ func (l *lab) checkRules() error {
 	if err != nil {
 		return err
 	}
+	// Of deploy/kustomize/components/kubectl: those of the ClusterRole system:auth-delegator.
+	granted = append(granted, right("create", "authentication.k8s.io", "tokenreviews"), right("create", "authorization.k8s.io", "subjectaccessreviews"))
 	requests, err := l.Requests()
 	if err != nil {
 		return err
