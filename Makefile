@@ -4,6 +4,8 @@ GO          ?= go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# The packages of both Go modules: sdk has a module of its own.
+ALL         := ./... github.com/sluice-proxy/sluice/sdk/...
 PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
@@ -73,7 +75,7 @@ test-compat: deps build vm-kernels
 
 # The example policies of the SDKs: built in each language, and called with the same requests; prints sizes and times.
 test-sdk: deps
-	SLUICE_TEST_SDK=1 $(GO) test -count=1 -v -run TestSDKs ./host/wasm
+	SLUICE_TEST_SDK=1 $(GO) test -count=1 -v -run 'TestSDK|TestEveryInput' ./host/wasm ./host/wasm/conformance
 
 # Programs that the tests need in addition to Go: nft (reads the ruleset back), iproute2 (links and addresses), wabt (hostile
 # modules), clang and lld (a guest in C), and others.
@@ -93,6 +95,10 @@ KERNELS     := 6.1 6.12
 VM_PACKAGES := ./host/backend/nftables/... ./host/backend/ipvs ./host/conntrack ./host/kubeproxy ./host/lab/testnet ./host/probe ./cmd/sluice/e2e
 # VM_FLAGS are flags of go test: -p 1 runs one virtual machine at a time for each kernel.
 VM_FLAGS    :=
+# With SHORT=-short, kernels but the oldest run what needs IPVS only: the oldest and that of this machine run the rest.
+ifdef SHORT
+$(patsubst %,test-vm-%,$(filter-out $(firstword $(KERNELS)),$(KERNELS))): VM_PACKAGES := ./host/backend/ipvs ./host/conntrack ./host/kubeproxy ./host/probe
+endif
 # Guests see the user's cache even if it is in /tmp. Quoted for go test -exec, which parses quotes.
 CACHE       := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)
 VM          := '$(CURDIR)/bin/vm' exec -memory 1536 -share '$(CACHE)'
@@ -130,12 +136,12 @@ test-vm-%: deps build vm-kernels compiled-plugins
 # testcluster, testbed or vm.
 LAB         := github.com/sluice-proxy/sluice/host/lab/
 IMPORTS     := {{join .TestImports " "}} {{join .XTestImports " "}} {{.ImportPath}}
-PLAIN       = $(shell $(GO) list -f '{{.ImportPath}}: $(IMPORTS)' ./... | grep -vE ' $(LAB)(testnet|testcluster|testbed|vm)( |$$)' | cut -d: -f1)
+PLAIN       = $(shell $(GO) list -f '{{.ImportPath}}: $(IMPORTS)' $(ALL) | grep -vE ' $(LAB)(testnet|testcluster|testbed|vm)( |$$)' | cut -d: -f1)
 
 # go test would run vet once more.
 quick: format-check
-	$(GO) vet ./...
-	$(GO) run $(STATICCHECK) ./...
+	$(GO) vet $(ALL)
+	$(GO) run $(STATICCHECK) $(ALL)
 	$(GO) test -vet=off -short $(PLAIN)
 
 # The packages that start goroutines. The race detector needs cgo.
@@ -181,14 +187,16 @@ format-check:
 	  if [ -n "$$unformatted" ]; then echo "not formatted (make fmt):"; echo "$$unformatted"; exit 1; fi
 
 vet:
-	$(GO) vet ./...
+	$(GO) vet $(ALL)
 
 lint: format-check vet
-	$(GO) run $(STATICCHECK) ./...
+	$(GO) run $(STATICCHECK) $(ALL)
 	$(GO) run $(GOLANGCI) run ./...
+	cd sdk && $(GO) run $(GOLANGCI) run ./...
 
 check: lint
 	$(GO) mod tidy
+	cd sdk && $(GO) mod tidy
 	@if [ -n "$$(git status --porcelain)" ]; then echo 'the tree is not clean:'; git status --porcelain; exit 1; fi
 
 clean:

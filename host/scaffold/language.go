@@ -12,7 +12,6 @@ type Language struct {
 	About    []About
 	commands [][]string // of a build; NAME is that of the plugin
 	tests    []Command  // natively
-	reason   string     // that the plugin gives
 }
 
 // About is a file and what it is for.
@@ -97,8 +96,7 @@ func Languages() []Language {
 			commands: [][]string{
 				{"GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0", "go", "build", "-buildmode=c-shared", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", "NAME.wasm", "."},
 			},
-			tests:  []Command{{"go", "vet", "."}, {"go", "test", "."}},
-			reason: "same zone",
+			tests: []Command{{"go", "vet", "."}, {"go", "test", "."}},
 			About: []About{
 				{"main.go", "the plugin with its settings"},
 				{"main_test.go", "native tests: one decision, and a sequence over time"},

@@ -14,7 +14,9 @@ import (
 	"strings"
 	"text/template"
 
+	"github.com/sluice-proxy/sluice/sdk/assemblyscript"
 	"github.com/sluice-proxy/sluice/sdk/c"
+	"github.com/sluice-proxy/sluice/sdk/rust"
 )
 
 // templates has a folder for what all languages have, and one for each language. A name without its suffix .tmpl is that of the file;
@@ -30,14 +32,17 @@ type Plugin struct {
 	SDK  SDK      // for Go
 }
 
-// SDK is the Go SDK that a plugin uses: a version of Module, or a checkout of it.
+// SDK is the Go SDK that a plugin uses: a version of Module, or its folder in a checkout of Repository.
 type SDK struct {
-	Version  string // such as v1.2.3; "": Checkout
-	Checkout string // absolute path
+	Version string // such as v1.2.3; "": Dir
+	Dir     string // absolute path
 }
 
-// Module is the Go module of the SDK.
-const Module = "github.com/sluice-proxy/sluice"
+// Module is the Go module of the SDK, in the folder sdk of Repository.
+const (
+	Repository = "github.com/sluice-proxy/sluice"
+	Module     = Repository + "/sdk"
+)
 
 var (
 	nameSyntax    = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
@@ -53,8 +58,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// FindSDK returns the SDK for new plugins: the checkout dir if it is not "", else that of version, the version of sluice, if this is a
-// release, else the checkout that contains the folder from.
+// FindSDK returns the SDK for new plugins: that of the checkout dir if it is not "", else that of version, the version of sluice, if this
+// is a release, else that of the checkout that contains the folder from.
 func FindSDK(dir, version, from string) (SDK, error) {
 	switch {
 	case dir != "":
@@ -63,9 +68,9 @@ func FindSDK(dir, version, from string) (SDK, error) {
 			return SDK{}, err
 		}
 		if !isCheckout(abs) {
-			return SDK{}, fmt.Errorf("%s: not a checkout of %s", dir, Module)
+			return SDK{}, fmt.Errorf("%s: not a checkout of %s", dir, Repository)
 		}
-		return SDK{Checkout: abs}, nil
+		return inCheckout(abs), nil
 	case releaseSyntax.MatchString(version):
 		return SDK{Version: version}, nil
 	}
@@ -75,14 +80,16 @@ func FindSDK(dir, version, from string) (SDK, error) {
 	}
 	for ; !isCheckout(abs); abs = filepath.Dir(abs) {
 		if abs == filepath.Dir(abs) {
-			return SDK{}, fmt.Errorf("this build of sluice, %s, is no release, so it has no version of the SDK: name a checkout of %s", version, Module)
+			return SDK{}, fmt.Errorf("this build of sluice, %s, is no release, so it has no version of the SDK: name a checkout of %s", version, Repository)
 		}
 	}
-	return SDK{Checkout: abs}, nil
+	return inCheckout(abs), nil
 }
 
+func inCheckout(dir string) SDK { return SDK{Dir: filepath.Join(dir, "sdk")} }
+
 func isCheckout(dir string) bool {
-	text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	text, err := os.ReadFile(filepath.Join(inCheckout(dir).Dir, "go.mod"))
 	return err == nil && moduleLine.Match(text)
 }
 
@@ -93,13 +100,10 @@ func (p *Plugin) Files() (map[string][]byte, error) {
 	}
 	l := &p.Lang
 	data := struct {
-		Name, Lang, Language, Tools, Version, Checkout, SDK, Reason string
-		Commands, Tests                                             []Command
-		About                                                       []About
-	}{p.Name, l.Name, l.Title, l.Needs, p.SDK.Version, quoteModFile(p.SDK.Checkout), p.aboutSDK(), "", l.Commands(p.Name), l.tests, l.About}
-	if l.reason != "" {
-		data.Reason = "  " + l.reason
-	}
+		Name, Lang, Language, Tools, Version, SDKDir, SDK string
+		Commands, Tests                                   []Command
+		About                                             []About
+	}{p.Name, l.Name, l.Title, l.Needs, p.SDK.Version, quoteModFile(p.SDK.Dir), p.aboutSDK(), l.Commands(p.Name), l.tests, l.About}
 	if data.Version == "" {
 		data.Version = "v0.0.0" // any: it is replaced
 	}
@@ -128,8 +132,13 @@ func (p *Plugin) Files() (map[string][]byte, error) {
 			return nil, err
 		}
 	}
-	if l.Name == "c" {
+	switch l.Name {
+	case "as":
+		out["assembly/sluice.ts"] = []byte(assemblyscript.SDK)
+	case "c":
 		out["sluice.h"] = []byte(c.Header)
+	case "rust":
+		out["src/sluice.rs"] = []byte(rust.SDK)
 	}
 	return out, nil
 }
@@ -150,8 +159,8 @@ func (p *Plugin) aboutSDK() string {
 	case p.SDK.Version != "":
 		return "\n## The SDK\n\n`go.mod` requires " + Module + " " + p.SDK.Version + ", the version of the `sluice` that made this folder. Run `go mod tidy` once to download it.\n"
 	}
-	return "\n## The SDK\n\n`go.mod` replaces " + Module + " by the checkout in `" + p.SDK.Checkout + "`, because the `sluice` that made this folder is no release.\n" +
-		"On another machine, name its checkout: `go mod edit -replace " + Module + "=DIR`. Once there is a release: `go mod edit -dropreplace\n" + Module + "`, then\n" +
+	return "\n## The SDK\n\n`go.mod` replaces " + Module + " by the folder `" + p.SDK.Dir + "`, because the `sluice` that made this folder is no release.\n" +
+		"On another machine, name that of its checkout: `go mod edit -replace " + Module + "=DIR`. Once there is a release: `go mod edit -dropreplace\n" + Module + "`, then\n" +
 		"`go get " + Module + "@latest`.\n"
 }
 

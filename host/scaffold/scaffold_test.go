@@ -90,12 +90,21 @@ func TestNewPluginsBuild(t *testing.T) {
 
 func TestNewGoPluginPassesVetAndItsTests(t *testing.T) {
 	dir := create(t, t.TempDir(), "go")
-	for _, args := range [][]string{{"mod", "tidy", "-diff"}, {"vet", "."}, {"test", "."}} {
+	run := func(args ...string) string {
 		cmd := exec.Command("go", args...)
 		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOPROXY=off") // nothing is downloaded
-		if out, err := cmd.CombinedOutput(); err != nil {
+		out, err := cmd.CombinedOutput()
+		if err != nil {
 			t.Errorf("go %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
+		return string(out)
+	}
+	run("mod", "tidy", "-diff")
+	run("vet", ".")
+	run("test", ".")
+	// Neither Kubernetes nor anything else but the SDK.
+	if got := strings.Fields(run("list", "-m", "-f", "{{.Path}}", "all")); !slices.Equal(got, []string{"example.com/near", Module}) {
+		t.Errorf("modules %q", got)
 	}
 }
 
@@ -141,19 +150,19 @@ func TestReleaseRequiresItsVersionOfTheSDK(t *testing.T) {
 }
 
 func TestSDKIsFoundOrAskedFor(t *testing.T) {
-	here := checkout(t).Checkout
+	here := checkout(t).Dir
 	for _, version := range []string{"(devel)", "unknown", "v0.1.0-3-gabcdef0", "v1.2.3-dirty", "v0.0.0-20260101000000-abcdefabcdef"} {
-		if sdk, err := FindSDK("", version, "templates/go"); err != nil || sdk.Checkout != here {
+		if sdk, err := FindSDK("", version, "templates/go"); err != nil || sdk.Dir != here {
 			t.Errorf("%s: %+v, %v", version, sdk, err)
 		}
 		if _, err := FindSDK("", version, t.TempDir()); err == nil || !strings.Contains(err.Error(), version+", is no release") {
 			t.Errorf("%s: %v", version, err)
 		}
 	}
-	if sdk, err := FindSDK("../..", "v1.2.3", t.TempDir()); err != nil || sdk.Checkout != here {
+	if sdk, err := FindSDK("../..", "v1.2.3", t.TempDir()); err != nil || sdk.Dir != here {
 		t.Errorf("%+v, %v", sdk, err)
 	}
-	if _, err := FindSDK(t.TempDir(), "v1.2.3", "."); err == nil || !strings.Contains(err.Error(), "not a checkout of "+Module) {
+	if _, err := FindSDK(t.TempDir(), "v1.2.3", "."); err == nil || !strings.Contains(err.Error(), "not a checkout of "+Repository) {
 		t.Error(err)
 	}
 }

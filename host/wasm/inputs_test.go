@@ -1,6 +1,9 @@
 package wasm
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -10,15 +13,35 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// TestEveryInputArrivesInEveryLanguage: the weights are a hash of all inputs, in Go and in C in the sandbox, and in Go natively.
+// TestEveryInputArrivesInEveryLanguage: the weights are a hash of all inputs, in Go and in C in the sandbox, and in Go natively. make test-sdk
+// adds the other languages.
 func TestEveryInputArrivesInEveryLanguage(t *testing.T) {
 	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
-	inGo, inC := load(t, h, goGuest(t, "testdata/inputs/guest"), ""), load(t, h, cGuest(t, "testdata/inputs/c/inputs.c"), "")
+	guests := map[string]*Plugin{
+		"Go": load(t, h, goGuest(t, "testdata/inputs/guest"), ""),
+		"C":  load(t, h, cGuest(t, "testdata/inputs/c/inputs.c"), ""),
+	}
+	if os.Getenv("SLUICE_TEST_SDK") != "" {
+		for lang, c := range map[string]struct {
+			command func(t testing.TB, file, out string) *exec.Cmd
+			file    string
+		}{"Rust": {testenv.Rust, "testdata/inputs/rust/inputs.rs"}, "AssemblyScript": {testenv.AssemblyScript, "testdata/inputs/as/inputs.ts"}} {
+			out := filepath.Join(t.TempDir(), "inputs.wasm")
+			if msg, err := c.command(t, c.file, out).CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v\n%s", lang, err, msg)
+			}
+			module, err := os.ReadFile(out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			guests[lang] = load(t, h, module, "")
+		}
+	}
 	native, err := sdk.NewNativePlugin(inputs.New, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, p := range map[string]*Plugin{"Go": inGo, "C": inC} {
+	for name, p := range guests {
 		if p.Needs("") != abi.AllNeeds || !slices.Equal(p.Keys(""), inputs.Keys()) {
 			t.Errorf("%s: needs %b, keys %q", name, p.Needs(""), p.Keys(""))
 		}
@@ -33,7 +56,7 @@ func TestEveryInputArrivesInEveryLanguage(t *testing.T) {
 		if err := native.Decide(s.Request, &want); err != nil {
 			t.Fatalf("%s: %v", s.Name, err)
 		}
-		for name, p := range map[string]*Plugin{"Go": inGo, "C": inC} {
+		for name, p := range guests {
 			got.Reset(len(s.Request.Endpoints))
 			if err := p.Decide(s.Request, &got); err != nil {
 				t.Fatalf("%s, in %s: %v", s.Name, name, err)

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -78,17 +79,51 @@ func (g *sdkGuest) configure(t *testing.T, settings string) int32 {
 
 func (g *sdkGuest) decide(t *testing.T, req []byte) []byte {
 	t.Helper()
-	memory := g.module.Memory()
-	memory.Write(uint32(g.req), req)
 	begin := time.Now()
-	n := int64(g.call(t, "sluice_decide", g.req, uint64(len(req)), g.resp, sdkRoom))
+	n := g.ask(t, req, sdkRoom)
 	g.spent += time.Since(begin)
 	g.calls++
 	if n < 0 {
 		t.Fatalf("%s: code %d", g.lang, n)
 	}
-	out, _ := memory.Read(uint32(g.resp), uint32(n))
+	out, _ := g.module.Memory().Read(uint32(g.resp), uint32(n))
 	return bytes.Clone(out)
+}
+
+// ask returns the length of the response, or an error code.
+func (g *sdkGuest) ask(t *testing.T, req []byte, room int) int64 {
+	t.Helper()
+	g.module.Memory().Write(uint32(g.req), req)
+	return int64(g.call(t, "sluice_decide", g.req, uint64(len(req)), g.resp, uint64(room)))
+}
+
+// refuses checks that what a host must not send, and does not fit, gets the error code of the ABI.
+func (g *sdkGuest) refuses(t *testing.T, raw []byte) {
+	t.Helper()
+	with := func(at int, b byte) []byte {
+		out := bytes.Clone(raw)
+		out[at] = b
+		return out
+	}
+	for _, c := range []struct {
+		what string
+		req  []byte
+		room int
+		want int64
+	}{
+		{"nothing", nil, sdkRoom, abi.CodeBadRequest},
+		{"half a header", raw[:abi.ReqSize/2], sdkRoom, abi.CodeBadRequest},
+		{"less than its total", raw[:len(raw)-1], sdkRoom, abi.CodeBadRequest},
+		{"another magic", with(abi.ReqMagic, 'X'), sdkRoom, abi.CodeBadRequest},
+		{"another major version", with(abi.ReqMajor, 2), sdkRoom, abi.CodeBadRequest},
+		{"an unknown settings handle", with(abi.ReqSettings, 0x77), sdkRoom, abi.CodeNotConfigured},
+		{"no room for the header", raw, abi.RespSize - 1, abi.CodeNoRoom},
+		{"no room for reasons", raw, int(g.ask(t, raw, sdkRoom)) - 1, abi.CodeNoRoom},
+	} {
+		if got := g.ask(t, c.req, c.room); got != c.want {
+			t.Errorf("%s: %s: %d, want %d", g.lang, c.what, got, c.want)
+		}
+	}
 }
 
 // sdkServices is a number of Service ports whose endpoints come, go and change as time passes.
@@ -212,6 +247,9 @@ func TestSDKsDecideTheSame(t *testing.T) {
 					carry(req, want)
 				}
 			}
+			for _, g := range guests {
+				g.refuses(t, encoder.AppendRequest(nil, newSDKServices().next(0), abi.View{Settings: 0, Needs: policy.needs}))
+			}
 			if len(different) < requests {
 				t.Errorf("%d different decisions only", len(different))
 			}
@@ -223,20 +261,83 @@ func TestSDKsDecideTheSame(t *testing.T) {
 	}
 }
 
-// sdkGuests builds a policy in each language, and returns an instance of each, first that in Go.
-func sdkGuests(t *testing.T, policy string) []*sdkGuest {
+// sdkGuests returns an instance of a policy in each language, first that in Go.
+func sdkGuests(t *testing.T, policy string) (guests []*sdkGuest) {
 	t.Helper()
-	dir, source := t.TempDir(), filepath.Join("..", "..", "sdk", "examples", policy)
-	run := func(lang string) *sdkGuest { return newSDKGuest(t, lang, filepath.Join(dir, lang+".wasm")) }
-	guests := []*sdkGuest{newSDKGuest(t, "Go", filepath.Join(testenv.Plugins(t, "sdk/examples/"+policy+"/go"), "go.wasm"))}
-	if out, err := testenv.Clang(t, filepath.Join(source, "plugin.c"), filepath.Join(dir, "C.wasm")).CombinedOutput(); err != nil {
-		t.Fatalf("clang: %v\n%s", err, out)
-	}
-	guests = append(guests, run("C"))
-	for _, g := range guests[1:] {
-		if g.size > 20_000 && (g.lang == "C" || g.lang == "Rust") {
-			t.Errorf("%s: %d bytes, want at most 20 kB", g.lang, g.size)
+	for _, g := range testenv.SDKGuests(t, policy) {
+		guests = append(guests, newSDKGuest(t, g.Language, g.File))
+		if size := guests[len(guests)-1].size; size > 20_000 && (g.Language == "C" || g.Language == "Rust") {
+			t.Errorf("%s: %d bytes, want at most 20 kB", g.Language, size)
 		}
 	}
 	return guests
+}
+
+// TestSDKForRust runs the native tests of sdk/rust, with a request that has all inputs.
+func TestSDKForRust(t *testing.T) {
+	if os.Getenv("SLUICE_TEST_SDK") == "" {
+		t.Skip("make test-sdk runs it")
+	}
+	keys := []string{abi.KeyPodLabel + "tier", abi.KeyPodCPU, abi.KeyServiceLabel + "team"}
+	req := watched(SampleRequest(7, keys...))
+	req.State = []byte("state")
+	var encoder abi.Encoder
+	needs := uint32(abi.NeedConnections | abi.NeedOutcomes | abi.NeedNodes | abi.NeedPodNames)
+	raw := encoder.AppendRequest(nil, req, abi.View{Settings: abi.NoSettings, Needs: needs, Keys: keys})
+	dir := t.TempDir()
+	file, program := filepath.Join(dir, "request.bin"), filepath.Join(dir, "tests")
+	if err := os.WriteFile(file, raw, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("/usr/bin/rustc", "--edition", "2021", "--test", "-O", "-D", "warnings", "-o", program, "../../sdk/rust/tests.rs")
+	build.Env = append(os.Environ(), "SLUICE_REQUEST="+file)
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("rustc: %v\n%s", err, out)
+	}
+	out, err := exec.Command(program).CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	t.Logf("%s", out)
+}
+
+// TestSDKReadmesBuild compiles the plugins in the READMEs of the SDKs and loads them.
+func TestSDKReadmesBuild(t *testing.T) {
+	if os.Getenv("SLUICE_TEST_SDK") == "" {
+		t.Skip("make test-sdk runs it")
+	}
+	for _, c := range []struct {
+		lang, folder, block, source, sdk string
+		build                            func(testing.TB, string, string) *exec.Cmd
+	}{
+		{"Rust", "rust", "```rust\n", "lib.rs", "sluice.rs", testenv.Rust},
+		{"AssemblyScript", "assemblyscript", "```ts\n", "index.ts", "sluice.ts", testenv.AssemblyScript},
+	} {
+		t.Run(c.lang, func(t *testing.T) {
+			folder, dir := filepath.Join("..", "..", "sdk", c.folder), t.TempDir()
+			readme, err := os.ReadFile(filepath.Join(folder, "README.md"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, text, found := bytes.Cut(readme, []byte(c.block))
+			text, _, closed := bytes.Cut(text, []byte("```\n"))
+			if !found || !closed {
+				t.Fatal("the README has no plugin")
+			}
+			sdk, err := os.ReadFile(filepath.Join(folder, c.sdk))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, text := range map[string][]byte{c.source: text, c.sdk: sdk} {
+				if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			out := filepath.Join(dir, "near.wasm")
+			if msg, err := c.build(t, filepath.Join(dir, c.source), out).CombinedOutput(); err != nil || len(msg) > 0 {
+				t.Fatalf("%v\n%s", err, msg)
+			}
+			newSDKGuest(t, c.lang, out)
+		})
+	}
 }

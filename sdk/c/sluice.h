@@ -111,6 +111,22 @@ _Static_assert(sizeof(sluice_result) == 16, "layout");
 SLUICE_IMPORT("log")
 void sluice_log(uint32_t level, const char *text, uint32_t length);
 
+/* Writes the message of an error to the host's log, and returns its code. */
+static inline int32_t sluice_error(int32_t code, const char *text) {
+	uint32_t n = 0;
+	while (text[n])
+		n++;
+	sluice_log(SLUICE_ERROR, text, n);
+	return code;
+}
+
+static inline int32_t sluice_fail(const char *text) { return sluice_error(SLUICE_FAILED, text); }
+
+/* Returns the error code of a settings handle that sluice_configure has not returned. */
+static inline int32_t sluice_not_configured(void) { return sluice_error(SLUICE_NOT_CONFIGURED, "unknown settings handle"); }
+
+static inline int32_t sluice_no_room(void) { return sluice_error(SLUICE_NO_ROOM, "the result does not fit the buffer"); }
+
 static inline const sluice_endpoint *sluice_endpoint_at(const sluice_request *r, uint32_t i) {
 	return (const sluice_endpoint *)((const char *)r + r->endpoints.offset + i * r->endpoints.stride);
 }
@@ -140,17 +156,52 @@ static inline uint32_t sluice_service_value(const sluice_request *r, uint32_t ke
 	return ((const uint32_t *)((const char *)r + r->service_values_offset))[key];
 }
 
-/* Returns the text of a string id and sets its length. Of SLUICE_NO_STRING, SLUICE_ABSENT_STRING and unknown ids it is "". */
-static inline const char *sluice_text(const sluice_request *r, uint32_t id, uint32_t *length) {
-	for (uint32_t i = 0; i < r->strings.count; i++) {
-		const sluice_string *s = (const sluice_string *)((const char *)r + r->strings.offset + i * r->strings.stride);
-		if (s->id == id) {
-			*length = s->length;
-			return (const char *)r + s->offset;
-		}
+/* Positions of the strings of a request by their ids: open addressing. A slot whose request is another is free. sluice_begin begins it, and
+ * the first sluice_text fills it. */
+enum { SLUICE_INDEX = 1 << 14, SLUICE_INDEXED = SLUICE_INDEX / 4 * 3 };
+static struct {
+	uint32_t request, filled;
+	struct { uint32_t request, position; } slots[SLUICE_INDEX];
+} sluice_index;
+
+static inline const sluice_string *sluice_string_at(const sluice_request *r, uint32_t i) {
+	return (const sluice_string *)((const char *)r + r->strings.offset + i * r->strings.stride);
+}
+
+static inline uint32_t sluice_slot(uint32_t id) { return id * 0x9E3779B1u >> 18; }
+
+static inline void sluice_fill_index(const sluice_request *r) {
+	for (uint32_t i = 0; i < r->strings.count && i < SLUICE_INDEXED; i++) {
+		uint32_t at = sluice_slot(sluice_string_at(r, i)->id);
+		while (sluice_index.slots[at].request == sluice_index.request)
+			at = (at + 1) % SLUICE_INDEX;
+		sluice_index.slots[at].request = sluice_index.request;
+		sluice_index.slots[at].position = i;
 	}
-	*length = 0;
-	return "";
+	sluice_index.filled = 1;
+}
+
+/* Returns a string of the request, 0 if there is none of that id. */
+static inline const sluice_string *sluice_find_string(const sluice_request *r, uint32_t id) {
+	if (!sluice_index.filled)
+		sluice_fill_index(r);
+	for (uint32_t at = sluice_slot(id); sluice_index.slots[at].request == sluice_index.request; at = (at + 1) % SLUICE_INDEX) {
+		const sluice_string *s = sluice_string_at(r, sluice_index.slots[at].position);
+		if (s->id == id)
+			return s;
+	}
+	for (uint32_t i = SLUICE_INDEXED; i < r->strings.count; i++)
+		if (sluice_string_at(r, i)->id == id)
+			return sluice_string_at(r, i);
+	return 0;
+}
+
+/* Returns the text of a string id of the request that sluice_begin got, and sets its length. Of SLUICE_NO_STRING, SLUICE_ABSENT_STRING and
+ * unknown ids it is "". */
+static inline const char *sluice_text(const sluice_request *r, uint32_t id, uint32_t *length) {
+	const sluice_string *s = sluice_find_string(r, id);
+	*length = s ? s->length : 0;
+	return s ? (const char *)r + s->offset : "";
 }
 
 static inline sluice_result *sluice_result_at(sluice_response *r, uint32_t i) {
@@ -170,14 +221,16 @@ static struct {
  * sluice_decide returns in turn, or a negative error code. A plugin that gives reasons or a state returns sluice_finish instead. */
 static inline int64_t sluice_begin(const sluice_request *restrict req, uint32_t length, sluice_response *restrict resp, uint32_t room) {
 	if (length < sizeof *req || req->magic != 0x51524C53 || req->major != 1 || req->total > length)
-		return SLUICE_BAD_REQUEST;
+		return sluice_error(SLUICE_BAD_REQUEST, "malformed request");
 	uint64_t total = sizeof *resp + (uint64_t)req->endpoints.count * sizeof(sluice_result);
 	if (total > room)
-		return SLUICE_NO_ROOM;
+		return sluice_no_room();
 	*resp = (sluice_response){
 		.magic = 0x50524C53, .total = (uint32_t)total, .header_length = sizeof *resp,
 		.results = { sizeof *resp, req->endpoints.count, sizeof(sluice_result) },
 	};
+	sluice_index.filled = 0;
+	sluice_index.request++; /* an instance does not live for 2^32 requests */
 	sluice_tail.reasons = sluice_tail.reason_bytes = sluice_tail.state_length = sluice_tail.has_state = sluice_tail.too_much_state = 0;
 	sluice_result *restrict result = (sluice_result *)(resp + 1);
 	for (uint32_t i = 0; i < req->endpoints.count; i++)
@@ -242,13 +295,13 @@ static inline void sluice_requeue_after(sluice_response *r, int64_t ms) {
 /* Appends the reasons and the state to a response. Returns its length, which sluice_decide returns in turn, or a negative error code. */
 static inline int64_t sluice_finish(sluice_response *r, uint32_t room) {
 	if (sluice_tail.too_much_state)
-		return SLUICE_FAILED;
+		return sluice_fail("the state is longer than 1024 bytes");
 	if (!sluice_tail.reasons && !sluice_tail.has_state && !r->requeue_ms && !r->balance)
 		return r->total;
 	uint32_t table = r->total, text = table + sluice_tail.reasons * sizeof(sluice_reason);
 	uint32_t state = (text + sluice_tail.reason_bytes + 7) & ~7u, end = (state + sluice_tail.state_length + 7) & ~7u;
 	if (end > room)
-		return SLUICE_NO_ROOM;
+		return sluice_no_room();
 	char *base = (char *)r;
 	sluice_reason *reason = (sluice_reason *)(base + table);
 	for (uint32_t i = 0, begin = 0; i < sluice_tail.reasons; begin = sluice_tail.ends[i++])
@@ -263,15 +316,6 @@ static inline int64_t sluice_finish(sluice_response *r, uint32_t room) {
 	r->reasons_count = sluice_tail.reasons;
 	r->total = end;
 	return end;
-}
-
-/* Writes the message of an error to the host's log, and returns SLUICE_FAILED. */
-static inline int32_t sluice_fail(const char *text) {
-	uint32_t n = 0;
-	while (text[n])
-		n++;
-	sluice_log(SLUICE_ERROR, text, n);
-	return SLUICE_FAILED;
 }
 
 /* Settings: JSON text that is read from the front. */

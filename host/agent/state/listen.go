@@ -37,7 +37,10 @@ func Serve(path string, a Agent, log *slog.Logger) (stop func(), err error) {
 			log.Error("serving the state socket failed", "err", err)
 		}
 	}()
-	return func() { server.Close() }, nil
+	return func() {
+		server.Close()
+		l.Close() // removes the file also when the goroutine has not yet called Serve: then Close does not know of the listener
+	}, nil
 }
 
 // listen listens on a Unix socket that only this process's user and root may connect to. It replaces the socket of a

@@ -4,7 +4,9 @@ package state
 
 import (
 	"errors"
+	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -93,5 +95,20 @@ func TestSocketInAFolderOfEveryUserIsRefused(t *testing.T) {
 			l.Close()
 		}
 		t.Error(err)
+	}
+}
+
+// TestStopRemovesTheSocket also when it comes before the server has begun, as at a start that fails.
+func TestStopRemovesTheSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sock")
+	for range 200 {
+		stop, err := Serve(path, Agent{Metrics: http.NotFoundHandler()}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Fatalf("after the stop, the socket is there: %v", err)
+		}
 	}
 }

@@ -75,6 +75,30 @@ func TestBundledPluginsAndExamplesConform(t *testing.T) {
 	}
 }
 
+// TestSDKsConform checks the example policies of all SDKs.
+func TestSDKsConform(t *testing.T) {
+	if os.Getenv("SLUICE_TEST_SDK") == "" {
+		t.Skip("make test-sdk runs it")
+	}
+	h := newHost(t)
+	policies, err := filepath.Glob("../../../sdk/examples/*/plugin.c")
+	if err != nil || len(policies) < 2 {
+		t.Fatal(policies, err)
+	}
+	for _, p := range policies {
+		policy := filepath.Base(filepath.Dir(p))
+		for _, g := range testenv.SDKGuests(t, policy) {
+			module, err := os.ReadFile(g.File)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for id, detail := range failures(t, h, module, "") {
+				t.Errorf("%s, %s: %s: %s", policy, g.Language, id, detail)
+			}
+		}
+	}
+}
+
 // Each guest breaks one requirement; others that follow from it are listed.
 func TestBrokenGuestsFailTheRequirementThatTheyBreak(t *testing.T) {
 	raw, err := os.ReadFile("../testdata/base.wat")

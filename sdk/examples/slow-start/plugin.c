@@ -49,7 +49,7 @@ int64_t sluice_decide(const sluice_request *req, uint32_t length, sluice_respons
 	if (n < 0)
 		return n;
 	if (req->settings != SLUICE_NO_SETTINGS && req->settings >= count)
-		return SLUICE_NOT_CONFIGURED;
+		return sluice_not_configured();
 	const settings *s = req->settings == SLUICE_NO_SETTINGS ? &defaults : &configured[req->settings];
 	int64_t step = (int64_t)s->seconds * 1000;
 

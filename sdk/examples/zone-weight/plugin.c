@@ -31,7 +31,7 @@ static const settings *settings_of(uint32_t handle) {
 SLUICE_EXPORT("sluice_needs")
 int32_t sluice_needs(uint32_t handle) {
 	const settings *s = settings_of(handle);
-	return !s ? SLUICE_NOT_CONFIGURED : s->busy ? SLUICE_NEED_CONNECTIONS : 0;
+	return !s ? sluice_not_configured() : s->busy ? SLUICE_NEED_CONNECTIONS : 0;
 }
 
 SLUICE_EXPORT("sluice_decide")
@@ -41,7 +41,7 @@ int64_t sluice_decide(const sluice_request *req, uint32_t length, sluice_respons
 		return n;
 	const settings *s = settings_of(req->settings);
 	if (!s)
-		return SLUICE_NOT_CONFIGURED;
+		return sluice_not_configured();
 	for (uint32_t i = 0; i < req->endpoints.count; i++) {
 		const sluice_endpoint *e = sluice_endpoint_at(req, i);
 		if (!(e->conditions & SLUICE_READY) || e->zone_id != req->zone_id || e->zone_id == SLUICE_NO_STRING)

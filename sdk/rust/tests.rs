@@ -1,0 +1,192 @@
+//! Native tests of the SDK: rustc --edition 2021 --test -o tests tests.rs && ./tests
+mod sluice;
+
+use sluice::testing::{logged, ready, unready, Node};
+use sluice::*;
+
+/// Says what it sees, and does what its settings say.
+#[derive(Clone, Copy)]
+struct Probe {
+    what: u32,
+}
+
+impl Plugin for Probe {
+    const DEFAULT: Probe = Probe { what: 0 };
+
+    fn configure(settings: &[u8]) -> Result<Probe, &'static str> {
+        let mut p = Probe::DEFAULT;
+        parse(settings, |name, value| match (name, value) {
+            (b"what", Some(n)) => {
+                p.what = n;
+                Ok(())
+            }
+            (b"what", None) => Err("what: want an integer"),
+            _ => Err("unknown field: want what"),
+        })?;
+        Ok(p)
+    }
+
+    fn needs(&self) -> u32 {
+        self.what
+    }
+
+    fn keys(&self) -> &'static str {
+        "label:tier\nservice-label:team\n"
+    }
+
+    fn decide(&self, req: &Request, resp: &mut Response) -> Result<(), &'static str> {
+        match self.what {
+            0 => {
+                let reason = Text::<64>::new().push(req.text(req.zone_id())).push(" ").push_number(req.len() as u64);
+                for i in 0..req.len() {
+                    resp.set_reason(i, reason.as_bytes());
+                }
+                resp.set_weight(0, u64::MAX);
+                resp.requeue_after(70);
+                resp.requeue_after(-5);
+                resp.requeue_after(60);
+                resp.set_state(&[req.state(), b"+"].concat());
+            }
+            1 => return Err("no decision"),
+            2 => resp.set_state(&[0; MAX_STATE + 1]),
+            3 => {
+                for i in 0..req.len() {
+                    resp.set_reason(i, &[b'a' + (i / 26 % 26) as u8, b'a' + (i % 26) as u8, 0, 0xC3, 0xBC].repeat(100));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn node(what: u32) -> Node<Probe> {
+    Node::new("zone-a", &format!("{{\"what\": {}}}", what)).unwrap()
+}
+
+#[test]
+fn decision_has_weights_reasons_requeue_and_state() {
+    let mut n = node(0);
+    let first = n.decide(&[ready("zone-a"), ready("zone-b")]).unwrap();
+    assert_eq!((first.weights, first.requeue_ms, &first.state[..]), (vec![65535, 1], 1, &b"+"[..]));
+    assert_eq!(first.reasons, ["zone-a 2", "zone-a 2"]);
+    assert_eq!(n.decide(&[unready("")]).unwrap().state, b"++");
+}
+
+#[test]
+fn no_endpoints_no_state_and_errors() {
+    let d = node(9).decide(&[]).unwrap();
+    assert_eq!((d.weights, d.reasons, d.requeue_ms, d.state), (vec![], vec![], 0, vec![]));
+    assert_eq!(node(1).decide(&[ready("a")]).unwrap_err(), "no decision");
+    assert_eq!(node(2).decide(&[ready("a")]).unwrap_err(), "the state is longer than 1024 bytes");
+}
+
+/// The texts of reasons have bounds, each and all together.
+#[test]
+fn reasons_are_cut() {
+    let d = node(3).decide(&vec![ready("a"); 30]).unwrap();
+    for (i, r) in d.reasons.iter().enumerate() {
+        if i < MAX_REASON_BYTES / MAX_REASON {
+            assert!(r.len() == MAX_REASON && &r[2..5] == "???", "{} {}", i, r);
+        } else {
+            assert_eq!(r, "");
+        }
+    }
+}
+
+#[test]
+fn settings() {
+    for (text, want) in [
+        ("{}", Ok(0)),
+        (" { \"what\" : 4294967295 } \n", Ok(u32::MAX)),
+        ("{\"what\":1,\"what\":7}", Ok(7)),
+        ("{\"what\":4294967296}", Err("what: want an integer")),
+        ("{\"what\":-1}", Err("what: want an integer")),
+        ("{\"what\":01}", Err("what: want an integer")),
+        ("{\"what\":1.5}", Err("settings: want , or } after a number")),
+        ("{\"what\"}", Err("what: want an integer")),
+        ("{\"what\":1", Err("settings: want , or } after a number")),
+        ("{\"what\":1,}", Err("settings: want the name of a field")),
+        ("{\"what", Err("settings: want the name of a field")),
+        ("{\"w\":1}", Err("unknown field: want what")),
+        ("{} x", Err("settings: unexpected text after the JSON object")),
+        ("", Err("settings must be a JSON object")),
+        ("[]", Err("settings must be a JSON object")),
+    ] {
+        assert_eq!(Probe::configure(text.as_bytes()).map(|p| p.what), want, "{}", text);
+    }
+}
+
+#[test]
+fn handles_needs_and_keys() {
+    let mut i = Box::new(Instance::<Probe>::new());
+    assert_eq!((i.needs(u32::MAX), i.needs(0)), (0, -4));
+    assert_eq!(logged(), ["unknown settings handle"]);
+    for n in 0..MAX_SETTINGS {
+        assert_eq!(i.configure(format!("{{\"what\":{}}}", n % 9).as_bytes()), n as i32);
+    }
+    assert_eq!(i.configure(b"{}"), -1);
+    assert_eq!(logged(), ["too many settings"]);
+    assert_eq!((i.needs(3), i.needs(MAX_SETTINGS as u32)), (3, -4));
+    let mut room = [0; 40];
+    assert_eq!((i.keys(0, &mut room), i.keys(u32::MAX, &mut room[..10]), i.keys(1 << 20, &mut room)), (30, -3, -4));
+    assert!(room.starts_with(b"label:tier\nservice-label:team\n"));
+}
+
+/// Any bytes are answered or refused with a code: no panic, and nothing beyond the response.
+#[test]
+fn malformed_requests_are_refused() {
+    let good = include_bytes!(env!("SLUICE_REQUEST"));
+    let mut i = Box::new(Instance::<Everything>::new());
+    let mut room = vec![0; 1 << 16];
+    assert!(i.decide(good, &mut room) > 0);
+    let mut seed = 1u64;
+    let mut next = || {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 33) as usize
+    };
+    let mut refused = 0;
+    for _ in 0..200_000 {
+        let mut b = good.to_vec();
+        for _ in 0..1 + next() % 3 {
+            let at = next() % if next() % 4 > 0 { 168 } else { b.len() };
+            b[at] = [0, 1, 255, 127, next() as u8][next() % 5];
+        }
+        b.truncate(b.len() - if next() % 8 == 0 { next() % b.len() } else { 0 });
+        refused += (i.decide(&b, &mut room) < 0) as usize;
+    }
+    assert!(refused > 1000, "{} refused", refused);
+    for n in 0..good.len() {
+        assert_eq!(i.decide(&good[..n], &mut room), -2);
+    }
+}
+
+/// Reads all that a request has.
+#[derive(Clone, Copy)]
+struct Everything;
+
+impl Plugin for Everything {
+    const DEFAULT: Everything = Everything;
+
+    fn configure(_: &[u8]) -> Result<Everything, &'static str> {
+        Ok(Everything)
+    }
+
+    fn decide(&self, req: &Request, resp: &mut Response) -> Result<(), &'static str> {
+        let mut sum = req.namespace().len() + req.service().len() + req.port_name().len() + req.state().len();
+        for (i, e) in req.endpoints().enumerate() {
+            sum += req.text(e.node_id).len() + req.text(e.pod_id).len() + e.port as usize;
+            sum += req.outcomes(i).map_or(0, |o| o.total_attempts as usize & 255);
+            for key in 0..20 {
+                sum += req.pod_value(i, key).map_or(1, |v| v.len());
+            }
+            resp.set_reason(i, Text::<20>::new().push_number(sum as u64).as_bytes());
+        }
+        sum += req.zones().map(|z| z.total as usize).sum::<usize>();
+        for key in 0..20 {
+            sum += req.service_value(key).map_or(1, |v| v.len());
+        }
+        resp.set_state(&sum.to_le_bytes());
+        Ok(())
+    }
+}
