@@ -18,7 +18,7 @@ func Series() []string { return []string{"6.1", "6.12"} }
 var config []byte
 
 // recipe is part of the cache key. It changes when build.go builds another kernel from the same source and configuration.
-const recipe = "1"
+const recipe = "2"
 
 // CacheDir returns the folder of the kernels: $XDG_CACHE_HOME/sluice/vm, or ~/.cache/sluice/vm.
 func CacheDir() (string, error) {
