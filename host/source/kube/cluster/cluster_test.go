@@ -85,9 +85,13 @@ func (r *fixture) takeChanges() []string {
 	return out
 }
 
+// timeout is several times the longest delay between the attempts of a reflector, 30 s: a watch that fails again while the API server starts or
+// after its connections were closed waits that long.
+const timeout = 3 * time.Minute
+
 func (r *fixture) eventually(what string, condition func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(5 * time.Millisecond) {
 		r.mu.Lock()
 		ok := condition()
 		r.mu.Unlock()
@@ -104,7 +108,7 @@ func (r *fixture) eventually(what string, condition func() bool) {
 func (r *fixture) waitInSync() {
 	r.t.Helper()
 	var diff string
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		want, _, err := kube.Load(r.t.Context(), r.client, "n1", onAnyNode(func(*model.Service) kube.Needs { return kube.Needs{Nodes: true} }))
 		must(r.t, err)
 		r.mu.Lock()
