@@ -127,8 +127,8 @@ compiled-plugins: build bin/e2e/signals.wasm bin/e2e/prefer.wasm
 	@XDG_CACHE_HOME='$(CACHE)' bin/sluice config check cmd/sluice/e2e/plugins.yaml
 
 test-vm-%: deps build vm-kernels compiled-plugins
-	XDG_CACHE_HOME='$(CACHE)' SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 15m $(VM_FLAGS) $(SHORT) -exec "$(VM) -kernel $*" $(VM_PACKAGES)
-	XDG_CACHE_HOME='$(CACHE)' SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_MODE=ipvs SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 15m \
+	XDG_CACHE_HOME='$(CACHE)' SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 30m $(VM_FLAGS) $(SHORT) -exec "$(VM) -kernel $*" $(VM_PACKAGES)
+	XDG_CACHE_HOME='$(CACHE)' SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_MODE=ipvs SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 30m \
 	  -run 'TestKill|TestForwardingContinues|TestInvalidInput|TestOnce|TestPluginSees|TestLocalhostNodePorts|TestUDPFlows' \
 	  -exec "$(VM) -kernel $*" ./cmd/sluice/e2e
 
