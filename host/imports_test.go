@@ -209,6 +209,7 @@ func TestOnlyTheEngineHasAClock(t *testing.T) {
 		"agent":                  "watches files and runs periodic jobs",
 		"engine":                 "owns time",
 		"wasm/watchdog":          "ends calls of guests by the CPU time of their thread; no decision depends on it",
+		"backend/ipvs":           "kernel_link.go waits for the work queue that makes an IPv6 address local",
 		"backend/nftables/rules": "replace.go waits for packets in flight where membarrier(2) is not available",
 	}
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {

@@ -69,6 +69,7 @@ func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) err
 	}
 	forEach(updates, b.addDestinations)
 	forEach(updates, b.bindFrontend)
+	forEach(updates, b.awaitFrontend)
 	if b.state.switchingMode && b.declines < maxDeclines {
 		// The tables of the other mode still forward the frontends that failed: keep them, unless this repeats.
 		if slices.ContainsFunc(updates, func(u *frontendUpdate) bool { return u.failed }) {

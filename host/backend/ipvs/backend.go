@@ -51,6 +51,7 @@ type Backend struct {
 	failedSysctls       map[string]bool // those that could not be set; logged once
 	drains              drainTracker
 	idleSince           map[netip.Addr]time.Time // VIPs on the link that may be unused
+	notYetLocal         map[netip.Addr]bool      // VIPs that were added to the link and may not have a local route yet
 	scan                destinationScan
 	stats               applyStats
 }
@@ -101,7 +102,7 @@ func openReadOnly(o Options) (*Backend, error) {
 func newBackend(o Options, have map[string]bool) *Backend {
 	b := &Backend{
 		o: o, log: o.Log, sysctls: procSysctls(o.Netns), caps: capsOf(have), hashScheduler: "mh",
-		unprogrammed: unprogrammed{}, failedSysctls: map[string]bool{}, idleSince: map[netip.Addr]time.Time{},
+		unprogrammed: unprogrammed{}, failedSysctls: map[string]bool{}, idleSince: map[netip.Addr]time.Time{}, notYetLocal: map[netip.Addr]bool{},
 	}
 	if !have["mh"] {
 		b.hashScheduler = "sh"

@@ -125,8 +125,9 @@ func (m *fakeKernel) locate(a netip.Addr) (addrLocation, error) {
 	return notOnNode, nil
 }
 
-func (m *fakeKernel) addAddr(a netip.Addr) error { m.bound[a] = true; return nil }
-func (m *fakeKernel) delAddr(a netip.Addr) error { delete(m.bound, a); return nil }
+func (m *fakeKernel) addAddr(a netip.Addr) error  { m.bound[a] = true; return nil }
+func (m *fakeKernel) awaitLocal(netip.Addr) error { return nil }
+func (m *fakeKernel) delAddr(a netip.Addr) error  { delete(m.bound, a); return nil }
 
 func (m *fakeKernel) ensureLink() (made bool, err error) {
 	made = !m.linkUp

@@ -7,10 +7,14 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
+
+// localTimeout bounds how long an added address may take to be local.
+const localTimeout = time.Second
 
 // kernelLink implements linkAPI by netlink.
 type kernelLink struct {
@@ -146,6 +150,20 @@ func (l *kernelLink) addAddr(a netip.Addr) error {
 		return lerr
 	}
 	return err
+}
+
+func (l *kernelLink) awaitLocal(a netip.Addr) error {
+	for waited, wait := time.Duration(0), 50*time.Microsecond; ; waited, wait = waited+wait, min(2*wait, 10*time.Millisecond) {
+		// Only with the link: another one may have the same address, and may be about to lose it.
+		routes, err := l.handle.RouteGetWithOptions(a.AsSlice(), &netlink.RouteGetOptions{OifIndex: l.index})
+		switch {
+		case err == nil && slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Type == unix.RTN_LOCAL }):
+			return nil
+		case waited >= localTimeout:
+			return fmt.Errorf("address %s of link %s has no local route %s after it was added, so packets to it leave the node", a, l.name, localTimeout)
+		}
+		time.Sleep(wait)
+	}
 }
 
 func (l *kernelLink) delAddr(a netip.Addr) error { return l.addrs.del(a, l.index) }

@@ -17,6 +17,10 @@ type linkAPI interface {
 	locate(a netip.Addr) (addrLocation, error)
 	// addAddr adds an address to the link. unix.EEXIST means that another program has added it.
 	addAddr(a netip.Addr) error
+	// awaitLocal waits until packets to an address that addAddr has added stay on the node, a second at most. That of IPv6 takes
+	// effect some time after the kernel has acknowledged it: its local route is added by a work queue (Linux 6.1 to 6.18,
+	// addrconf_dad_start).
+	awaitLocal(a netip.Addr) error
 	// delAddr deletes an address from the link, without checking that sluice owns it: see listAddrs.
 	delAddr(a netip.Addr) error
 	// delFromOtherLinks deletes sluice's address from all other links.

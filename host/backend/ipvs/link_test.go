@@ -1,7 +1,10 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -216,4 +219,47 @@ func boundVIPsIn(d *env, link string) (bound map[netip.Addr]bool, err error) {
 		return err
 	})
 	return bound, err
+}
+
+// TestAddedVIPsAreLocal moves IPv6 addresses from link to link. The kernel acknowledges an address before packets to it stay on the node.
+func TestAddedVIPsAreLocal(t *testing.T) {
+	d := newEnv(t)
+	err := d.Lab.Node.Do(func() error {
+		var links [2]*kernelLink
+		for i, name := range []string{"up7", "up8"} {
+			d.mustRun("ip", "link", "add", name, "type", "dummy")
+			l, err := openLink(0, name)
+			if err != nil {
+				return err
+			}
+			defer l.close()
+			if _, err := l.ensureLink(); err != nil {
+				return err
+			}
+			links[i] = l
+		}
+		for i := range 500 {
+			a := netip.MustParseAddr(fmt.Sprintf("fd00:10:96::%x", 0x1000+i))
+			for k, l := range links {
+				if err := cmp.Or(l.addAddr(a), l.awaitLocal(a)); err != nil {
+					return err
+				}
+				if k > 0 {
+					if err := links[k-1].delAddr(a); err != nil {
+						return err
+					}
+				}
+				if at, err := l.locate(a); err != nil || at != onNode {
+					return fmt.Errorf("%s on %s: %v, %v", a, l.name, at, err)
+				}
+			}
+		}
+		if links[0].awaitLocal(netip.MustParseAddr("fd00:10:96::1001")) == nil {
+			return errors.New("an address is local with a link that does not have it")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }

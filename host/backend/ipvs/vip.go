@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -45,6 +46,9 @@ func (b *Backend) bindVIP(a netip.Addr) error {
 	switch {
 	case err == nil:
 		b.state.bound[a] = true
+		if a.Is6() {
+			b.notYetLocal[a] = true
+		}
 	case errors.Is(err, unix.EEXIST):
 		b.state.nodeLocal[a], b.state.localOnLinks[a] = true, true
 	default:
@@ -53,16 +57,37 @@ func (b *Backend) bindVIP(a netip.Addr) error {
 	return nil
 }
 
+// awaitFrontend waits until packets to the VIP of a frontend stay on the node, if bindFrontend has just added it. Otherwise the first packets
+// of new connections leave by another route, and conntrack remembers these connections without IPVS.
+func (b *Backend) awaitFrontend(u *frontendUpdate) error { return b.awaitLocal(u.key.Addr) }
+
+func (b *Backend) awaitLocal(a netip.Addr) error {
+	if !b.notYetLocal[a] {
+		return nil
+	}
+	if err := b.links.awaitLocal(a); err != nil {
+		return err
+	}
+	delete(b.notYetLocal, a)
+	return nil
+}
+
 // migrateLink moves addresses from the links of an earlier ipvs.interface to this one: first added here, then deleted
 // there. An address that cannot be added here stays where it is.
 func (b *Backend) migrateLink() error {
-	for _, a := range slices.SortedFunc(maps.Keys(b.state.otherLinks), netip.Addr.Compare) {
+	addrs := slices.SortedFunc(maps.Keys(b.state.otherLinks), netip.Addr.Compare)
+	failed := map[netip.Addr]error{}
+	for _, a := range addrs {
 		if needed := b.state.frontendsAt[a] > 0 || b.state.usedByServer(a); needed && !b.state.bound[a] && !b.state.nodeLocal[a] {
-			if err := b.bindVIP(a); err != nil {
-				b.log.Warn("cannot move an address from another link", "address", a, "link", b.o.Link, "err", err)
-				continue
+			if failed[a] = b.bindVIP(a); failed[a] == nil {
+				b.idleSince[a] = b.o.Now()
 			}
-			b.idleSince[a] = b.o.Now()
+		}
+	}
+	for _, a := range addrs { // when all are added: each is local some time later
+		if err := cmp.Or(failed[a], b.awaitLocal(a)); err != nil {
+			b.log.Warn("cannot move an address from another link", "address", a, "link", b.o.Link, "err", err)
+			continue
 		}
 		b.stats.Messages++
 		b.stats.Elements++
@@ -120,6 +145,7 @@ func (b *Backend) unbindIdle() (again time.Duration, err error) {
 		}
 		delete(b.idleSince, a)
 		delete(b.state.bound, a)
+		delete(b.notYetLocal, a)
 	}
 	return again, nil
 }
