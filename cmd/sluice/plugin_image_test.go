@@ -167,7 +167,7 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 // moduleThatKeeps returns a module that keeps all weights.
 func moduleThatKeeps(t *testing.T) []byte {
 	t.Helper()
-	text, err := os.ReadFile("../../host/wasm/testdata/base.wat")
+	text, err := os.ReadFile("../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {
 		t.Fatal(err)
 	}

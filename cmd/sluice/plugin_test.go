@@ -45,7 +45,7 @@ func check(args ...string) (stdout, stderr string, err error) {
 // keepWeights returns a module of host/wasm's tests that keeps the weight of each endpoint, with more code inserted.
 func keepWeights(t *testing.T, evil string) string {
 	t.Helper()
-	base, err := os.ReadFile("../../host/wasm/testdata/base.wat")
+	base, err := os.ReadFile("../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {
 		t.Fatal(err)
 	}

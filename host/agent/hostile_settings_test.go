@@ -43,7 +43,7 @@ endpoints: [{addresses: [10.244.%[3]d.%[2]d], conditions: {ready: true}}]
 // Those of another namespace have settings of their own, and those of a third those of the policy.
 func TestHostileSettingsHurtOnlyTheirServices(t *testing.T) {
 	const services = 40
-	base, err := os.ReadFile("../wasm/testdata/base.wat")
+	base, err := os.ReadFile("../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,8 +69,8 @@ func (direct) Room(string, string) bool { return true }
 
 func (direct) ThrottledSince(string) time.Time { return time.Time{} }
 
-// check sets the weights of ineligible endpoints to 0, and returns an error if no weight is left.
-func (c *Call) check() error {
+// Check sets the weights of ineligible endpoints to 0, and returns an error if no weight is left.
+func (c *Call) Check() error {
 	if len(c.Response.Results) != len(c.Request.Endpoints) {
 		return fmt.Errorf("answer has %d endpoints, the request %d", len(c.Response.Results), len(c.Request.Endpoints))
 	}

@@ -182,7 +182,7 @@ func (e *Evaluator) record(ch *chain, s *stepState, c *Call, nowMS int64) error 
 	}
 	s.digest, s.reading = c.run.stepDigest, c.run.outcomes.reading
 	if err == nil {
-		err = c.check()
+		err = c.Check()
 	}
 	if s.err = err; err != nil {
 		s.backoff = min(max(minBackoff, 2*s.backoff), maxBackoff)

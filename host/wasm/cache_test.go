@@ -87,7 +87,7 @@ func TestCacheEvictsTheOldestModules(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cache")
 	h := newHost(t, Options{CacheDir: dir})
 	for i := range maxEntries + 5 {
-		text := strings.Replace(mustRead(t, "testdata/base.wat"), ";; EVIL",
+		text := strings.Replace(mustRead(t, "../../sdk/tck/hosts/guests/base.wat"), ";; EVIL",
 			fmt.Sprintf("(func $evil (param i32 i32 i64) (result i64) (i64.const %d))", i), 1)
 		p := load(t, h, wat(t, text), "")
 		if err := p.Close(); err != nil {

@@ -114,7 +114,7 @@ func newDeadlineHost(t *testing.T, limits Limits) *Host {
 // module returns a plugin that does it for port 666.
 func (c slow) module(t testing.TB) []byte {
 	t.Helper()
-	base, err := os.ReadFile("testdata/base.wat")
+	base, err := os.ReadFile("../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestCallsEndByTheirDeadlineDuringGarbageCollection(t *testing.T) {
 func TestEveryExportHasADeadline(t *testing.T) {
 	h := newDeadlineHost(t, Limits{InitTime: 5 * time.Millisecond, ConfigureTime: 6 * time.Millisecond, DecideTime: 7 * time.Millisecond})
 	const forever = "(loop $l (br $l)) (unreachable)"
-	base := mustRead(t, "testdata/base.wat")
+	base := mustRead(t, "../../sdk/tck/hosts/guests/base.wat")
 	base = strings.Replace(base, ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2)) ;; EVIL", 1)
 	for _, c := range []struct{ name, old, text, settings, want string }{
 		{"start function", ";; EVIL", "(func $s " + forever + ") (start $s)", "", "start function: deadline exceeded: 5 ms"},
@@ -189,7 +189,7 @@ func TestEveryExportHasADeadline(t *testing.T) {
 // All calls for one decision have one deadline: here sluice_alloc uses most of it.
 func TestBuffersAreAllocatedWithinTheDeadlineOfTheDecision(t *testing.T) {
 	h := newDeadlineHost(t, Limits{})
-	text := strings.Replace(mustRead(t, "testdata/base.wat"), ";; EVIL", `(global $slow (mut i32) (i32.const 0))
+	text := strings.Replace(mustRead(t, "../../sdk/tck/hosts/guests/base.wat"), ";; EVIL", `(global $slow (mut i32) (i32.const 0))
 		(func $evil (param i32 i32 i64) (result i64) (global.set $slow (i32.const 1)) (local.get 2))`, 1)
 	text = strings.Replace(text, "(local $at i32)", `(local $at i32) (local $i i32)
 		(if (global.get $slow) (then (loop $l (br_if $l (i32.lt_u (local.tee $i (i32.add (local.get $i) (i32.const 1))) (i32.const 30000000))))))`, 1)
@@ -267,7 +267,7 @@ func BenchmarkFuel(b *testing.B) {
 // A virtual machine counts time in which it does not run as CPU time. A call of the self-test that is late by that would refuse the module.
 // The watchdog may not run in time to end a call of a few milliseconds on a busy machine, so the decision does not end by itself.
 func TestSelfTestHasMoreTimeThanADecision(t *testing.T) {
-	base := strings.Replace(mustRead(t, "testdata/base.wat"), ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))", 1)
+	base := strings.Replace(mustRead(t, "../../sdk/tck/hosts/guests/base.wat"), ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))", 1)
 	module := wat(t, strings.Replace(base, "(local $size i64)", `(local $size i64) (local $k i64)
 		(if (i32.ge_u (i32.load offset=76 (local.get $req)) (i32.const 1000)) (then
 			(local.set $k (select (i64.const 20000000) (i64.const -1) (i32.eq (i32.load offset=76 (local.get $req)) (i32.const 1000))))

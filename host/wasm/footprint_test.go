@@ -106,7 +106,7 @@ func TestCallStacksOfRecursionsAreFreed(t *testing.T) {
 	const deep = "(call $f (i32.const 20000)) "
 	inDecide := recursion + "(func $evil (param i32 i32 i64) (result i64) " + deep + "(local.get 2))"
 	inAlloc := recursion + "(func $evil (param i32 i32 i64) (result i64) (local.get 2))"
-	base := mustRead(t, "testdata/base.wat")
+	base := mustRead(t, "../../sdk/tck/hosts/guests/base.wat")
 	for name, text := range map[string]string{
 		"sluice_decide": strings.Replace(base, ";; EVIL", inDecide, 1),
 		"sluice_alloc":  strings.Replace(strings.Replace(base, ";; EVIL", inAlloc, 1), "(local $at i32)", "(local $at i32) "+deep, 1),

@@ -4,15 +4,12 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"regexp"
-	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/tck/hosts"
 )
 
 // wat assembles text format.
@@ -21,43 +18,20 @@ func wat(t testing.TB, text string) []byte {
 	return testenv.WAT(t, text, "--no-check")
 }
 
-// hostileWAT reads a file of testdata/hostile. "@N text@" is text, repeated N times. A file that is not a complete module is
-// inserted into base.wat: lines that begin with ";; IMPORT" after the imports, the rest at ";; EVIL".
-func hostileWAT(t testing.TB, file string) string {
+// hostileWAT returns a module of the conformance kit that misbehaves for port 666.
+func hostileWAT(t testing.TB, name string) string {
 	t.Helper()
-	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
+	for _, m := range hosts.Hostile() {
+		if m.Name == name {
+			return m.Text
+		}
 	}
-	text := regexp.MustCompile(`@(\d+) ([^@]*)@`).ReplaceAllStringFunc(string(raw), func(s string) string {
-		n, body, _ := strings.Cut(strings.Trim(s, "@"), " ")
-		count, _ := strconv.Atoi(n)
-		return strings.Repeat(body+" ", count)
-	})
-	if strings.Contains(text, "(module") {
-		return text
-	}
-	base, err := os.ReadFile("testdata/base.wat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var imports strings.Builder
-	for _, m := range regexp.MustCompile(`(?m)^;; IMPORT (.*)$`).FindAllStringSubmatch(text, -1) {
-		imports.WriteString(m[1] + "\n")
-	}
-	out := strings.Replace(string(base), ";; EVIL", text, 1)
-	return strings.Replace(out, "(module", "(module\n"+imports.String(), 1)
+	t.Fatalf("no hostile module %q", name)
+	return ""
 }
 
-// goodWAT returns base.wat with a harmless $evil.
-func goodWAT(t testing.TB) []byte {
-	base, err := os.ReadFile("testdata/base.wat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return wat(t, strings.Replace(string(base), ";; EVIL",
-		"(func $evil (param i32 i32 i64) (result i64) (local.get 2))", 1))
-}
+// goodWAT returns a module that keeps the weights.
+func goodWAT(t testing.TB) []byte { return wat(t, hosts.Guest("good")) }
 
 // checkGood calls p with an ordinary request and checks the response.
 func checkGood(t testing.TB, p *Plugin, now int64) {
@@ -94,32 +68,25 @@ func TestHostileModulesFailWithinBoundsAndNameTheReason(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer good.Close()
-	files, err := filepath.Glob("testdata/hostile/*.wat")
-	if err != nil || len(files) < 60 {
-		t.Fatalf("%d hostile modules: %v", len(files), err)
+	modules := hosts.Hostile()
+	if len(modules) < 80 {
+		t.Fatalf("%d hostile modules", len(modules))
 	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".wat"), func(t *testing.T) {
+	for _, m := range modules {
+		t.Run(m.Name, func(t *testing.T) {
 			logged.Reset()
-			text := hostileWAT(t, file)
-			m := regexp.MustCompile(`(?m)^ *;; (load|decide): (.*)$`).FindStringSubmatch(text)
-			if m == nil {
+			expect := regexp.MustCompile(m.Error)
+			if m.Error == "" {
 				t.Fatal("no line with the expected error")
 			}
-			when, want := m[1], m[2]
-			expect := regexp.MustCompile(want)
-			var settings []byte
-			if m := regexp.MustCompile(`(?m)^ *;; settings: (.*)$`).FindStringSubmatch(text); m != nil {
-				settings = []byte(m[1])
-			}
-			p, err := h.Load(ctx, "evil", wat(t, text), settings)
-			if when == "load" {
+			p, err := h.Load(ctx, "evil", wat(t, m.Text), []byte(m.Settings))
+			if m.AtLoad {
 				if err == nil {
 					p.Close()
 					t.Fatal("loaded, want an error")
 				}
 				if !expect.MatchString(err.Error()) {
-					t.Fatalf("error %q does not match %q", err, want)
+					t.Fatalf("error %q does not match %q", err, m.Error)
 				}
 				checkGood(t, good, sampleNow)
 				return
@@ -138,7 +105,7 @@ func TestHostileModulesFailWithinBoundsAndNameTheReason(t *testing.T) {
 				t.Fatal("it answered")
 			}
 			if !expect.MatchString(err.Error()) {
-				t.Fatalf("error %q does not match %q", err, want)
+				t.Fatalf("error %q does not match %q", err, m.Error)
 			}
 			s := p.Stats()
 			if s.LastFuel == 0 || s.LastFuel > 20_060_000 {

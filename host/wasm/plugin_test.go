@@ -94,7 +94,7 @@ func TestLogIsLimitedPerCallAndPerSecond(t *testing.T) {
 }
 
 func TestRepeatedFailuresDoubleTheSuspension(t *testing.T) {
-	p := load(t, newHost(t, Options{}), wat(t, hostileWAT(t, "testdata/hostile/trap.wat")), "")
+	p := load(t, newHost(t, Options{}), wat(t, hostileWAT(t, "trap")), "")
 	now := int64(sampleNow)
 	var waits []time.Duration
 	for range 14 {
@@ -134,7 +134,7 @@ func TestRepeatedFailuresDoubleTheSuspension(t *testing.T) {
 }
 
 func TestSuspensionEndsWhenTheClockGoesBack(t *testing.T) {
-	p := load(t, newHost(t, Options{}), wat(t, hostileWAT(t, "testdata/hostile/trap.wat")), "")
+	p := load(t, newHost(t, Options{}), wat(t, hostileWAT(t, "trap")), "")
 	for range 3 {
 		_ = decide(p, 666, sampleNow)
 	}
@@ -151,7 +151,7 @@ func TestOccasionalFailuresSuspendOnlyAboveTheRate(t *testing.T) {
 		every     int
 		suspended bool
 	}{{2, true}, {5, true}, {20, false}} {
-		p := load(t, newHost(t, Options{}), wat(t, hostileWAT(t, "testdata/hostile/trap.wat")), "")
+		p := load(t, newHost(t, Options{}), wat(t, hostileWAT(t, "trap")), "")
 		got := false
 		for i := range 400 {
 			port := uint16(80)

@@ -94,7 +94,7 @@ func TestRepeatsFindImpurePlugins(t *testing.T) {
 // burner returns base.wat with a loop of n instructions or more in each decision.
 func burner(t testing.TB, n int, more string) []byte {
 	t.Helper()
-	base, err := os.ReadFile("testdata/base.wat")
+	base, err := os.ReadFile("../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestRepeatsDoNotAllocate(t *testing.T) {
 func TestFailuresSuspendTheNamespaceOnly(t *testing.T) {
 	h := newHost(t, Options{})
 	for _, isolated := range []bool{false, true} {
-		p := loadWith(t, h, wat(t, hostileWAT(t, "testdata/hostile/trap.wat")), LoadOptions{PerNamespace: isolated})
+		p := loadWith(t, h, wat(t, hostileWAT(t, "trap")), LoadOptions{PerNamespace: isolated})
 		for i := range 3 {
 			if _, err := ask(p, "bad", 666, later+int64(i)); err == nil {
 				t.Fatal("no failure")
@@ -315,7 +315,7 @@ func TestInstancesLeaveMemoryForOtherPlugins(t *testing.T) {
 
 // TestSparePluginsLeaveMemoryForOthers: a guest fails if it cannot grow by 7.5 MiB, of 8 that are left.
 func TestSparePluginsLeaveMemoryForOthers(t *testing.T) {
-	base, err := os.ReadFile("testdata/base.wat")
+	base, err := os.ReadFile("../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/tck/hosts"
 )
 
 // settingsGuest is testdata/settings.wat.
 func settingsGuest(t testing.TB) []byte {
 	t.Helper()
-	return wat(t, hostileWAT(t, "testdata/settings.wat"))
+	return wat(t, hosts.Complete(mustRead(t, "testdata/settings.wat")))
 }
 
 // c returns settings of testdata/settings.wat. Those with different numbers are different texts with the same meaning.

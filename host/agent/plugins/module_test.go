@@ -60,7 +60,7 @@ func TestOnlyRegularFilesAreModules(t *testing.T) {
 
 // TestCacheFolderMayBeRelative: as in a configuration that is named by a relative path. Processes that compile run in another folder.
 func TestCacheFolderMayBeRelative(t *testing.T) {
-	text, err := os.ReadFile("../../wasm/testdata/base.wat")
+	text, err := os.ReadFile("../../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,33 +11,6 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/tck"
 )
 
-// Verdict is the result of a requirement.
-type Verdict string
-
-// Verdicts.
-const (
-	Pass Verdict = "pass"
-	Fail Verdict = "fail"
-	Skip Verdict = "skip"
-)
-
-// Result is a requirement with its verdict.
-type Result struct {
-	tck.Requirement
-	Verdict Verdict `json:"verdict"`
-	Detail  string  `json:"detail,omitempty"` // of a failure: what was found; of a skipped one: why; may have any text of the module
-}
-
-// Report has a result for each requirement.
-type Report struct {
-	Conforms bool     `json:"conforms"` // no MUST has failed
-	Passed   int      `json:"passed"`
-	Failed   int      `json:"failed"` // MUST
-	Warned   int      `json:"warned"` // SHOULD that failed
-	Skipped  int      `json:"skipped"`
-	Results  []Result `json:"results"`
-}
-
 // check is the check of one module.
 type check struct {
 	plugin   *wasm.Plugin
@@ -55,14 +28,8 @@ type seen struct {
 	coded                         bool // a negative code was returned
 }
 
-// skipped is the error of a probe that cannot be made.
-type skipped string
-
-// Error implements error.
-func (s skipped) Error() string { return string(s) }
-
 // Run checks a module with settings, a JSON object or "". The error is that of the host or of ctx; failures of the module are in the report.
-func Run(ctx context.Context, host *wasm.Host, name string, module []byte, settings string) (*Report, error) {
+func Run(ctx context.Context, host *wasm.Host, name string, module []byte, settings string) (*tck.Report, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -72,11 +39,11 @@ func Run(ctx context.Context, host *wasm.Host, name string, module []byte, setti
 	_, info, err := meter.Rewrite(module, limits.Module)
 	if err != nil {
 		found[tck.Loads] = err
-		return report(found, "the module is not valid", tck.Loads), nil
+		return report(found, "the module is not valid"), nil
 	}
 	found[tck.Exports], found[tck.Imports] = wasm.CheckExports(info), wasm.CheckImports(info)
 	if errors.Join(found[tck.Exports], found[tck.Imports]) != nil {
-		return report(found, "the module does not load", tck.Exports, tck.Imports), nil
+		return report(found, "the module does not load"), nil
 	}
 	for _, e := range info.Exports {
 		c.handles = c.handles || e.Name == "sluice_configure"
@@ -84,16 +51,17 @@ func Run(ctx context.Context, host *wasm.Host, name string, module []byte, setti
 	p, err := host.Open(ctx, name, module, wasm.LoadOptions{})
 	if err != nil {
 		found[tck.Loads] = err
-		return report(found, "the module does not load", tck.Exports, tck.Imports, tck.Loads), ctx.Err()
+		return report(found, "the module does not load"), ctx.Err()
 	}
 	defer p.Close()
+	found[tck.Loads] = nil
 	c.plugin = p
 	if _, err := c.open(); err != nil {
 		if settings == "" && c.handles {
 			err = fmt.Errorf("%w: without settings; if it needs some, pass them with --settings", err)
 		}
 		found[tck.Settings] = err
-		return report(found, "the settings are not accepted ("+tck.Settings+")", tck.Exports, tck.Imports, tck.Loads, tck.Settings), ctx.Err()
+		return report(found, "the settings are not accepted ("+tck.Settings+")"), ctx.Err()
 	}
 	c.close()
 	for _, probe := range probes() {
@@ -103,11 +71,11 @@ func Run(ctx context.Context, host *wasm.Host, name string, module []byte, setti
 		found[probe.id] = probe.run(ctx, c)
 		c.close()
 	}
-	all := make([]string, 0, len(found))
-	for _, r := range tck.Requirements() {
-		all = append(all, r.ID)
-	}
-	return report(found, "", all...), ctx.Err()
+	return report(found, ""), ctx.Err()
+}
+
+func report(found map[string]error, why string) *tck.Report {
+	return tck.NewReport(tck.Requirements(), found, why)
 }
 
 // close releases all instances.
@@ -116,36 +84,4 @@ func (c *check) close() {
 		g.in.Close()
 	}
 	c.guests = nil
-}
-
-// report makes the report: those that were tried have the verdict of their error, others are skipped.
-func report(found map[string]error, why string, tried ...string) *Report {
-	isTried := map[string]bool{}
-	for _, id := range tried {
-		isTried[id] = true
-	}
-	r := &Report{}
-	for _, q := range tck.Requirements() {
-		x := Result{Requirement: q, Verdict: Pass}
-		var skip skipped
-		switch err := found[q.ID]; {
-		case errors.As(err, &skip):
-			x.Verdict, x.Detail = Skip, string(skip)
-			r.Skipped++
-		case err != nil && q.Level == tck.Should:
-			x.Verdict, x.Detail = Fail, err.Error()
-			r.Warned++
-		case err != nil:
-			x.Verdict, x.Detail = Fail, err.Error()
-			r.Failed++
-		case !isTried[q.ID]:
-			x.Verdict, x.Detail = Skip, why
-			r.Skipped++
-		default:
-			r.Passed++
-		}
-		r.Results = append(r.Results, x)
-	}
-	r.Conforms = r.Failed == 0
-	return r
 }

@@ -66,7 +66,7 @@ func probes() []probe {
 		{tck.Requeue, of(func(c *check) error { return c.observed(c.seen.requeue) })},
 		{tck.ErrorsAreNamed, of(func(c *check) error {
 			if !c.seen.coded {
-				return skipped("no probe got a negative code")
+				return tck.Skipped("no probe got a negative code")
 			}
 			return c.observed(c.seen.codes)
 		})},
@@ -79,7 +79,7 @@ func (c *check) observed(failure string) error {
 	case failure != "":
 		return errors.New(failure)
 	case !c.seen.done:
-		return skipped("no request has an answer (" + tck.Answers + ")")
+		return tck.Skipped("no request has an answer (" + tck.Answers + ")")
 	}
 	return nil
 }
@@ -168,7 +168,7 @@ func (c *check) allocates() error {
 	}
 	for _, s := range wasm.Samples(g.view.Keys...)[:6] {
 		if _, err := g.ask(s.Request); err != nil && !errors.Is(err, wasm.ErrCode) {
-			return skipped("a request has no answer (" + tck.Answers + ")")
+			return tck.Skipped("a request has no answer (" + tck.Answers + ")")
 		}
 	}
 	for i, b := range all {
@@ -188,7 +188,7 @@ func (c *check) takesSettings() error {
 	}
 	if c.settings == "" {
 		if c.handles {
-			return skipped("no settings were given: use --settings")
+			return tck.Skipped("no settings were given: use --settings")
 		}
 		return nil
 	}
@@ -214,7 +214,7 @@ func refused(err error) bool {
 
 func (c *check) anySettings() error {
 	if !c.handles {
-		return skipped("the module does not export sluice_configure")
+		return tck.Skipped("the module does not export sluice_configure")
 	}
 	for _, text := range []string{`{}`, `null`, `[]`, `""`, `0`, `true`, `{"":""}`, `{"a":{"a":[{"a":null}]}}`, `[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]`, `{"a":1,"a":2}`,
 		`{"\u0000\ud800":-1e308}`, `  {  }  `, "{\"a\":\"\xff\"}", `{"a":"` + strings.Repeat("x", 8192) + `"}`} {
@@ -252,7 +252,7 @@ func (c *check) openWithout() (*guest, error) {
 
 func (c *check) unknownField() error {
 	if !c.handles {
-		return skipped("the module does not export sluice_configure")
+		return tck.Skipped("the module does not export sluice_configure")
 	}
 	const field = `"no-such-field-8f3a": 1`
 	text := `{` + field + `}`
@@ -277,7 +277,7 @@ func (c *check) unknownField() error {
 
 func (c *check) unknownHandle() error {
 	if !c.handles {
-		return skipped("the module does not export sluice_configure")
+		return tck.Skipped("the module does not export sluice_configure")
 	}
 	g, err := c.open()
 	if err != nil {
@@ -360,7 +360,7 @@ func (c *check) variants(all []variant) error {
 			n := len(s.Request.Endpoints)
 			want, err := first.askWire(wire, n)
 			if err != nil {
-				return skipped(fmt.Sprintf("request %q has no answer (%s, %s)", s.Name, tck.Answers, tck.AnyState))
+				return tck.Skipped(fmt.Sprintf("request %q has no answer (%s, %s)", s.Name, tck.Answers, tck.AnyState))
 			}
 			got, err := second.askWire(tck.Rewrite(wire, v.Variant), n)
 			if err != nil {
@@ -383,7 +383,7 @@ func (c *check) anyState() error {
 	req := later(0, keys)
 	own, err := g.ask(req)
 	if err != nil {
-		return skipped("a request has no answer (" + tck.Answers + ")")
+		return tck.Skipped("a request has no answer (" + tck.Answers + ")")
 	}
 	states := [][]byte{{}, {0}, {0xFF}, bytes.Repeat([]byte{0}, abi.MaxStateLen), bytes.Repeat([]byte{0xFF}, abi.MaxStateLen), []byte("{}"), []byte(`{"version":99}`)}
 	noise := make([]byte, abi.MaxStateLen)
@@ -463,7 +463,7 @@ func (c *check) smallBuffer() error {
 	req := wasm.SampleRequest(10, g.view.Keys...)
 	whole, err := g.ask(req)
 	if err != nil {
-		return skipped("a request has no answer (" + tck.Answers + ")")
+		return tck.Skipped("a request has no answer (" + tck.Answers + ")")
 	}
 	for _, room := range []int{0, 8, abi.RespSize - 8, abi.RespSize, len(whole.wire) - 8, len(whole.wire) - 1} {
 		g, err := c.open()
@@ -523,7 +523,7 @@ func (c *check) memory() error {
 	for _, calls := range []int{warm, steady, steady} {
 		for n := range calls {
 			if _, err := g.ask(all[n%len(all)].Request); err != nil {
-				return skipped("a request has no answer (" + tck.Answers + ")")
+				return tck.Skipped("a request has no answer (" + tck.Answers + ")")
 			}
 		}
 		sizes = append(sizes, g.in.MemorySize())

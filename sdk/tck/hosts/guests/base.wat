@@ -7,7 +7,7 @@
 
   (func (export "sluice_abi_version") (result i32) (i32.const 0x10002))
 
-  (func (export "sluice_alloc") (param $n i32) (result i32)
+  (func $alloc (export "sluice_alloc") (param $n i32) (result i32)
     (local $at i32)
     (local.set $at (global.get $brk))
     (global.set $brk (i32.and (i32.add (i32.add (global.get $brk) (local.get $n)) (i32.const 7)) (i32.const -8)))

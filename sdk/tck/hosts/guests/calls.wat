@@ -1,0 +1,148 @@
+;; Keeps the weights, and traps with a message if it is called in another order, with other buffers or more often than the ABI says.
+(module
+  (import "sluice" "log" (func $log (param i32 i32 i32)))
+  (memory (export "memory") 8)
+  (global $brk (mut i32) (i32.const 4096))
+  (global $started (mut i32) (i32.const 0))
+  (global $initialized (mut i32) (i32.const 0))
+  (global $buffers (mut i32) (i32.const 0)) ;; at address 1024: address and size of each
+  (global $handles (mut i32) (i32.const 0)) ;; at 2048: digest of the settings, needs asked, keys asked; handle -1 is the first
+  (data (i32.const 16) "an export is called before the start function and _initialize")
+  (data (i32.const 80) "_initialize is called twice, or before the start function")
+  (data (i32.const 144) "a buffer is not aligned to 8 bytes, or not within one of sluice_alloc")
+  (data (i32.const 224) "sluice_configure is called with an empty text, or twice with the same")
+  (data (i32.const 304) "an unknown settings handle")
+  (data (i32.const 336) "sluice_needs is called twice for a handle")
+  (data (i32.const 384) "sluice_keys is called twice for a handle")
+  (data (i32.const 432) "the buffer of sluice_keys is shorter than 5392 bytes")
+  (data (i32.const 496) "sluice_decide is called before sluice_needs and sluice_keys of the handle")
+  (data (i32.const 576) "the buffer of the response is shorter than the longest response")
+  (data (i32.const 640) "the buffers of request and response overlap")
+  (data (i32.const 688) "the request is shorter than its total")
+  (start $start)
+
+  (func $start (global.set $started (i32.const 1)))
+  (func $check (param $ok i32) (param $text i32) (param $n i32)
+    (if (i32.eqz (local.get $ok)) (then (call $log (i32.const 3) (local.get $text) (local.get $n)) (unreachable))))
+  (func $ready (call $check (global.get $initialized) (i32.const 16) (i32.const 61)))
+
+  (func (export "_initialize")
+    (call $check (i32.and (global.get $started) (i32.eqz (global.get $initialized))) (i32.const 80) (i32.const 57))
+    (global.set $initialized (i32.const 1))
+    (global.set $handles (i32.const 1)))
+
+  (func (export "sluice_abi_version") (result i32) (call $ready) (i32.const 0x10002))
+
+  (func (export "sluice_alloc") (param $n i32) (result i32)
+    (local $at i32) (local $record i32)
+    (call $ready)
+    (local.set $at (global.get $brk))
+    (global.set $brk (i32.and (i32.add (i32.add (global.get $brk) (local.get $n)) (i32.const 15)) (i32.const -8)))
+    (block $room
+      (br_if $room (i32.le_u (global.get $brk) (i32.mul (memory.size) (i32.const 65536))))
+      (drop (memory.grow (i32.add (i32.div_u (local.get $n) (i32.const 65536)) (i32.const 1)))))
+    (local.set $record (i32.add (i32.const 1024) (i32.mul (i32.and (global.get $buffers) (i32.const 127)) (i32.const 8))))
+    (i32.store (local.get $record) (local.get $at))
+    (i32.store offset=4 (local.get $record) (local.get $n))
+    (global.set $buffers (i32.add (global.get $buffers) (i32.const 1)))
+    (local.get $at))
+
+  ;; Checks that n bytes from an address on are in a buffer of sluice_alloc.
+  (func $within (param $at i32) (param $n i32)
+    (local $i i32) (local $record i32) (local $found i32)
+    (block $done
+      (loop $next
+        (br_if $done (i32.eq (local.get $i) (i32.const 128)))
+        (local.set $record (i32.add (i32.const 1024) (i32.mul (local.get $i) (i32.const 8))))
+        (if (i32.and
+              (i32.le_u (i32.load (local.get $record)) (local.get $at))
+              (i32.le_u (i32.add (local.get $at) (local.get $n)) (i32.add (i32.load (local.get $record)) (i32.load offset=4 (local.get $record)))))
+          (then (local.set $found (i32.const 1))))
+        (local.set $i (i32.add (local.get $i) (i32.const 1)))
+        (br $next)))
+    (call $check (i32.and (local.get $found) (i32.eqz (i32.and (local.get $at) (i32.const 7)))) (i32.const 144) (i32.const 69)))
+
+  (func $handle (param $handle i32) (result i32)
+    (call $check (i32.lt_u (i32.add (local.get $handle) (i32.const 1)) (global.get $handles)) (i32.const 304) (i32.const 26))
+    (i32.add (i32.const 2048) (i32.mul (i32.add (local.get $handle) (i32.const 1)) (i32.const 12))))
+
+  (func (export "sluice_configure") (param $at i32) (param $n i32) (result i32)
+    (local $h i32) (local $i i32) (local $record i32)
+    (call $ready)
+    (call $within (local.get $at) (local.get $n))
+    (local.set $h (i32.const 0x811c9dc5))
+    (block $done
+      (loop $next
+        (br_if $done (i32.ge_u (local.get $i) (local.get $n)))
+        (local.set $h (i32.mul (i32.xor (local.get $h) (i32.load8_u (i32.add (local.get $at) (local.get $i)))) (i32.const 16777619)))
+        (local.set $i (i32.add (local.get $i) (i32.const 1)))
+        (br $next)))
+    (local.set $i (i32.const 1))
+    (block $done
+      (loop $next
+        (br_if $done (i32.ge_u (local.get $i) (global.get $handles)))
+        (local.set $record (i32.add (i32.const 2048) (i32.mul (local.get $i) (i32.const 12))))
+        (call $check (i32.ne (i32.load (local.get $record)) (local.get $h)) (i32.const 224) (i32.const 69))
+        (local.set $i (i32.add (local.get $i) (i32.const 1)))
+        (br $next)))
+    (call $check (local.get $n) (i32.const 224) (i32.const 69))
+    (if (i32.ge_u (global.get $handles) (i32.const 160)) (then (return (i32.const -1)))) ;; the table is full
+    (i32.store (i32.add (i32.const 2048) (i32.mul (global.get $handles) (i32.const 12))) (local.get $h))
+    (global.set $handles (i32.add (global.get $handles) (i32.const 1)))
+    (i32.sub (global.get $handles) (i32.const 2)))
+
+  (func (export "sluice_needs") (param $handle i32) (result i32)
+    (local $record i32)
+    (call $ready)
+    (local.set $record (call $handle (local.get $handle)))
+    (call $check (i32.eqz (i32.load offset=4 (local.get $record))) (i32.const 336) (i32.const 41))
+    (i32.store offset=4 (local.get $record) (i32.const 1))
+    (i32.const 0))
+
+  (func (export "sluice_keys") (param $handle i32) (param $to i32) (param $room i32) (result i32)
+    (local $record i32)
+    (call $ready)
+    (local.set $record (call $handle (local.get $handle)))
+    (call $check (i32.eqz (i32.load offset=8 (local.get $record))) (i32.const 384) (i32.const 40))
+    (call $check (i32.ge_u (local.get $room) (i32.const 5392)) (i32.const 432) (i32.const 52))
+    (call $within (local.get $to) (local.get $room))
+    (i32.store offset=8 (local.get $record) (i32.const 1))
+    (i32.const 0))
+
+  (func (export "sluice_decide") (param $req i32) (param $len i32) (param $resp i32) (param $cap i32) (result i64)
+    (local $n i32) (local $i i32) (local $from i32) (local $to i32) (local $record i32) (local $total i32)
+    (call $ready)
+    (call $within (local.get $req) (local.get $len))
+    (call $within (local.get $resp) (local.get $cap))
+    (call $check (i32.le_u (i32.load offset=8 (local.get $req)) (local.get $len)) (i32.const 688) (i32.const 37))
+    (call $check
+      (i32.or
+        (i32.le_u (i32.add (local.get $req) (local.get $len)) (local.get $resp))
+        (i32.le_u (i32.add (local.get $resp) (local.get $cap)) (local.get $req)))
+      (i32.const 640) (i32.const 43))
+    (local.set $n (i32.load offset=76 (local.get $req)))
+    (call $check (i32.ge_u (local.get $cap) (i32.add (i32.const 7216) (i32.mul (local.get $n) (i32.const 16)))) (i32.const 576) (i32.const 63))
+    (local.set $record (call $handle (i32.load offset=60 (local.get $req))))
+    (call $check (i32.and (i32.load offset=4 (local.get $record)) (i32.load offset=8 (local.get $record))) (i32.const 496) (i32.const 73))
+    (local.set $total (i32.add (i32.const 48) (i32.mul (local.get $n) (i32.const 16))))
+    (memory.fill (local.get $resp) (i32.const 0) (i32.const 48))
+    (i32.store offset=0 (local.get $resp) (i32.const 0x50524C53))
+    (i32.store offset=4 (local.get $resp) (local.get $total))
+    (i32.store offset=8 (local.get $resp) (i32.const 48))
+    (i32.store offset=12 (local.get $resp) (i32.const 48))
+    (i32.store offset=16 (local.get $resp) (local.get $n))
+    (i32.store offset=20 (local.get $resp) (i32.const 16))
+    (local.set $from (i32.add (local.get $req) (i32.load offset=72 (local.get $req))))
+    (local.set $to (i32.add (local.get $resp) (i32.const 48)))
+    (block $done
+      (loop $next
+        (br_if $done (i32.ge_u (local.get $i) (local.get $n)))
+        (i32.store offset=0 (local.get $to) (i32.load offset=32 (local.get $from)))
+        (i32.store offset=4 (local.get $to) (i32.const 0))
+        (i32.store offset=8 (local.get $to) (i32.const -1))
+        (i32.store offset=12 (local.get $to) (i32.const -1))
+        (local.set $from (i32.add (local.get $from) (i32.load offset=80 (local.get $req))))
+        (local.set $to (i32.add (local.get $to) (i32.const 16)))
+        (local.set $i (i32.add (local.get $i) (i32.const 1)))
+        (br $next)))
+    (i64.extend_i32_u (local.get $total))))

@@ -1,0 +1,85 @@
+// Package hosts is the part of the conformance kit that proves hosts of the plugin ABI: golden requests and responses, reference guests, hostile
+// guests, and a runner that drives a host through a small protocol. ../README.md has the formats.
+package hosts
+
+import (
+	"context"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// Host is a host that is driven with commands, one at a time.
+type Host interface {
+	// Do executes a command. An error means that there is no answer: the host is not usable any more.
+	Do(context.Context, *Command) (*Answer, error)
+	Close() error
+}
+
+// Command asks a host for something.
+type Command struct {
+	Op     string `json:"op"`
+	Plugin string `json:"plugin,omitempty"` // name of a loaded plugin
+	Module string `json:"module,omitempty"` // OpLoad: path of a file
+	// Settings are a JSON text; nil: none. OpLoad: those of the plugin. OpDecide: those of this request, if not those of the plugin.
+	Settings *string      `json:"settings,omitempty"`
+	Request  *abi.Request `json:"request,omitempty"` // OpDecide
+}
+
+// Operations.
+const (
+	OpHello  = "hello"
+	OpLoad   = "load"
+	OpDecide = "decide"
+	OpUnload = "unload"
+)
+
+// Answer is the answer to a command.
+type Answer struct {
+	Error    string    `json:"error,omitempty"`   // of a module that is refused, or a call that failed
+	Host     string    `json:"host,omitempty"`    // OpHello: name and version
+	Missing  []string  `json:"missing,omitempty"` // OpHello: inputs that the host cannot give, by the names in README.md
+	Response *Response `json:"response,omitempty"`
+}
+
+// Response is a decoded response.
+type Response struct {
+	RequeueMS uint32   `json:"requeueMS"`
+	Balance   uint8    `json:"balance"`
+	State     []byte   `json:"state"`
+	Results   []Result `json:"results"`
+}
+
+// Result is the result for an endpoint.
+type Result struct {
+	Weight       uint16 `json:"weight"`
+	KeepDraining bool   `json:"keepDraining"`
+	ShedPermille uint16 `json:"shedPermille"`
+	ResetAfterMS uint32 `json:"resetAfterMS"`
+	Reason       string `json:"reason"`
+}
+
+// ResponseOf returns the response that a host in Go has decoded.
+func ResponseOf(r *abi.Response) *Response {
+	out := &Response{RequeueMS: uint32(r.RequeueAfter.Milliseconds()), Balance: r.Balance, State: append([]byte{}, r.State...), Results: []Result{}}
+	for _, x := range r.Results {
+		out.Results = append(out.Results, Result{x.Weight, x.Flags&abi.FlagKeepDraining != 0, x.ShedPermille, x.ResetAfterMS, x.Reason})
+	}
+	return out
+}
+
+// inputs are the names of optional inputs, with what asks for them: a bit of sluice_needs, or a kind of key.
+var inputs = []struct {
+	name string
+	need uint32
+	kind string
+}{
+	{"connections", abi.NeedConnections, ""},
+	{"outcomes", abi.NeedOutcomes, ""},
+	{"nodes", abi.NeedNodes, ""},
+	{"podNames", abi.NeedPodNames, ""},
+	{"podLabels", 0, abi.KeyPodLabel},
+	{"podAnnotations", 0, abi.KeyPodAnnotation},
+	{"podCPU", 0, abi.KeyPodCPU},
+	{"serviceLabels", 0, abi.KeyServiceLabel},
+	{"serviceAnnotations", 0, abi.KeyServiceAnnotation},
+}
