@@ -73,9 +73,12 @@ test-compat: deps build vm-kernels
 	  $(GO) test -vet=off -count=1 -timeout 15m -run TestBeside ./cmd/sluice/e2e && \
 	  SLUICE_MODE=ipvs $(GO) test -vet=off -count=1 -timeout 15m -run TestBeside -exec "$(VM) -kernel $(lastword $(KERNELS))" ./cmd/sluice/e2e
 
-# The example policies of the SDKs: built in each language, and called with the same requests; prints sizes and times.
+# The example policies of the SDKs: built in each language, called with the same requests, and proved against the ABI; then sluice's host, with
+# the conformance kit. Prints sizes and times, and both reports.
 test-sdk: deps
 	SLUICE_TEST_SDK=1 $(GO) test -count=1 -v -run 'TestSDK|TestEveryInput' ./host/wasm ./host/wasm/conformance
+	$(GO) build -o bin/tckhost ./host/lab/tckhost
+	$(GO) run github.com/sluice-proxy/sluice/sdk/tck/checkhost bin/tckhost
 
 # Programs that the tests need in addition to Go: nft (reads the ruleset back), iproute2 (links and addresses), wabt (hostile
 # modules), clang and lld (a guest in C), and others.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -27,9 +28,8 @@ type sdkGuest struct {
 	module    api.Module
 	req, resp uint64
 	size      int
-	compile   time.Duration
-	spent     time.Duration
-	calls     int
+	compile   time.Duration   // the fastest of three
+	spent     []time.Duration // by decide
 }
 
 const sdkRoom = 1 << 20
@@ -41,19 +41,24 @@ func newSDKGuest(t *testing.T, lang, file string) *sdkGuest {
 		t.Fatal(err)
 	}
 	ctx := context.Background()
-	r := wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfigCompiler())
-	t.Cleanup(func() { _ = r.Close(ctx) })
+	g := &sdkGuest{lang: lang, size: len(code)}
+	var r wazero.Runtime
+	var compiled wazero.CompiledModule
+	for range 3 {
+		r = wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfigCompiler())
+		t.Cleanup(func() { _ = r.Close(ctx) })
+		begin := time.Now()
+		if compiled, err = r.CompileModule(ctx, code); err != nil {
+			t.Fatalf("%s: %v", lang, err)
+		}
+		if took := time.Since(begin); g.compile == 0 || took < g.compile {
+			g.compile = took
+		}
+	}
 	wasi_snapshot_preview1.MustInstantiate(ctx, r)
 	log := func(context.Context, api.Module, uint32, uint32, uint32) {}
 	if _, err := r.NewHostModuleBuilder("sluice").NewFunctionBuilder().WithFunc(log).Export("log").Instantiate(ctx); err != nil {
 		t.Fatal(err)
-	}
-	g := &sdkGuest{lang: lang, size: len(code)}
-	begin := time.Now()
-	compiled, err := r.CompileModule(ctx, code)
-	g.compile = time.Since(begin)
-	if err != nil {
-		t.Fatalf("%s: %v", lang, err)
 	}
 	if g.module, err = r.InstantiateModule(ctx, compiled, wazero.NewModuleConfig().WithStartFunctions("_initialize")); err != nil {
 		t.Fatalf("%s: %v", lang, err)
@@ -81,8 +86,7 @@ func (g *sdkGuest) decide(t *testing.T, req []byte) []byte {
 	t.Helper()
 	begin := time.Now()
 	n := g.ask(t, req, sdkRoom)
-	g.spent += time.Since(begin)
-	g.calls++
+	g.spent = append(g.spent, time.Since(begin))
 	if n < 0 {
 		t.Fatalf("%s: code %d", g.lang, n)
 	}
@@ -255,7 +259,9 @@ func TestSDKsDecideTheSame(t *testing.T) {
 			}
 			t.Logf("%d requests, %d different decisions", requests*len(handles), len(different))
 			for _, g := range guests {
-				t.Logf("| %s | %.1f kB | %.1f ms | %.2f µs |", g.lang, float64(g.size)/1000, float64(g.compile.Microseconds())/1000, float64(g.spent.Nanoseconds())/1000/float64(g.calls))
+				slices.Sort(g.spent)
+				t.Logf("| `%s`, %s | %.1f kB | %.1f ms | %.1f µs |", policy.name, g.lang, float64(g.size)/1000, float64(g.compile.Microseconds())/1000,
+					float64(g.spent[len(g.spent)/2].Nanoseconds())/1000)
 			}
 		})
 	}
@@ -299,45 +305,4 @@ func TestSDKForRust(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	t.Logf("%s", out)
-}
-
-// TestSDKReadmesBuild compiles the plugins in the READMEs of the SDKs and loads them.
-func TestSDKReadmesBuild(t *testing.T) {
-	if os.Getenv("SLUICE_TEST_SDK") == "" {
-		t.Skip("make test-sdk runs it")
-	}
-	for _, c := range []struct {
-		lang, folder, block, source, sdk string
-		build                            func(testing.TB, string, string) *exec.Cmd
-	}{
-		{"Rust", "rust", "```rust\n", "lib.rs", "sluice.rs", testenv.Rust},
-		{"AssemblyScript", "assemblyscript", "```ts\n", "index.ts", "sluice.ts", testenv.AssemblyScript},
-	} {
-		t.Run(c.lang, func(t *testing.T) {
-			folder, dir := filepath.Join("..", "..", "sdk", c.folder), t.TempDir()
-			readme, err := os.ReadFile(filepath.Join(folder, "README.md"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, text, found := bytes.Cut(readme, []byte(c.block))
-			text, _, closed := bytes.Cut(text, []byte("```\n"))
-			if !found || !closed {
-				t.Fatal("the README has no plugin")
-			}
-			sdk, err := os.ReadFile(filepath.Join(folder, c.sdk))
-			if err != nil {
-				t.Fatal(err)
-			}
-			for name, text := range map[string][]byte{c.source: text, c.sdk: sdk} {
-				if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			out := filepath.Join(dir, "near.wasm")
-			if msg, err := c.build(t, filepath.Join(dir, c.source), out).CombinedOutput(); err != nil || len(msg) > 0 {
-				t.Fatalf("%v\n%s", err, msg)
-			}
-			newSDKGuest(t, c.lang, out)
-		})
-	}
 }

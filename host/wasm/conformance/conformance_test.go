@@ -1,6 +1,8 @@
 package conformance
 
 import (
+	"cmp"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -23,8 +25,8 @@ func newHost(t *testing.T) *wasm.Host {
 	return h
 }
 
-// failures returns the requirements that a module fails, with what was found.
-func failures(t *testing.T, h *wasm.Host, module []byte, settings string) map[string]string {
+// prove proves a module.
+func prove(t *testing.T, h *wasm.Host, module []byte, settings string) *tck.Report {
 	t.Helper()
 	r, err := Run(t.Context(), h, "test", module, settings)
 	if err != nil {
@@ -33,8 +35,14 @@ func failures(t *testing.T, h *wasm.Host, module []byte, settings string) map[st
 	if n := r.Passed + r.Failed + r.Warned + r.Skipped; n != len(tck.Requirements()) || n != len(r.Results) {
 		t.Errorf("%d verdicts", n)
 	}
+	return r
+}
+
+// failures returns the requirements that a module fails, with what was found.
+func failures(t *testing.T, h *wasm.Host, module []byte, settings string) map[string]string {
+	t.Helper()
 	out := map[string]string{}
-	for _, x := range r.Results {
+	for _, x := range prove(t, h, module, settings).Results {
 		if x.Verdict == tck.Fail {
 			out[x.ID] = x.Detail
 		}
@@ -44,8 +52,8 @@ func failures(t *testing.T, h *wasm.Host, module []byte, settings string) map[st
 
 func TestBundledPluginsAndExamplesConform(t *testing.T) {
 	h := newHost(t)
-	settings := map[string]string{"canary": `{"groups": [{"value": "canary", "percent": 5}]}`}
-	const noSettings = "plugin-zone-first" // ignores any: a warning
+	settings := map[string]string{"canary": `{"groups": [{"value": "canary", "percent": 5}]}`} // others: {}
+	const noSettings = "plugin-zone-first"                                                     // ignores any: a warning
 	var packages []string
 	for _, pattern := range []string{"plugins/*/main.go", "examples/plugin-*/main.go"} {
 		files, err := filepath.Glob("../../../" + pattern)
@@ -67,7 +75,7 @@ func TestBundledPluginsAndExamplesConform(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for id, detail := range failures(t, h, module, settings[name]) {
+		for id, detail := range failures(t, h, module, cmp.Or(settings[name], "{}")) {
 			if name != noSettings || id != tck.UnknownField {
 				t.Errorf("%s: %s: %s", name, id, detail)
 			}
@@ -87,15 +95,25 @@ func TestSDKsConform(t *testing.T) {
 	}
 	for _, p := range policies {
 		policy := filepath.Base(filepath.Dir(p))
+		head, rows := "| "+policy+" |", make([]string, len(tck.Requirements()))
 		for _, g := range testenv.SDKGuests(t, policy) {
 			module, err := os.ReadFile(g.File)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for id, detail := range failures(t, h, module, "") {
-				t.Errorf("%s, %s: %s: %s", policy, g.Language, id, detail)
+			head += " " + g.Language + " |"
+			for i, x := range prove(t, h, module, "{}").Results {
+				if x.Verdict != tck.Pass {
+					t.Errorf("%s, %s: %s: %s", policy, g.Language, x.ID, x.Detail)
+				}
+				rows[i] += " " + string(x.Verdict) + " |"
 			}
 		}
+		var table strings.Builder
+		for i, q := range tck.Requirements() {
+			fmt.Fprintf(&table, "\n| %s %s, %s |%s", q.ID, q.Level, q.Text, rows[i])
+		}
+		t.Logf("\n%s%s", head, table.String())
 	}
 }
 

@@ -69,7 +69,7 @@ func Run(ctx context.Context, start func(context.Context) (Host, error), options
 			continue
 		}
 		for _, id := range probe.ids {
-			r.found[id] = nil
+			r.found[id] = untried
 		}
 		probe.run(r)
 		if r.fatal != nil {
@@ -101,6 +101,9 @@ func (r *run) wanted(ids ...string) bool {
 	return r.options.Only == nil || slices.ContainsFunc(ids, func(id string) bool { return slices.Contains(r.options.Only, id) })
 }
 
+// untried is the verdict of a requirement of which nothing was tried: others that come before it have failed.
+const untried = tck.Skipped("not tried, because of other failures")
+
 // fail notes the first failure of a requirement. It reports whether there is one.
 func (r *run) fail(id, what string, err error) bool {
 	if err == nil {
@@ -110,6 +113,14 @@ func (r *run) fail(id, what string, err error) bool {
 		r.found[id] = fmt.Errorf("%s: %w", what, err)
 	}
 	return true
+}
+
+// conclude notes a failure, or else that the requirement has passed as far as it was tried.
+func (r *run) conclude(id, what string, err error) (failed bool) {
+	if err == nil && r.found[id] == untried {
+		r.found[id] = nil
+	}
+	return r.fail(id, what, err)
 }
 
 func (r *run) stop() {
@@ -282,7 +293,7 @@ func (r *run) loads() {
 	if err == nil {
 		err = keeps(q, got)
 	}
-	r.fail(Loads, "guests/good.wat", err)
+	r.conclude(Loads, "guests/good.wat", err)
 }
 
 func (r *run) laterMinor() {
@@ -291,7 +302,7 @@ func (r *run) laterMinor() {
 	if err == nil {
 		err = keeps(q, got)
 	}
-	r.fail(LaterMinor, "guests/later-minor.wat", err)
+	r.conclude(LaterMinor, "guests/later-minor.wat", err)
 }
 
 // calls decides in another order of sizes and settings than a guest could expect.
@@ -311,7 +322,7 @@ func (r *run) calls() {
 		if err == nil {
 			err = keeps(q, got)
 		}
-		if r.fail(Calls, fmt.Sprintf("guests/calls.wat: request %d, with %d endpoints", i+1, c.n), err) {
+		if r.conclude(Calls, fmt.Sprintf("guests/calls.wat: request %d, with %d endpoints", i+1, c.n), err) {
 			return
 		}
 	}
@@ -339,7 +350,7 @@ func (r *run) imports() {
 			case !bytes.Equal(first, got.State):
 				err = errors.New("the clock of one instance or decision is not that of another")
 			}
-			if r.fail(Imports, "guests/wasi.wat", err) {
+			if r.conclude(Imports, "guests/wasi.wat", err) {
 				return
 			}
 		}
@@ -391,7 +402,7 @@ func (r *run) settings() {
 		if err == nil && got.Results[0].Weight != uint16(100+i) {
 			err = fmt.Errorf("weight %d, the plugin answers %d with these settings", got.Results[0].Weight, 100+i)
 		}
-		if r.fail(Settings, fmt.Sprintf("guests/echo.wat: decision %d, settings %d", n+1, i), err) {
+		if r.conclude(Settings, fmt.Sprintf("guests/echo.wat: decision %d, settings %d", n+1, i), err) {
 			return
 		}
 	}
@@ -411,7 +422,7 @@ func (r *run) requests() {
 		}
 		if lacking := r.lacking(v.Needs, v.Keys); len(lacking) > 0 {
 			for _, id := range []string{Needs, Keys} {
-				if r.found[id] == nil && requirementOf(v) == id {
+				if requirementOf(v) == id && (r.found[id] == nil || r.found[id] == untried) {
 					r.found[id] = tck.Skipped("the host has no " + strings.Join(lacking, ", "))
 				}
 			}
@@ -440,16 +451,14 @@ func (r *run) request(v *RequestVector, what string) {
 		return
 	}
 	m, err := ReadMessage(wire)
-	if r.fail(Wire, what, err) {
+	if r.conclude(Wire, what, err) {
 		return
 	}
 	shown := Shown(v.Request, v.Needs, v.Keys)
 	if diff := Difference(&m.Request, shown); diff != "" {
-		if !bytes.Equal(m.Request.State, shown.State) {
-			id = State
-		}
-		r.fail(id, what, errors.New(diff))
+		err = errors.New(diff)
 	}
+	r.conclude(id, what, err)
 }
 
 // requirementOf returns the requirement that a golden request is for.
@@ -495,7 +504,7 @@ func (r *run) strings() {
 		if err == nil {
 			err = keeps(q, got)
 		}
-		if r.fail(Strings, fmt.Sprintf("guests/strings.wat: request %d", n+1), err) {
+		if r.conclude(Strings, fmt.Sprintf("guests/strings.wat: request %d", n+1), err) {
 			return
 		}
 	}
@@ -516,7 +525,7 @@ func (r *run) manyEndpoints() {
 				err = fmt.Errorf("results[%d].weight is %d, want %d: the guest has read another endpoint, or the result is that of another one", i, got.Results[i].Weight, want)
 			}
 		}
-		if r.fail(ManyEndpoints, fmt.Sprintf("guests/echo.wat: %d endpoints", size), err) {
+		if r.conclude(ManyEndpoints, fmt.Sprintf("guests/echo.wat: %d endpoints", size), err) {
 			return
 		}
 	}
@@ -559,7 +568,7 @@ func (r *run) responses() {
 		case isRefusal(err):
 			err = nil
 		}
-		r.fail(id, what, err)
+		r.conclude(id, what, err)
 	}
 }
 
@@ -622,8 +631,10 @@ func (r *run) hostile() {
 			r.fail(refuses, what, errors.New("it loads"))
 		case err == nil:
 			r.misbehaves(&m, what)
+		default:
+			r.conclude(refuses, what, nil)
 		}
-		r.fail(GoesOn, "guests/good.wat beside "+what, good())
+		r.conclude(GoesOn, "guests/good.wat beside "+what, good())
 		r.unload("evil")
 	}
 }
@@ -642,8 +653,10 @@ func (r *run) misbehaves(m *HostileModule, what string) {
 		r.fail(Ends, what, errors.New("the call has not failed"))
 		return
 	}
-	if !isRefusal(err) {
-		r.fail(Ends, what, err)
+	if isRefusal(err) {
+		err = nil
+	}
+	if r.conclude(Ends, what, err) {
 		return
 	}
 	q.Generation++
@@ -651,7 +664,7 @@ func (r *run) misbehaves(m *HostileModule, what string) {
 	if err == nil {
 		err = keeps(q, after)
 	}
-	r.fail(GoesOn, what+": an ordinary request after the call that has failed", err)
+	r.conclude(GoesOn, what+": an ordinary request after the call that has failed", err)
 }
 
 // discards asks an instance that has failed whether it is called again.
@@ -671,5 +684,5 @@ func (r *run) discards() {
 	if err == nil {
 		err = keeps(q, got)
 	}
-	r.fail(Discards, what, err)
+	r.conclude(Discards, what, err)
 }
