@@ -83,7 +83,7 @@ func newAdapter(missing []string, log *slog.Logger) (*adapter, error) {
 	for _, name := range missing {
 		without[name] = "the conformance kit tries a host without it"
 	}
-	host, err := wasm.New(context.Background(), wasm.Options{Missing: without, Log: log})
+	host, err := wasm.New(context.Background(), wasm.Options{Missing: without, Limits: wasm.OfflineLimits(), Log: log})
 	if err != nil {
 		return nil, err
 	}

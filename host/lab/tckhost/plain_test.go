@@ -44,7 +44,7 @@ type plainPlugin struct {
 func newPlain(h *plain) (*plain, error) {
 	var err error
 	h.plugins = map[string]*plainPlugin{}
-	h.host, err = wasm.New(context.Background(), wasm.Options{})
+	h.host, err = wasm.New(context.Background(), wasm.Options{Limits: wasm.OfflineLimits()})
 	return h, err
 }
 
