@@ -243,6 +243,7 @@ func (a *Agent) build(ctx context.Context) {
 
 // startBackground starts the tasks that run until ctx ends.
 func (a *Agent) startBackground(ctx context.Context) {
+	gctuner.ReleaseProgram() // before plugins take memory
 	if events := a.telemetry.events; events != nil {
 		a.background.Go(func() { events.Run(ctx) })
 	}
@@ -255,5 +256,5 @@ func (a *Agent) startBackground(ctx context.Context) {
 	})
 	a.background.Go(func() { a.watchLocalAddrs(ctx) })
 	a.background.Go(func() { a.watchAffinity(ctx) })
-	a.background.Go(func() { tuneGC(ctx, a.opts.Config.SyncPeriod) })
+	a.background.Go(func() { a.tuneMemory(ctx, a.opts.Config.SyncPeriod) })
 }

@@ -24,22 +24,26 @@ func SetStartup() {
 	}
 }
 
-// ReleaseStartup returns the memory that only startup needed to the operating system and calls Retune. It uses about
-// 100 ms of one CPU for 100 MiB, concurrently with other goroutines.
+// ReleaseStartup returns the memory that only startup needed to the operating system, and that of the program's pages. Until Retune, the heap
+// grows by startupPercent at most. It uses about 100 ms of one CPU for 100 MiB, concurrently with other goroutines.
 func ReleaseStartup() {
 	debug.FreeOSMemory()
-	Retune()
+	ReleaseProgram()
+	retune(startupPercent)
 }
 
 // Retune adapts GOGC to the size of the live heap. It is cheap and meant to be called periodically.
-func Retune() {
+func Retune() { retune(maxPercent) }
+
+// retune sets GOGC, to maximum at most.
+func retune(maximum int) {
 	if gogcIsSet() {
 		return
 	}
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)
 	if live[0].Value.Kind() == metrics.KindUint64 {
-		debug.SetGCPercent(percent(live[0].Value.Uint64()))
+		debug.SetGCPercent(min(percent(live[0].Value.Uint64()), maximum))
 	}
 }
 

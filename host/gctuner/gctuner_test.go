@@ -41,6 +41,10 @@ func TestGOGCFollowsLiveHeapUnlessSetByOperator(t *testing.T) {
 	}
 	runtime.KeepAlive(live)
 	ReleaseStartup()
+	if got := current(); got != startupPercent {
+		t.Fatalf("GOGC %d after startup", got)
+	}
+	Retune()
 	if got := current(); got != maxPercent {
 		t.Fatalf("GOGC %d with almost nothing live", got)
 	}

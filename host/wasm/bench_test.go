@@ -219,3 +219,28 @@ func BenchmarkServiceSettings(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkLoad measures a load of a plugin whose code is in the cache: the module until it can be called, and the self-test with its
+// instances.
+func BenchmarkLoad(b *testing.B) {
+	h := newHost(b, Options{})
+	for _, g := range benchGuests(b) {
+		load(b, h, g.module, "").Close() // to fill the cache
+		b.Run(g.name, func(b *testing.B) {
+			cpu := cpuTime(b)
+			for b.Loop() {
+				p, err := h.Load(context.Background(), "test", g.module, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if !p.report.FromCache {
+					b.Fatal("compiled")
+				}
+				if err := p.Close(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			cpu()
+		})
+	}
+}

@@ -10,14 +10,18 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"sort"
 	"strings"
 	"syscall"
+
+	"github.com/sluice-proxy/sluice/host/wasm/meter"
 )
 
-// The compile cache has a folder per rewritten module, named by its digest. It contains the files of wazero, named by
-// wazero's version and the features of the CPU, and a manifest with their digests. wazero trusts the sizes and offsets in
-// its files and checks only the code, so a folder whose manifest does not match is deleted, not read.
+// The compile cache has a folder per module, whose name depends on the module and on what makes code of it: the meter, its limits
+// and the engine. It contains the files of an entry (see stored.go) and a manifest with their digests. wazero trusts the sizes and offsets
+// of its code and checks only the code, so a folder whose manifest does not match is deleted, not read.
 //
 // Several processes may use a cache. An entry is written in a folder of its own and renamed when it is complete. Who
 // reads or writes an entry has a shared lock on its folder (flock); it is deleted under an exclusive lock only.
@@ -32,20 +36,30 @@ const (
 // compileCache is the folder of compiled code; dir "" means that nothing is cached.
 type compileCache struct{ dir string }
 
-// digest names the entry of a rewritten module.
-func digest(metered []byte) string {
-	sum := sha256.Sum256(metered)
-	return hex.EncodeToString(sum[:])
+// entryName names the entry of a module. The engine's key, which is the name of a file in it, depends on the processor.
+func entryName(revision string, limits *meter.Limits) string {
+	sum := sha256.New()
+	fmt.Fprintf(sum, "entry 1\n%s\n%s\n%+v\n%s/%s %s\n", revision, meter.Version(), *limits, runtime.GOOS, runtime.GOARCH, engineVersion())
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// folders returns where compiled code can be written, the best first. A child process always needs a folder.
-func (c compileCache) folders(needed bool) []string {
-	var list []string
-	if c.dir != "" {
-		list = append(list, c.dir)
+// engineVersion returns the version of wazero in this program, or "" if it is not known.
+func engineVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			if m.Path == "github.com/tetratelabs/wazero" {
+				return m.Version + " " + m.Sum
+			}
+		}
 	}
-	if needed {
-		list = append(list, os.TempDir(), "/dev/shm") // containers with a read-only root file system have the latter
+	return ""
+}
+
+// folders returns where compiled code can be written, the best first.
+func (c compileCache) folders() []string {
+	list := []string{os.TempDir(), "/dev/shm"} // containers with a read-only root file system have the latter
+	if c.dir != "" {
+		list = append([]string{c.dir}, list...)
 	}
 	return list
 }

@@ -30,17 +30,9 @@ func TestCompileCache(t *testing.T) {
 	}
 	try(false, false)
 	try(true, false)
-	compiled := func() string {
+	damage := func(name string, f func(b []byte) []byte) {
 		t.Helper()
-		files, err := filepath.Glob(filepath.Join(dir, "*", "wazero-*", "*"))
-		if err != nil || len(files) != 1 {
-			t.Fatalf("%v %v", files, err)
-		}
-		return files[0]
-	}
-	damage := func(f func(b []byte) []byte) {
-		t.Helper()
-		file := compiled()
+		file := onlyFile(t, dir, name)
 		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -49,23 +41,25 @@ func TestCompileCache(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	damage(func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
-	try(false, true)
-	try(true, false)
-	damage(func(b []byte) []byte { return b[:100] })
-	try(false, true)
-	damage(func([]byte) []byte { return nil })
-	try(false, true)
-	damage(func(b []byte) []byte { // a count that would allocate 32 GB
+	for _, name := range []string{codeName, framePrefix + "-*", outlineName, infoName, memoryName} {
+		damage(name, func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
+		try(false, true)
+		try(true, false)
+		damage(name, func(b []byte) []byte { return b[:len(b)/2] })
+		try(false, true)
+		damage(name, func([]byte) []byte { return nil })
+		try(false, true)
+	}
+	damage(framePrefix+"-*", func(b []byte) []byte { // a count that would allocate 32 GB
 		copy(b[len("WAZEVO")+1+len("v1.12.0"):], "\xff\xff\xff\xff")
 		return b
 	})
 	try(false, true)
-	if err := os.Remove(filepath.Join(filepath.Dir(filepath.Dir(compiled())), manifestName)); err != nil {
+	if err := os.Remove(onlyFile(t, dir, manifestName)); err != nil {
 		t.Fatal(err)
 	}
 	try(false, false) // like an interrupted write
-	if err := os.Chmod(compiled(), 0o666); err != nil {
+	if err := os.Chmod(onlyFile(t, dir, codeName), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	try(false, true)

@@ -54,15 +54,11 @@ func compileMain(args []string, stdin io.Reader) (code int, err error) {
 			code, err = exitRefused, fmt.Errorf("panic in the compiler: %v", r)
 		}
 	}()
-	ctx := context.Background()
-	r, _, err := newRuntime(ctx, dir, uint32(numbers[2]))
-	if err != nil {
-		return exitStorage, err
-	}
 	// One worker: a second one would take as much memory again.
-	if _, err := r.CompileModule(ctx, metered); isStorageError(err) {
+	switch err := compileTo(context.Background(), dir, metered, uint32(numbers[2])); {
+	case isStorageError(err):
 		return exitStorage, err
-	} else if err != nil {
+	case err != nil:
 		return exitRefused, firstLine(err)
 	}
 	return 0, nil

@@ -22,13 +22,13 @@ type codeKey struct {
 type code struct {
 	key       codeKey
 	info      *meter.Info
+	stored    *storedCode
 	runtime   wazero.Runtime
 	cache     wazero.CompilationCache
 	compiled  wazero.CompiledModule
-	freed     int   // bytes of function bodies, which are not kept
 	reserved  int64 // bytes of the host's budget
 	fromCache bool
-	metering  time.Duration
+	metering  time.Duration // 0 from the cache
 	compiling time.Duration
 	users     int // guarded by Host.mu
 }
@@ -38,20 +38,12 @@ func (h *Host) acquire(ctx context.Context, log *slog.Logger, wasm []byte, key c
 	if c := h.shared(key, nil); c != nil {
 		return c, nil
 	}
+	c := &code{key: key}
 	begin := h.now()
-	metered, info, err := meter.Rewrite(wasm, h.limits.Module)
-	if err != nil {
+	if err := h.compile(ctx, c, log, wasm); err != nil {
 		return nil, err
 	}
-	if err := checkABI(info); err != nil {
-		return nil, err
-	}
-	c := &code{key: key, info: info, metering: h.now().Sub(begin)}
-	begin = h.now()
-	if err := h.compile(ctx, c, log, metered); err != nil {
-		return nil, err
-	}
-	c.compiling = h.now().Sub(begin)
+	c.compiling = h.now().Sub(begin) - c.metering
 	first := h.shared(key, c)
 	if first != c { // another Load was faster
 		return first, c.close(&h.memory)
@@ -108,16 +100,19 @@ func (c *code) close(memory *budget) error {
 	if c.cache != nil {
 		errs = append(errs, c.cache.Close(ctx))
 	}
+	if c.stored != nil {
+		c.stored.close()
+	}
 	c.runtime, c.cache, c.compiled = nil, nil, nil
 	memory.release(c.reserved)
 	c.reserved = 0
 	return errors.Join(errs...)
 }
 
-// reserve reserves the memory that loaded code takes without linear memories: the code, the module without function bodies,
-// which the runtime keeps, what it decodes from it, and tables.
-func (c *code) reserve(memory *budget, codeBytes int64) error {
-	n := codeBytes + int64(c.info.Metered-c.freed)*2 + int64(c.info.Elements)*elementBytes + int64(c.info.TableMax)*8
+// reserve reserves the memory that loaded code takes without linear memories: the code, all of which may become resident, the
+// outline of the module, what the runtime decodes from it, and tables.
+func (c *code) reserve(memory *budget, codeBytes, outlineBytes int64) error {
+	n := codeBytes + 2*outlineBytes + int64(c.info.Elements)*elementBytes + int64(c.info.TableMax)*8
 	if err := memory.reserve("compiled code", n); err != nil {
 		return err
 	}

@@ -41,17 +41,6 @@ func TestPluginsOfAModuleShareItsCode(t *testing.T) {
 	}
 }
 
-// TestFunctionBodiesAreNotKept: the engine's records have the layout that dropBodies expects. Plugins of all other tests run without bodies.
-func TestFunctionBodiesAreNotKept(t *testing.T) {
-	p := load(t, newHost(t, Options{}), goodWAT(t), "")
-	if p.code.freed == 0 {
-		t.Error("no function body was dropped")
-	}
-	if again, err := dropBodies(p.code.compiled); err != nil || again != 0 {
-		t.Errorf("%d bytes are left: %v", again, err)
-	}
-}
-
 // TestConcurrentLoadsShareCode: loads, decisions and closing at the same time leave nothing behind.
 func TestConcurrentLoadsShareCode(t *testing.T) {
 	h, module := newHost(t, Options{}), goodWAT(t)

@@ -6,19 +6,21 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"path/filepath"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/experimental"
+
+	"github.com/sluice-proxy/sluice/host/wasm/meter"
 )
 
-// compile sets c.runtime and c.compiled, from the cache if it has the code of the module. Otherwise the code is compiled
-// into a folder, in a child process if there is a compiler, loaded from there, and the folder is added to the cache.
-func (h *Host) compile(ctx context.Context, c *code, log *slog.Logger, metered []byte) error {
-	entry, err := h.cache.open(digest(metered))
+// compile sets c.info, c.runtime and c.compiled, from the cache if it has the code of the module. Otherwise the module is metered and
+// compiled into a folder, in a child process if there is a compiler, loaded from there, and the folder is added to the cache.
+func (h *Host) compile(ctx context.Context, c *code, log *slog.Logger, wasm []byte) error {
+	name := entryName(c.key.revision, &h.limits.Module)
+	entry, err := h.cache.open(name)
 	if err == nil {
-		err = h.loadCompiled(ctx, c, metered, entry.dir, cacheOnly)
+		err = h.load(ctx, c, &storedCode{dir: entry.dir})
 		entry.close()
 		if err == nil {
 			c.fromCache = true
@@ -32,9 +34,18 @@ func (h *Host) compile(ctx context.Context, c *code, log *slog.Logger, metered [
 	if !errors.Is(err, fs.ErrNotExist) {
 		log.Warn("compile cache entry not used", "dir", h.cache.dir, "err", err)
 	}
+	begin := h.now()
+	metered, info, err := meter.Rewrite(wasm, h.limits.Module)
+	if err != nil {
+		return err
+	}
+	if err := checkABI(info); err != nil {
+		return err
+	}
+	c.metering = h.now().Sub(begin)
 	var errs []error
-	for _, dir := range h.cache.folders(h.compiler != nil) {
-		err := h.compileInto(ctx, c, log, metered, dir)
+	for _, dir := range h.cache.folders() {
+		err := h.compileInto(ctx, c, log, dir, metered, info)
 		if !isStorageError(err) {
 			return err
 		}
@@ -43,27 +54,30 @@ func (h *Host) compile(ctx context.Context, c *code, log *slog.Logger, metered [
 			log.Warn("compile cache not written", "dir", dir, "err", err)
 		}
 	}
-	if h.compiler == nil {
-		return refusedByCompiler(h.loadCompiled(ctx, c, metered, "", mayCompile))
-	}
 	return fmt.Errorf("compile: no folder for the compiled code (set pluginCacheDir): %w", errors.Join(errs...))
 }
 
 // compileInto compiles the module into a new folder in dir, loads it from there, and adds the folder to the cache.
-func (h *Host) compileInto(ctx context.Context, c *code, log *slog.Logger, metered []byte, dir string) error {
+func (h *Host) compileInto(ctx context.Context, c *code, log *slog.Logger, dir string, metered []byte, info *meter.Info) error {
 	entry, err := h.cache.newEntry(dir)
 	if err != nil {
 		return err
 	}
 	defer entry.discard()
-	mode := mayCompile
 	if h.compiler != nil {
-		if err := h.compileInChild(ctx, entry.dir, metered); err != nil {
-			return err
-		}
-		mode = cacheOnly
+		err = h.compileInChild(ctx, entry.dir, metered)
+	} else {
+		err = compileHere(ctx, entry.dir, metered, h.limits.MemoryPages)
 	}
-	if err := h.loadCompiled(ctx, c, metered, entry.dir, mode); err != nil {
+	if err != nil {
+		return err
+	}
+	if err := pack(entry.dir, metered, info); isStorageError(err) {
+		return err
+	} else if err != nil {
+		return refusedByCompiler(err)
+	}
+	if err := h.load(ctx, c, &storedCode{dir: entry.dir, fresh: true}); err != nil {
 		if isStorageError(err) || isMemoryError(err) {
 			return err
 		}
@@ -72,7 +86,7 @@ func (h *Host) compileInto(ctx context.Context, c *code, log *slog.Logger, meter
 	if dir != h.cache.dir {
 		return nil
 	}
-	if err := h.cache.publish(entry, digest(metered)); err != nil {
+	if err := h.cache.publish(entry, entryName(c.key.revision, &h.limits.Module)); err != nil {
 		log.Warn("compile cache not written", "dir", dir, "err", err)
 	}
 	return nil
@@ -90,6 +104,33 @@ func (h *Host) compileInChild(ctx context.Context, dir string, metered []byte) e
 	}
 	defer h.memory.release(h.limits.Compile.resident())
 	return h.compiler.compile(ctx, dir, metered)
+}
+
+// compileHere compiles a module in this process.
+func compileHere(ctx context.Context, dir string, metered []byte, memoryPages uint32) (err error) {
+	// The module is valid as far as the meter checks. If the compiler panics all the same, refuse the module.
+	defer func() {
+		if r := recover(); r != nil {
+			err = refusedByCompiler(fmt.Errorf("panic in the compiler: %v", r))
+		}
+	}()
+	// wazero checks ctx between functions with two workers only, not with one.
+	err = compileTo(experimental.WithCompilationWorkers(ctx, 2), dir, metered, memoryPages)
+	if isStorageError(err) {
+		return err
+	}
+	return refusedByCompiler(err)
+}
+
+// compileTo lets the engine compile a module into dir.
+func compileTo(ctx context.Context, dir string, metered []byte, memoryPages uint32) error {
+	cache, err := wazero.NewCompilationCacheWithDir(dir)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errStorage, err)
+	}
+	r := newRuntime(ctx, cache, memoryPages)
+	_, err = r.CompileModule(ctx, metered)
+	return errors.Join(err, r.Close(context.Background()), cache.Close(context.Background()))
 }
 
 func refusedByCompiler(err error) error {
@@ -110,50 +151,39 @@ func isMemoryError(err error) bool {
 	return errors.As(err, &memory)
 }
 
-type compileMode bool
-
-const (
-	cacheOnly  compileMode = false // fail if the folder does not contain the code
-	mayCompile compileMode = true
-)
-
-// loadCompiled sets c.runtime and c.compiled from the code in dir.
-func (h *Host) loadCompiled(ctx context.Context, c *code, metered []byte, dir string, mode compileMode) (err error) {
-	// The module is valid as far as the meter checks. If the compiler panics all the same, refuse the module.
+// load sets c.info, c.runtime and c.compiled from an entry.
+func (h *Host) load(ctx context.Context, c *code, stored *storedCode) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("panic in the compiler: %v", r)
+			err = fmt.Errorf("panic in the engine: %v", r)
 		}
 		if err != nil {
 			err = errors.Join(err, c.close(&h.memory))
 		}
 	}()
-	c.runtime, c.cache, err = newRuntime(ctx, dir, c.key.memoryPages)
+	c.stored = stored
+	outline, info, err := stored.module()
 	if err != nil {
 		return err
 	}
+	if err := checkABI(info); err != nil {
+		return err
+	}
+	c.info = info
+	if c.cache, err = cacheOf(stored); err != nil {
+		return err
+	}
+	c.runtime = newRuntime(ctx, c.cache, c.key.memoryPages)
 	if err := c.addImports(ctx); err != nil {
 		return err
 	}
-	compileCtx := ctx
-	if mode == cacheOnly {
-		// wazero compiles what its cache does not contain, unless ctx has ended.
-		ended, cancel := context.WithCancel(ctx)
-		cancel()
-		compileCtx = ended
-	}
-	// wazero checks ctx between functions with two workers only, not with one.
-	c.compiled, err = c.runtime.CompileModule(experimental.WithCompilationWorkers(compileCtx, 2), metered)
-	if mode == cacheOnly && errors.Is(err, context.Canceled) {
-		return errors.New("the code is missing")
-	}
-	if err != nil {
+	if c.compiled, err = c.runtime.CompileModule(ctx, outline); err != nil {
 		return err
 	}
-	if c.freed, err = dropBodies(c.compiled); err != nil {
-		h.log.Warn("memory of a module not freed", "err", err) // a test fails for such a version of wazero
+	if err := stored.place(); err != nil {
+		return err
 	}
-	return h.retryAfterCompile(ctx, func() error { return c.reserve(&h.memory, codeSize(dir, metered)) })
+	return h.retryAfterCompile(ctx, func() error { return c.reserve(&h.memory, int64(stored.size), int64(len(outline))) })
 }
 
 // retryAfterCompile calls f again if it has failed for want of memory, which a child process may have taken for a moment.
@@ -170,38 +200,13 @@ func (h *Host) retryAfterCompile(ctx context.Context, f func() error) error {
 	return f()
 }
 
-// codeSize returns the size of the compiled code in dir in bytes, or an estimate.
-func codeSize(dir string, metered []byte) (n int64) {
-	if dir == "" {
-		return 3 * int64(len(metered))
-	}
-	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		info, err := d.Info()
-		if err == nil {
-			n += info.Size()
-		}
-		return err
-	})
-	return n
-}
-
-// newRuntime returns a runtime whose code is cached in dir; "": nowhere.
-func newRuntime(ctx context.Context, dir string, memoryPages uint32) (wazero.Runtime, wazero.CompilationCache, error) {
+// newRuntime returns a runtime with a cache of compiled code.
+func newRuntime(ctx context.Context, cache wazero.CompilationCache, memoryPages uint32) wazero.Runtime {
 	// Not WithCloseOnContextDone: it slows down calls and does not stop all guests. Fuel does.
 	// The compiler in any case: without memory for code, NewRuntimeConfig chooses the interpreter.
-	config := wazero.NewRuntimeConfigCompiler().
+	return wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfigCompiler().
 		WithCoreFeatures(api.CoreFeaturesV2).
 		WithMemoryLimitPages(memoryPages).
-		WithDebugInfoEnabled(false)
-	if dir == "" {
-		return wazero.NewRuntimeWithConfig(ctx, config), nil, nil
-	}
-	cache, err := wazero.NewCompilationCacheWithDir(dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	return wazero.NewRuntimeWithConfig(ctx, config.WithCompilationCache(cache)), cache, nil
+		WithDebugInfoEnabled(false).
+		WithCompilationCache(cache))
 }

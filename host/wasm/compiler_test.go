@@ -34,6 +34,7 @@ func childCommands() map[string]func(args []string) int {
 		"none":    func([]string) int { return 0 },
 		"load":    loadChild,
 		"orphan":  orphanChild,
+		"noexec":  noexecChild,
 	}
 }
 

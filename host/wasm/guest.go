@@ -102,6 +102,7 @@ func (g *guest) start() (err error) {
 	g.begin(p.limits.InitTime)
 	err = g.initialize()
 	g.timer.Stop()
+	p.code.stored.forget()
 	if err != nil {
 		return err
 	}

@@ -98,6 +98,39 @@ func (p *Plugin) keepFew() {
 	}
 }
 
+// ReleaseIdle frees memory of plugins that have not been called since the last call of ReleaseIdle: instances that answer no decisions, and the
+// resident pages of their code. It does not wait for a running call.
+func (h *Host) ReleaseIdle() {
+	h.mu.Lock()
+	all := slices.Collect(maps.Keys(h.plugins))
+	h.mu.Unlock()
+	for _, p := range all {
+		if p.mu.TryLock() {
+			p.releaseIdle()
+			p.mu.Unlock()
+		}
+	}
+}
+
+func (p *Plugin) releaseIdle() {
+	idle := p.calls == p.callsAtRelease
+	p.callsAtRelease = p.calls
+	if !idle || p.closed {
+		return
+	}
+	for key, g := range p.pool.guests {
+		if !key.spare() {
+			continue
+		}
+		if key.second { // starting another one is no cost of the plugin's
+			p.repeats.refund(p.report.InitFuel)
+		}
+		p.drop(g)
+	}
+	p.triedAt = 0
+	p.code.stored.forget()
+}
+
 // evict closes the least recently used instance, if there is one. Those that answer no decisions come first.
 func (p *Plugin) evict() {
 	var last *guest

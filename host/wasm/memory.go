@@ -67,6 +67,7 @@ func (b *budget) inUse() int64 {
 // the budget of all plugins, and leaves nothing to the garbage collector. It is also the allocator of its guest.
 type linearMemory struct {
 	budget *budget
+	image  *image // of a new memory
 	leave  int64  // bytes of the budget that are not for this memory
 	region []byte // as large as the memory may become
 	size   int64  // accessible and reserved, in bytes
@@ -112,6 +113,12 @@ func (m *linearMemory) grow(size int64) error {
 		m.budget.release(more)
 		return fmt.Errorf("memory of the guest: %w", err)
 	}
+	if m.size == 0 {
+		if err := m.image.fill(m.region[:size]); err != nil {
+			m.budget.release(more)
+			return fmt.Errorf("memory of the guest: %w", err)
+		}
+	}
 	m.size = size
 	return nil
 }
@@ -128,7 +135,7 @@ func (m *linearMemory) Free() {
 
 // instantiate returns a new instance and its memory, which the caller frees after it has closed the instance.
 func (p *Plugin) instantiate() (module api.Module, memory *linearMemory, err error) {
-	memory = &linearMemory{budget: &p.host.memory, leave: p.leave()}
+	memory = &linearMemory{image: p.code.stored.memory, budget: &p.host.memory, leave: p.leave()}
 	defer func() {
 		if r := recover(); r != nil {
 			cause, ok := r.(error)

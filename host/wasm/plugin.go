@@ -41,6 +41,8 @@ type Plugin struct {
 	trials       trials
 	triedAt      int64 // time of the last trial
 
+	callsAtRelease uint64 // see ReleaseIdle
+
 	calls, failures, instances uint64
 	outOfFuel, late            uint64
 	fuel, lastFuel, maxFuel    uint64
@@ -264,6 +266,7 @@ func (p *Plugin) Check(ctx context.Context, settings string) (SelfTest, error) {
 		return q.selfTest(ctx, settings)
 	})
 	q.discard()
+	q.code.stored.forget()
 	q.report.SelfTest.Duration = p.host.now().Sub(begin)
 	if err == nil {
 		p.declared.set(settings, q.declared.of(settings))

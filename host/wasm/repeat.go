@@ -78,6 +78,9 @@ func (r *repeats) earn(fuel int64) {
 	r.tokens = min(r.tokens+fuel/max(1, int64(r.oneIn)/4), r.burst)
 }
 
+// refund gives back fuel for repeats.
+func (r *repeats) refund(fuel int64) { r.tokens = min(r.tokens+fuel, r.burst) }
+
 // repeat asks a second instance for a decision, if that is due, and returns an error if the answers differ. An instance that
 // does not answer proves nothing.
 func (p *Plugin) repeat(namespace string, req *abi.Request, resp *abi.Response, fuel int64) *ImpureError {

@@ -381,3 +381,37 @@ func TestRepeatsNeedMemory(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// TestIdlePluginsReleaseMemory: instances that only repeat decisions are closed when no decision was made for a while, at no cost for the
+// plugin; then they come back.
+func TestIdlePluginsReleaseMemory(t *testing.T) {
+	h := newHost(t, Options{})
+	p := loadWith(t, h, goGuest(t, "testdata/goguest"), LoadOptions{RepeatOneIn: 1})
+	now := int64(later)
+	decide := func() {
+		t.Helper()
+		now += 1000
+		if _, err := ask(p, "shop", 80, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	decide()
+	h.ReleaseIdle() // there was a decision since the start
+	if s := p.Stats(); s.Open != 2 || s.Repeats.Equal != 1 {
+		t.Fatalf("%d instances, %+v", s.Open, s.Repeats)
+	}
+	for range 200 { // more often than the fuel for repeats would pay for new instances
+		h.ReleaseIdle()
+		if s := p.Stats(); s.Open != 1 {
+			t.Fatalf("%d instances of an idle plugin", s.Open)
+		}
+		decide()
+		h.ReleaseIdle()
+	}
+	if s := p.Stats(); s.Open != 2 || s.Repeats.Equal != 201 || s.Repeats.Skipped > 0 || s.Failures > 0 {
+		t.Errorf("%d instances, %+v, %d failures", s.Open, s.Repeats, s.Failures)
+	}
+	p.mu.Lock() // a call that takes long
+	defer p.mu.Unlock()
+	h.ReleaseIdle()
+}

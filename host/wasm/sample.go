@@ -163,6 +163,7 @@ func SampleRequest(n int, keys ...string) *abi.Request {
 			Name: fmt.Sprintf("zone-%c", 'a'+z), Nodes: 4, MilliCPU: 16_000, Ready: count, Serving: count, Total: count,
 		})
 	}
+	req.Endpoints = make([]abi.Endpoint, 0, n)
 	for i := range n {
 		zone := i % 3
 		node := fmt.Sprintf("node-%c-%d", 'a'+zone, i/3%4)

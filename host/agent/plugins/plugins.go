@@ -116,6 +116,9 @@ func Open(ctx context.Context, cfg *config.Config, opts Options) (*Set, error) {
 	}, nil
 }
 
+// ReleaseIdle frees memory of plugins that have not been called since the last call of ReleaseIdle.
+func (s *Set) ReleaseIdle() { s.host.ReleaseIdle() }
+
 // Get returns a plugin by name. It is called for every decision, and costs a map lookup.
 func (s *Set) Get(name string) (policy.Plugin, error) {
 	s.mu.RLock()

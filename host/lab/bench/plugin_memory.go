@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // memoryGuests are bundled plugins in the order in which they are loaded, with settings of those that need some.
@@ -20,7 +21,8 @@ var memoryGuests = []struct{ name, settings string }{
 	{name: "maglev"}, {name: "failover", settings: `{"groups": [{"values": ["zone-a"]}]}`}, {name: "canary", settings: `{"groups": [{"value": "canary", "percent": 5}]}`},
 }
 
-// printPluginMemory prints the memory of this process with 1, 2, 5 and 10 plugins, each with its code and an instance.
+// printPluginMemory prints the memory of this process with 1, 2, 5 and 10 plugins, each with its code and an instance that has decided for each
+// sample request.
 func (o *options) printPluginMemory(ctx context.Context, w io.Writer) error {
 	cache, err := os.MkdirTemp("", "sluice-bench-")
 	if err != nil {
@@ -55,10 +57,11 @@ func (o *options) printPluginMemory(ctx context.Context, w io.Writer) error {
 	}
 	process := benchutil.Process(os.Getpid())
 	resident, live := inUse(process)
-	fmt.Fprintf(w, "\n**Memory of plugins**, MiB more than without: bundled plugins, each with its code and an instance, loaded from the cache\n\n"+
-		"| plugins | resident | of it, Go's live heap | counted by `pluginLimits.memoryMiB` | the last one: resident | CPU time of a load, with its self-test, ms |\n|---|---|---|---|---|---|\n")
+	anonymous := process.AnonymousRSS()
+	fmt.Fprintf(w, "\n**Memory of plugins**, MiB more than without: bundled plugins, each with its code and an instance that has decided, loaded from the cache\n\n"+
+		"| plugins | resident | of it, not of files | of that, Go's live heap | counted by `pluginLimits.memoryMiB` | the last one: resident | CPU time of a load, with its self-test, ms |\n|---|---|---|---|---|---|---|\n")
 	before, cpu := resident, time.Duration(0)
-	for i := range memoryGuests {
+	for i, g := range memoryGuests {
 		begin, err := process.CPU()
 		if err != nil {
 			return err
@@ -73,10 +76,18 @@ func (o *options) printPluginMemory(ctx context.Context, w io.Writer) error {
 			return err
 		}
 		cpu += end - begin
+		for _, sample := range wasm.Samples() { // so that the code that decisions need is resident
+			var resp abi.Response
+			resp.Reset(len(sample.Request.Endpoints))
+			sample.Request.Settings.Text = g.settings
+			if err := p.Decide(sample.Request, &resp); err != nil {
+				return fmt.Errorf("%s: %w", g.name, err)
+			}
+		}
 		now, heap := inUse(process)
 		if n := i + 1; n == 1 || n == 2 || n == 5 || n == 10 {
 			counted, _ := host.MemoryInUse()
-			fmt.Fprintf(w, "| %d | %.1f | %.1f | %.1f | %.1f | %d |\n", n, now-resident, heap-live, float64(counted)/(1<<20), now-before, cpu.Milliseconds()/int64(n))
+			fmt.Fprintf(w, "| %d | %.1f | %.1f | %.1f | %.1f | %.1f | %d |\n", n, now-resident, process.AnonymousRSS()-anonymous, heap-live, float64(counted)/(1<<20), now-before, cpu.Milliseconds()/int64(n))
 		}
 		before = now
 	}

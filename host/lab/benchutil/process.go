@@ -60,6 +60,9 @@ func (p Process) TotalCPU() (time.Duration, error) {
 // RSS returns the resident memory in MiB; 0 if the process has ended.
 func (p Process) RSS() float64 { return p.memory("VmRSS") }
 
+// AnonymousRSS returns the part of RSS in MiB that is not of files; 0 if the process has ended.
+func (p Process) AnonymousRSS() float64 { return p.memory("RssAnon") }
+
 // PeakRSS returns the peak resident memory in MiB; 0 if the process has ended.
 func (p Process) PeakRSS() float64 { return p.memory("VmHWM") }
 

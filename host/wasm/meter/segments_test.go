@@ -62,7 +62,7 @@ func TestMergedSegmentsFillTheMemoryAsBefore(t *testing.T) {
 	rt := wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfigInterpreter())
 	defer rt.Close(ctx)
 	r := rand.New(rand.NewPCG(1, 2))
-	merged, failed := 0, 0
+	merged, images, failed := 0, 0, 0
 	for range 300 {
 		var list []segment
 		at := 0
@@ -91,12 +91,26 @@ func TestMergedSegmentsFillTheMemoryAsBefore(t *testing.T) {
 		if info.Data < len(list) {
 			merged++
 		}
+		o, outlineErr := meter.NewOutline(metered)
+		if outlineErr != nil {
+			t.Fatal(outlineErr)
+		}
+		switch got, err := memoryOf(ctx, rt, o.Module); {
+		case err != nil || o.Memory == nil:
+			if (err == nil) != (wantErr == nil) || !bytes.Equal(got, want) {
+				t.Fatalf("%v: another memory of the outline: %v, %v", list, err, wantErr)
+			}
+		case len(bytes.Trim(got, "\x00")) > 0 || !bytes.Equal(append(bytes.Clone(o.Memory), want[len(o.Memory):]...), want) || len(bytes.Trim(want[len(o.Memory):], "\x00")) > 0:
+			t.Fatalf("%v: an image of %d bytes, want %q", list, len(o.Memory), bytes.TrimRight(want, "\x00"))
+		default:
+			images++
+		}
 		if err != nil {
 			failed++
 		}
 	}
-	if merged < 20 || failed == 0 {
-		t.Errorf("segments of %d modules were merged, %d failed to start", merged, failed)
+	if merged < 20 || images < 100 || failed == 0 {
+		t.Errorf("segments of %d modules were merged, %d have an image, %d failed to start", merged, images, failed)
 	}
 }
 
