@@ -29,6 +29,7 @@ func main() {
 	flag.DurationVar(&o.idle, "idle", 10*time.Second, "how long to measure idle CPU use")
 	flag.BoolVar(&o.withPolicy, "policy", false, "with -size: every Service has a policy")
 	flag.StringVar(&o.profiles, "profiles", "", "with -size or -worst: directory for CPU and heap profiles")
+	flag.BoolVar(&o.engineCPU, "engine-cpu", false, "with -size and -worst or -chain: also measure the CPU time of the engine, which makes it slower")
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the modules that make bench builds")
 	flag.BoolVar(&o.worst, "worst", false, "only measure large updates")
 	flag.BoolVar(&o.calls, "calls", false, "measure plugin calls only")
