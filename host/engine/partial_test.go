@@ -20,12 +20,23 @@ import (
 // partialBackend is a backend that fails to program one frontend until repaired is set.
 type partialBackend struct {
 	backend.Backend
-	mu           sync.Mutex
-	repaired     bool
+	mu       sync.Mutex
+	repaired bool
+	partialState
+}
+
+// partialState is what a partialBackend has seen.
+type partialState struct {
 	calls        []string
 	synced       bool
 	unprogrammed int
 	failures     int
+}
+
+func (b *partialBackend) state() partialState {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.partialState
 }
 
 func (b *partialBackend) Apply(ctx context.Context, p *plan.Plan, d *plan.Delta) (backend.Report, error) {
@@ -67,17 +78,19 @@ func TestUnprogrammedFrontendDoesNotDelayOthers(t *testing.T) {
 		t.Cleanup(r.end)
 		r.emit(svc(), eps(1), synced)
 		r.advance(time.Minute)
-		tries := len(b.calls)
-		if tries < 8 || tries > 20 || b.calls[0] != "whole" || b.calls[1] != "0 changes" || b.calls[tries-1] != "0 changes" {
-			t.Errorf("in a minute: %v", b.calls)
+		s := b.state()
+		tries := len(s.calls)
+		if tries < 8 || tries > 20 || s.calls[0] != "whole" || s.calls[1] != "0 changes" || s.calls[tries-1] != "0 changes" {
+			t.Errorf("in a minute: %v", s.calls)
 		}
-		if !b.synced || b.unprogrammed != 1 || b.failures != tries {
-			t.Errorf("synced %v, unprogrammed %d, failures %d of %d", b.synced, b.unprogrammed, b.failures, tries)
+		if !s.synced || s.unprogrammed != 1 || s.failures != tries {
+			t.Errorf("synced %v, unprogrammed %d, failures %d of %d", s.synced, s.unprogrammed, s.failures, tries)
 		}
 		r.emit(eps(2))
 		r.expect("at once", "2:1 forward")
-		if last := b.calls[len(b.calls)-1]; last != "1 changes" || b.failures != tries {
-			t.Errorf("the change came as %s, failures %d", last, b.failures)
+		s = b.state()
+		if last := s.calls[len(s.calls)-1]; last != "1 changes" || s.failures != tries {
+			t.Errorf("the change came as %s, failures %d", last, s.failures)
 		}
 		if n := strings.Count(r.log.String(), "some frontends cannot be programmed"); n != 1 || !strings.Contains(r.log.String(), "invalid argument") {
 			t.Errorf("logged %d times:\n%s", n, r.log.String())
@@ -86,13 +99,14 @@ func TestUnprogrammedFrontendDoesNotDelayOthers(t *testing.T) {
 		b.repaired = true
 		b.mu.Unlock()
 		r.advance(10 * time.Second)
-		if !strings.Contains(r.log.String(), "all frontends are programmed again") || b.unprogrammed != 0 {
-			t.Errorf("unprogrammed %d:\n%s", b.unprogrammed, r.log.String())
+		s = b.state()
+		if !strings.Contains(r.log.String(), "all frontends are programmed again") || s.unprogrammed != 0 {
+			t.Errorf("unprogrammed %d:\n%s", s.unprogrammed, r.log.String())
 		}
-		calls := len(b.calls)
+		calls := len(s.calls)
 		r.advance(time.Minute)
-		if len(b.calls) != calls {
-			t.Errorf("still tried: %v", b.calls[calls:])
+		if s := b.state(); len(s.calls) != calls {
+			t.Errorf("still tried: %v", s.calls[calls:])
 		}
 	})
 }
@@ -112,8 +126,8 @@ func TestSwapAcceptsAPartialError(t *testing.T) {
 		}
 		r.advance(time.Second)
 		r.expect("after the change", "1:1 forward")
-		if len(b.calls) < 3 || !b.synced || b.unprogrammed != 1 {
-			t.Errorf("%v, synced %v, unprogrammed %d", b.calls, b.synced, b.unprogrammed)
+		if s := b.state(); len(s.calls) < 3 || !s.synced || s.unprogrammed != 1 {
+			t.Errorf("%v, synced %v, unprogrammed %d", s.calls, s.synced, s.unprogrammed)
 		}
 	})
 }

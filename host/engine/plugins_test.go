@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -159,12 +160,12 @@ func TestOnceWaitsForPlugins(t *testing.T) {
 // plans counts the steps and the Services that they plan.
 type plans struct {
 	engine.Observers
-	steps, services int
+	steps, services atomic.Int64
 }
 
 func (p *plans) OnPlan(s *engine.PlannedStep) {
-	p.steps++
-	p.services += s.Result.Planned
+	p.steps.Add(1)
+	p.services.Add(int64(s.Result.Planned))
 }
 
 // TestLargeServiceIsDecided: building the request takes longer than a step waits for answers. There must be an answer all the
@@ -189,12 +190,12 @@ func TestLargeServiceIsDecided(t *testing.T) {
 		if n := r.decided(); n != 1 {
 			t.Fatal("no answer of the plugin is in force")
 		}
-		if counted.services > 3 {
-			t.Errorf("the Service was planned %d times", counted.services)
+		if n := counted.services.Load(); n > 3 {
+			t.Errorf("the Service was planned %d times", n)
 		}
-		before := counted.steps
+		before := counted.steps.Load()
 		r.advance(time.Minute)
-		if more := counted.steps - before; more > 1 {
+		if more := counted.steps.Load() - before; more > 1 {
 			t.Errorf("%d steps without a change", more)
 		}
 	})

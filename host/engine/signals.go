@@ -87,6 +87,9 @@ func (e *Engine) readOutcomes(ctx context.Context) time.Time {
 		e.stopReading(s, OutcomesRead)
 		return time.Time{}
 	}
+	if g.reading.running {
+		return time.Time{}
+	}
 	if !s.active {
 		delay := e.SignalsPeriod
 		if reading, _, _ := g.tracker.Last(); reading == 0 {
@@ -98,22 +101,34 @@ func (e *Engine) readOutcomes(ctx context.Context) time.Time {
 		}
 		s.begin(e.SignalsPeriod, delay)
 	}
-	if g.reading.running {
-		return time.Time{}
-	}
 	if time.Now().Before(s.nextAt) {
 		return s.nextAt
 	}
+	tracker, clock := g.tracker, e.clock
 	g.reading.start(ctx, readTimeout, func(ctx context.Context) func() {
-		var counters map[model.EndpointKey]backend.OutcomeCounters
-		cpu, err := e.measure(func() (err error) {
-			counters, err = counter.ReadOutcomes(ctx)
+		r := outcomesReading{}
+		r.cpu, r.err = e.measure(func() (err error) {
+			r.counters, err = counter.ReadOutcomes(ctx)
 			return err
 		})
-		omitted := counter.UncountedEndpoints()
-		return func() { e.outcomesRead(counters, omitted, cpu, err) }
+		r.omitted = counter.UncountedEndpoints()
+		if r.err == nil { // some 10 ms for all endpoints, which are not the loop's
+			r.at, _ = clock.now()
+			r.prepared = tracker.Prepare(r.at, countersOf(r.counters))
+		}
+		return func() { e.outcomesRead(&r) }
 	})
 	return time.Time{}
+}
+
+// outcomesReading is the result of a reading of outcomes.
+type outcomesReading struct {
+	counters map[model.EndpointKey]backend.OutcomeCounters
+	omitted  int
+	cpu      time.Duration // that ReadOutcomes took
+	err      error
+	at       time.Time         // by the planner's clock
+	prepared *outcomes.Reading // for the tracker
 }
 
 // measure calls f, and returns the CPU time that it takes.
@@ -133,19 +148,18 @@ func (e *Engine) planNow() time.Time {
 	return now
 }
 
-// outcomesRead takes a reading of outcomes that took some CPU time.
-func (e *Engine) outcomesRead(counters map[model.EndpointKey]backend.OutcomeCounters, omitted int, cpu time.Duration, err error) {
+// outcomesRead takes a reading of outcomes.
+func (e *Engine) outcomesRead(r *outcomesReading) {
 	s := &e.signals.outcomes
-	if !s.active || e.readFailed(s, OutcomesRead, "reading outcomes of connections failed", cpu, err) {
+	if !s.active || e.readFailed(s, OutcomesRead, "reading outcomes of connections failed", r.cpu, r.err) {
 		return
 	}
-	s.done(e.SignalsPeriod, cpu, maxReadShare)
-	now := e.planNow()
-	changes := e.signals.tracker.Update(now, countersOf(counters))
-	e.record(OutcomeReading{Stage: CountersRead, At: now, Interval: s.interval, Counters: counters})
+	s.done(e.SignalsPeriod, r.cpu, maxReadShare)
+	changes := e.signals.tracker.Commit(r.prepared)
+	e.record(OutcomeReading{Stage: CountersRead, At: r.at, Interval: s.interval, Counters: r.counters})
 	_, at, window := e.signals.tracker.Last()
 	e.Planner.AddOutcomes(at, window, changes)
-	e.Observer.OnEvent(Event{Kind: OutcomesRead, At: s.lastAt, Duration: cpu, Count: len(counters), Omitted: omitted})
+	e.Observer.OnEvent(Event{Kind: OutcomesRead, At: s.lastAt, Duration: r.cpu, Count: len(r.counters), Omitted: r.omitted})
 }
 
 func countersOf(all map[model.EndpointKey]backend.OutcomeCounters) iter.Seq2[model.EndpointKey, outcomes.Counters] {

@@ -33,7 +33,6 @@ type Tracker struct {
 	marks    [3]time.Time
 	nextMark int
 	rebase   bool // the counters of the next reading may start anywhere
-	changes  []Change
 }
 
 // markSpacing is the minimum time between two marks.
@@ -48,8 +47,7 @@ type endpoint struct {
 	mature                      uint64    // attempts at least Grace before the last reading
 	unanswered, counted         uint64    // unanswered as of the last reading, and how many of them Changes have reported
 	window                      window
-	since                       int64 // Unix milliseconds
-	seen                        uint64
+	since                       int64  // Unix milliseconds
 	failedAt                    uint64 // the last reading with a new failure
 }
 
@@ -70,53 +68,97 @@ func NewTracker() *Tracker {
 	return &Tracker{endpoints: map[model.EndpointKey]*endpoint{}, rebase: true}
 }
 
-// Rebase forgets all endpoints. The counters of the next reading may start anywhere, because another data plane has counted.
-func (t *Tracker) Rebase() {
-	clear(t.endpoints)
-	t.rebase = true
+// Update is Prepare and Commit. It returns the changes, sorted by key.
+func (t *Tracker) Update(now time.Time, counters iter.Seq2[model.EndpointKey, Counters]) []Change {
+	return t.Commit(t.Prepare(now, counters))
 }
 
-// Update takes a reading, of each endpoint once, at a time that is not before that of the last one. It returns the changes, sorted by key, valid until
-// the next call.
-func (t *Tracker) Update(now time.Time, counters iter.Seq2[model.EndpointKey, Counters]) []Change {
-	t.reading++
-	t.window = 0
+// Reading is what a reading of counters changes in a Tracker.
+type Reading struct {
+	number  uint64
+	at      time.Time
+	window  time.Duration
+	mark    bool
+	updates []update
+	gone    []model.EndpointKey
+	changes []Change
+}
+
+// update is the next state of an endpoint.
+type update struct {
+	key  model.EndpointKey
+	of   *endpoint // nil: it is new
+	next endpoint
+}
+
+// Prepare compares a reading, of each endpoint once, at a time that is not before that of the last one, with the state of the tracker. It changes
+// nothing, so it may run while others call methods that do not, either. It may iterate over the counters twice.
+func (t *Tracker) Prepare(now time.Time, counters iter.Seq2[model.EndpointKey, Counters]) *Reading {
+	r := &Reading{number: t.reading + 1, at: now}
 	if !t.rebase {
-		t.window = now.Sub(t.at)
+		r.window = now.Sub(t.at)
 	}
-	t.at, t.changes = now, t.changes[:0]
 	mature := t.newestMark(now)
-	mark := t.reading == 1 || now.Sub(t.marks[(t.nextMark+len(t.marks)-1)%len(t.marks)]) >= markSpacing
-	n := 0
+	r.mark = r.number == 1 || now.Sub(t.marks[(t.nextMark+len(t.marks)-1)%len(t.marks)]) >= markSpacing
+	known := 0
 	for key, c := range counters {
-		n++
 		e := t.endpoints[key]
-		if e == nil {
-			e = &endpoint{since: now.Add(-t.window).UnixMilli()}
-			t.endpoints[key] = e
-			if t.rebase {
-				e.raw = c
+		u := update{key: key, of: e}
+		switch {
+		case e != nil:
+			known++
+			u.next = *e
+		case t.rebase:
+			u.next = endpoint{since: now.UnixMilli(), raw: c}
+		default:
+			u.next = endpoint{since: now.Add(-r.window).UnixMilli()}
+		}
+		if mature >= 0 {
+			u.next.mature = max(u.next.mature, u.next.marks[mature])
+		}
+		u.next.update(c)
+		if r.mark {
+			u.next.marks[t.nextMark] = u.next.attempts
+		}
+		r.report(key, &u.next)
+		if e == nil || u.next != *e {
+			r.updates = append(r.updates, u)
+		}
+	}
+	if known < len(t.endpoints) {
+		there := make(map[model.EndpointKey]bool, known)
+		for key := range counters {
+			there[key] = true
+		}
+		for key := range t.endpoints {
+			if !there[key] {
+				r.gone = append(r.gone, key)
 			}
 		}
-		e.seen = t.reading
-		if mature >= 0 {
-			e.mature = max(e.mature, e.marks[mature])
+	}
+	slices.SortFunc(r.changes, func(a, b Change) int { return a.Key.Compare(b.Key) })
+	return r
+}
+
+// Commit takes the reading of the last Prepare, since which there was no other one, and returns its changes, sorted by key. Its cost follows the endpoints
+// that have connections.
+func (t *Tracker) Commit(r *Reading) []Change {
+	for i := range r.updates {
+		if u := &r.updates[i]; u.of != nil {
+			*u.of = u.next
+		} else {
+			e := u.next // not a part of the list, all of which it would keep
+			t.endpoints[u.key] = &e
 		}
-		e.update(c)
-		if mark {
-			e.marks[t.nextMark] = e.attempts
-		}
-		t.report(key, e)
 	}
-	if mark {
-		t.marks[t.nextMark], t.nextMark = now, (t.nextMark+1)%len(t.marks)
+	for _, key := range r.gone {
+		delete(t.endpoints, key)
 	}
-	if len(t.endpoints) > n {
-		t.forget()
+	if r.mark {
+		t.marks[t.nextMark], t.nextMark = r.at, (t.nextMark+1)%len(t.marks)
 	}
-	t.rebase = false
-	slices.SortFunc(t.changes, func(a, b Change) int { return a.Key.Compare(b.Key) })
-	return t.changes
+	t.reading, t.at, t.window, t.rebase = r.number, r.at, r.window, false
+	return r.changes
 }
 
 // newestMark returns the index of the newest mark that is at least Grace ago, -1 if there is none.
@@ -167,25 +209,16 @@ func increase(from, to uint64) uint64 {
 }
 
 // report adds the change of an endpoint.
-func (t *Tracker) report(key model.EndpointKey, e *endpoint) {
+func (r *Reading) report(key model.EndpointKey, e *endpoint) {
 	c := Change{Key: key, Answered: e.window.answered, Refused: e.window.refused}
 	if e.unanswered > e.counted {
 		c.Unanswered, e.counted = e.unanswered-e.counted, e.unanswered
 	}
 	if c.Failed = e.window.refused > 0 || e.window.unanswered > 0; c.Failed {
-		e.failedAt = t.reading
+		e.failedAt = r.number
 	}
 	if c.Failed || c.Answered > 0 {
-		t.changes = append(t.changes, c)
-	}
-}
-
-// forget deletes the endpoints that the last reading does not have.
-func (t *Tracker) forget() {
-	for key, e := range t.endpoints {
-		if e.seen != t.reading {
-			delete(t.endpoints, key)
-		}
+		r.changes = append(r.changes, c)
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -96,6 +97,11 @@ func (b *failingBackend) fail(list []model.EndpointKey) {
 
 // measureChain measures a chain of plugins on every Service in the present network namespace.
 func measureChain(ctx context.Context, s size, how settings) (f chainResult, err error) {
+	ticks, err := newTicker(probeInterval)
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, ticks.stop()) }()
 	f = chainResult{Size: s.String(), Endpoints: min(failingEndpoints, s.services-1)}
 	failures := &failingBackend{}
 	l, err := newHarness(ctx, harnessOptions{modules: how.bin, chain: chainPlugins, bound: true, locked: how.engineCPU, signals: signalsPeriod,
@@ -157,7 +163,7 @@ func measureChain(ctx context.Context, s size, how settings) (f chainResult, err
 			failing []model.EndpointKey
 		}{{&f.Idle, nil, nil}, {&f.Ready, others, nil}, {&f.Fail, nil, failing}} {
 			failures.fail(of.failing)
-			if err := l.disturb(ctx, w, of.changes, disturbFor, of.into); err != nil {
+			if err := l.disturb(ctx, w, of.changes, ticks, of.into); err != nil {
 				return f, err
 			}
 		}
@@ -216,8 +222,8 @@ func (l *harness) pluginCPU() (sum float64) {
 	return sum
 }
 
-// disturb sends changes, and updates Service 0 every probeInterval for a time.
-func (l *harness) disturb(ctx context.Context, w *clusterState, c []model.Change, lasting time.Duration, d *disturbance) error {
+// disturb sends changes, and updates Service 0 at each tick for disturbFor.
+func (l *harness) disturb(ctx context.Context, w *clusterState, c []model.Change, ticks *ticker, d *disturbance) error {
 	before, err := l.pluginCalls(ctx)
 	if err != nil {
 		return err
@@ -227,11 +233,10 @@ func (l *harness) disturb(ctx context.Context, w *clusterState, c []model.Change
 	if len(c) > 0 {
 		l.send(begin, c)
 	}
-	for n := 1; time.Duration(n)*probeInterval < lasting; n++ {
-		due := begin.Add(time.Duration(n) * probeInterval)
-		time.Sleep(time.Until(due))
-		l.latencies.mark()
-		l.send(due, []model.Change{w.change(0, replaced)})
+	for time.Since(begin) < disturbFor {
+		if err := l.update(w, begin, ticks); err != nil {
+			return err
+		}
 	}
 	if err := l.waitProgrammed(); err != nil {
 		return err

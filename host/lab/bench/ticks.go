@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // ticker receives the times at which updates are due from a process of its own through a pipe, as sluice receives changes from an API
@@ -57,12 +59,15 @@ func (t *ticker) stop() error {
 	return err
 }
 
-// writeTicks writes the time to w at each interval.
+// writeTicks writes the time to w at each interval. It does not sleep by a timer of Go, which may fire a millisecond late.
 func writeTicks(w io.Writer, interval time.Duration) error {
 	begin := time.Now()
 	for n := 1; ; n++ {
 		due := begin.Add(time.Duration(n) * interval)
-		time.Sleep(time.Until(due))
+		for left := time.Until(due); left > 0; left = time.Until(due) {
+			sleep := unix.NsecToTimespec(left.Nanoseconds())
+			_ = unix.Nanosleep(&sleep, nil) // interrupted: sleeps again
+		}
 		var b [8]byte
 		binary.NativeEndian.PutUint64(b[:], uint64(due.UnixNano()))
 		if _, err := w.Write(b[:]); err != nil {
