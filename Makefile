@@ -73,10 +73,11 @@ test-compat: deps build vm-kernels
 	  $(GO) test -vet=off -count=1 -timeout 15m -run TestBeside ./cmd/sluice/e2e && \
 	  SLUICE_MODE=ipvs $(GO) test -vet=off -count=1 -timeout 15m -run TestBeside -exec "$(VM) -kernel $(lastword $(KERNELS))" ./cmd/sluice/e2e
 
-# The example policies of the SDKs: built in each language, called with the same requests, and proved against the ABI; then sluice's host, with
-# the conformance kit. Prints sizes and times, and both reports.
+# The example policies of the SDKs: built in each language, called with the same requests, and proved against the ABI; then sluice's host and
+# one in JavaScript, with the conformance kit. Prints sizes, times and reports.
 test-sdk: deps
-	SLUICE_TEST_SDK=1 $(GO) test -count=1 -v -run 'TestSDK|TestEveryInput' ./host/wasm ./host/wasm/conformance
+	SLUICE_TEST_SDK=1 $(GO) test -count=1 -v -run 'TestSDK|TestEveryInput' ./host/wasm ./host/wasm/conformance \
+	  github.com/sluice-proxy/sluice/sdk/tck/hosts
 	$(GO) build -o bin/tckhost ./host/lab/tckhost
 	$(GO) run github.com/sluice-proxy/sluice/sdk/tck/checkhost bin/tckhost
 

@@ -270,6 +270,17 @@ func valueAt(values []abi.Value, i int) abi.Value {
 	return values[i]
 }
 
+// withoutNulls returns a request whose absent lists are empty ones: in JSON, null is no list.
+func withoutNulls(q *abi.Request) *abi.Request {
+	out := *q
+	out.Keys, out.Zones, out.Endpoints = append([]string{}, q.Keys...), append([]abi.Zone{}, q.Zones...), append([]abi.Endpoint{}, q.Endpoints...)
+	out.ServiceValues, out.State = append([]abi.Value{}, q.ServiceValues...), append([]byte{}, q.State...)
+	for i := range out.Endpoints {
+		out.Endpoints[i].Values = append([]abi.Value{}, q.Endpoints[i].Values...)
+	}
+	return &out
+}
+
 // Difference returns the first field in which two requests differ, "" if they are equal.
 func Difference(got, want *abi.Request) string {
 	a, b := lines(got), lines(want)

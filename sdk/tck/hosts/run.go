@@ -215,7 +215,7 @@ func (r *run) unload(plugin string) {
 
 // decide returns the answer of a plugin to a request.
 func (r *run) decide(plugin string, q *abi.Request, settings *string) (*Response, error) {
-	a, err := r.do(&Command{Op: OpDecide, Plugin: plugin, Request: q, Settings: settings})
+	a, err := r.do(&Command{Op: OpDecide, Plugin: plugin, Request: withoutNulls(q), Settings: settings})
 	switch {
 	case err != nil:
 		return nil, err
@@ -553,7 +553,7 @@ func (r *run) responses() {
 				q.Endpoints[i].Weight = 0
 			}
 		}
-		if len(v.Wire) == 0 { // no bytes are an echo
+		if len(v.Wire) == 0 || v.Refused != "" && r.found[Reads] != nil { // no bytes are an echo; who refuses good responses proves nothing
 			continue
 		}
 		got, err := r.call(Guest("echo"), tell(0, nil, v.Wire), q)
