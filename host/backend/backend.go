@@ -63,7 +63,7 @@ type OutcomeCounter interface {
 	// ReadOutcomes returns the counters of the endpoints of all frontends with Outcomes. They start at 0 when an endpoint
 	// is first counted, and can start again at 0 when its table is replaced or repaired. Endpoints beyond the limit of the
 	// data plane are missing, and those that come or leave meanwhile may be. After an error of Apply it returns an error until an
-	// Apply succeeds. It does not delay other calls by more than a part of a millisecond.
+	// Apply succeeds. It does not delay other calls by more than a part of a millisecond. The map is valid until the next call.
 	ReadOutcomes(ctx context.Context) (map[model.EndpointKey]OutcomeCounters, error)
 	// UncountedEndpoints returns the number of endpoints beyond the limit of the data plane.
 	UncountedEndpoints() int

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
+	"maps"
 	"runtime"
 	"time"
 
@@ -156,7 +157,9 @@ func (e *Engine) outcomesRead(r *outcomesReading) {
 	}
 	s.done(e.SignalsPeriod, r.cpu, maxReadShare)
 	changes := e.signals.tracker.Commit(r.prepared)
-	e.record(OutcomeReading{Stage: CountersRead, At: r.at, Interval: s.interval, Counters: r.counters})
+	if e.Recorder != nil {
+		e.record(OutcomeReading{Stage: CountersRead, At: r.at, Interval: s.interval, Counters: maps.Clone(r.counters)})
+	}
 	_, at, window := e.signals.tracker.Last()
 	e.Planner.AddOutcomes(at, window, changes)
 	e.Observer.OnEvent(Event{Kind: OutcomesRead, At: s.lastAt, Duration: r.cpu, Count: len(r.counters), Omitted: r.omitted})

@@ -49,7 +49,8 @@ type Backend struct {
 	balancing Balancing
 	limits    AffinityLimits
 
-	uncounted    bool // there are endpoints beyond MaxCountedEndpoints
+	uncounted    bool                                          // there are endpoints beyond MaxCountedEndpoints
+	outcomes     map[model.EndpointKey]backend.OutcomeCounters // of the last ReadOutcomes
 	unprogrammed unprogrammed
 	isolating    bool // each frontend gets its own transaction: see isolate
 
