@@ -78,6 +78,9 @@ func TestSluiceConforms(t *testing.T) {
 
 // TestABrokenHostFails breaks a host in one way each, and checks that the requirement that this is about fails.
 func TestABrokenHostFails(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it runs the kit forty times")
+	}
 	tried, modules := map[string]bool{}, assembled{}
 	for _, c := range broken() {
 		t.Run(c.name, func(t *testing.T) {

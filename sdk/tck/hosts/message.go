@@ -180,7 +180,6 @@ func (r *reader) readEndpoints(q *abi.Request) {
 	for name, s := range map[string]section{"outcomes": outcomes, "values": values} {
 		r.check(s.count == 0 || s.count == endpoints.count, "%s.count is %d: want 0 or %d, that of the endpoints", name, s.count, endpoints.count)
 	}
-	r.check(keys == 0 || values.count == endpoints.count, "values.count is %d: want %d, as pod_keys is %d", values.count, endpoints.count, keys)
 	for i := range endpoints.count {
 		at := endpoints.at + i*endpoints.stride
 		field := func(name string) string { return fmt.Sprintf("endpoints[%d].%s", i, name) }
@@ -203,7 +202,11 @@ func (r *reader) readEndpoints(q *abi.Request) {
 			}
 		}
 		for k := range keys {
-			e.Values = append(e.Values, r.value(values.at+i*values.stride+k*abi.ValueSize))
+			v := abi.Value{} // without the section, no object has any
+			if values.count > 0 {
+				v = r.value(values.at + i*values.stride + k*abi.ValueSize)
+			}
+			e.Values = append(e.Values, v)
 		}
 		q.Endpoints = append(q.Endpoints, e)
 	}

@@ -420,7 +420,7 @@ func TestReadMessageRefuses(t *testing.T) {
 		{"alignment", put(72, 172), "offset 172 is not a multiple of 8"},
 		{"stride", put(80, 60), `endpoints.stride is 60`},
 		{"count of outcomes", put(136, 2), "outcomes.count is 2"},
-		{"values without a section", put(156, 1), "values.count is 0: want 3"},
+		{"count of values", func(b []byte) []byte { le.PutUint32(b[148:], 2); le.PutUint32(b[152:], 8); le.PutUint32(b[144:], 168); return b }, "values.count is 2: want 0 or 3"},
 		{"pod keys", put(156, 17), "pod_keys is 17"},
 		{"state", put(112, 1025), "state"},
 		{"an id that is not in the table", put(32, 999), "namespace_id: the string table does not have the id 0x3e7"},
