@@ -429,7 +429,7 @@ func (r *run) requests() {
 			continue
 		}
 		what := func(v *RequestVector) string { return "request " + fmt.Sprintf("%q", v.Name) }
-		if r.fail(requirementOf(v), what(v)+": load", r.load("guest", Guest("echo"), tell(v.Needs, v.Keys, nil))) {
+		if r.fail(requirementOf(v), what(v)+": load", r.load("guest", Guest("echo"), settingsOf(v))) {
 			continue
 		}
 		for k := i; k < after; k++ {
@@ -437,6 +437,14 @@ func (r *run) requests() {
 		}
 		r.unload("guest")
 	}
+}
+
+// settingsOf returns the settings with which guests/echo.wat asks for the inputs of a golden request.
+func settingsOf(v *RequestVector) *string {
+	if v.Handle == abi.NoSettings {
+		return nil
+	}
+	return tell(v.Needs, v.Keys, nil)
 }
 
 // request sends a golden request to the loaded echo, and compares.
@@ -453,6 +461,9 @@ func (r *run) request(v *RequestVector, what string) {
 	m, err := ReadMessage(wire)
 	if r.conclude(Wire, what, err) {
 		return
+	}
+	if m.Settings != v.Handle {
+		r.fail(Settings, what, fmt.Errorf("settings is %d, want %d", m.Settings, v.Handle))
 	}
 	shown := Shown(v.Request, v.Needs, v.Keys)
 	if diff := Difference(&m.Request, shown); diff != "" {
