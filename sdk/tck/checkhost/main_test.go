@@ -66,6 +66,7 @@ func TestWhatIsNoHost(t *testing.T) {
 		{nil, "Usage: checkhost"},
 		{[]string{"-x"}, "not defined: -x"},
 		{[]string{"/no/such/adapter"}, "no such file"},
+		{[]string{"-only", "H01,G01", os.Args[0], "adapter"}, `there is no requirement "G01"`},
 		{[]string{os.Args[0], "adapter-that-prints"}, `hello: the answer "Welcome!"`},
 	} {
 		var out, log bytes.Buffer
