@@ -39,7 +39,7 @@ func run(args []string, in io.Reader, out, log io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer a.Close()
+	defer func() { _ = a.host.Close(context.Background()) }()
 	lines, answers := json.NewDecoder(in), json.NewEncoder(out)
 	for {
 		var c hosts.Command
@@ -49,11 +49,7 @@ func run(args []string, in io.Reader, out, log io.Writer) error {
 			}
 			return err
 		}
-		answer, err := a.Do(context.Background(), &c)
-		if err == nil {
-			err = answers.Encode(answer)
-		}
-		if err != nil {
+		if err := answers.Encode(a.do(context.Background(), &c)); err != nil {
 			return err
 		}
 	}
@@ -90,11 +86,8 @@ func newAdapter(missing []string, log *slog.Logger) (*adapter, error) {
 	return &adapter{host, missing, map[string]*plugin{}}, nil
 }
 
-// Close implements hosts.Host.
-func (a *adapter) Close() error { return a.host.Close(context.Background()) }
-
-// Do implements hosts.Host.
-func (a *adapter) Do(ctx context.Context, c *hosts.Command) (*hosts.Answer, error) {
+// do answers a command.
+func (a *adapter) do(ctx context.Context, c *hosts.Command) *hosts.Answer {
 	answer := &hosts.Answer{}
 	var err error
 	switch c.Op {
@@ -116,7 +109,7 @@ func (a *adapter) Do(ctx context.Context, c *hosts.Command) (*hosts.Answer, erro
 	if err != nil {
 		answer.Error = err.Error()
 	}
-	return answer, nil
+	return answer
 }
 
 func (a *adapter) load(ctx context.Context, c *hosts.Command) error {

@@ -53,7 +53,7 @@ func (r *run) hostile() {
 		case err == nil && m.Stage == AtLoad:
 			r.fail(refuses, what, errors.New("it loads"))
 		case err == nil:
-			r.misbehaves(&m, what)
+			r.misbehaves(what)
 		default:
 			r.conclude(refuses, what, nil)
 		}
@@ -63,7 +63,7 @@ func (r *run) hostile() {
 }
 
 // misbehaves calls a hostile module that has loaded.
-func (r *run) misbehaves(m *HostileModule, what string) {
+func (r *run) misbehaves(what string) {
 	q, evil := ordinary(7), special(3)
 	before, err := r.decide("evil", q, nil)
 	if err == nil {
