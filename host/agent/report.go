@@ -173,9 +173,9 @@ func (a *Agent) assessServices(ctx context.Context, s *state.Status, t *planner.
 		n          int
 		text, next string
 	}{
-		{t.Choices[planner.ChoiceNotFound], "%d Services choose a policy that does not exist", "Events with reason PolicyNotFound"},
-		{t.Choices[planner.ChoiceNotAllowed], "%d Services choose a policy that their namespace may not", "Events with reason PolicyNotAllowed"},
-		{t.RefusedSettings, "the settings of %d Services are refused", "Events with reason ServiceSettingsRefused"},
+		{t.Choices[planner.ChoiceNotFound], "%d Services choose a policy that does not exist", "sluice explain -A, and Events with reason PolicyNotFound"},
+		{t.Choices[planner.ChoiceNotAllowed], "%d Services choose a policy that their namespace may not", "sluice explain -A, and Events with reason PolicyNotAllowed"},
+		{t.RefusedSettings, "the settings of %d Services are refused", "sluice explain -A, and Events with reason ServiceSettingsRefused"},
 	} {
 		if c.n > 0 {
 			s.AddFailing(fmt.Sprintf(c.text, c.n), c.next)

@@ -16,6 +16,7 @@ type ServiceOverview struct {
 	Endpoints int        // with weight, in any frontend
 	Draining  int        // endpoints
 	Failing   bool       // its policy
+	Refused   bool       // an annotation that chooses its policy or sets settings
 	Omitted   int        // frontends, endpoints and source ranges that its limits left out, and conflicts
 }
 
@@ -27,6 +28,7 @@ func (p *Planner) Overview(namespace string) (out []ServiceOverview) {
 			continue
 		}
 		o := ServiceOverview{Name: name, Draining: len(s.draining), Failing: s.summary.failing, Omitted: len(s.omitted)}
+		o.Refused = s.summary.choice > ChoiceInForce || s.summary.refusedSettings
 		if of, _ := p.evaluator.Chosen(p.settings.Policies, svc); of != nil {
 			o.Policy = of.Name
 		}

@@ -72,6 +72,9 @@ func TestErrorsOfServiceSettingsAreReportedOnce(t *testing.T) {
 		if len(r.SettingsErrors) != reported || r.Totals.OwnSettings != own || r.Totals.RefusedSettings != refused || len(r.Errors) > 0 {
 			t.Fatalf("%s: errors %v, %v, %d in force, %d refused", text, r.SettingsErrors, r.Errors, r.Totals.OwnSettings, r.Totals.RefusedSettings)
 		}
+		if o := p.Overview(""); o[3].Refused != (refused > 0) {
+			t.Errorf("%s: %+v", text, o[3])
+		}
 		if reported > 0 && (r.SettingsErrors[0].Service != name || !strings.Contains(r.SettingsErrors[0].Error(), name.String())) {
 			t.Errorf("%s: %v", text, r.SettingsErrors[0])
 		}

@@ -50,6 +50,9 @@ func serviceState(s *state.ServiceOverview) string {
 	if s.Failing {
 		out = append(out, "policy fails")
 	}
+	if s.Refused {
+		out = append(out, "annotation refused")
+	}
 	if s.Omitted > 0 {
 		out = append(out, "degraded")
 	}

@@ -118,7 +118,16 @@ func pluginsText(s *state.Status) string {
 	} else if len(s.Plugins) == 0 {
 		return "none"
 	}
-	return fmt.Sprintf("%d of %d loaded, %d policies", loaded, len(s.Plugins), len(s.Policies))
+	text, lacking := fmt.Sprintf("%d of %d loaded, %d policies", loaded, len(s.Plugins), len(s.Policies)), 0
+	for i := range s.Policies {
+		if s.Policies[i].Revision == "" {
+			lacking++
+		}
+	}
+	if lacking > 0 {
+		text += fmt.Sprintf(", %d of them lacking a plugin", lacking)
+	}
+	return text
 }
 
 func byText(processes string) string {

@@ -24,6 +24,7 @@ type ServiceOverview struct {
 	Draining  int      `json:"draining"`  // endpoints
 	Omitted   int      `json:"omitted"`   // frontends, endpoints and source ranges that limits or conflicts leave out
 	Failing   bool     `json:"failing"`   // its policy
+	Refused   bool     `json:"refused"`   // an annotation that chooses its policy or sets settings
 }
 
 // NewServices returns the Services of a namespace, or of all if it is "".
@@ -35,7 +36,7 @@ func newServices(all []planner.ServiceOverview, node string) *Services {
 	out := &Services{Node: node, Services: make([]ServiceOverview, 0, len(all))}
 	for _, o := range all {
 		s := ServiceOverview{
-			Namespace: o.Name.Namespace, Name: o.Name.Name, Policy: o.Policy, Frontends: []string{}, Endpoints: o.Endpoints, Draining: o.Draining, Omitted: o.Omitted, Failing: o.Failing,
+			Namespace: o.Name.Namespace, Name: o.Name.Name, Policy: o.Policy, Frontends: []string{}, Endpoints: o.Endpoints, Draining: o.Draining, Omitted: o.Omitted, Failing: o.Failing, Refused: o.Refused,
 		}
 		for _, k := range o.Frontends {
 			s.Frontends = append(s.Frontends, k.String())
