@@ -20,6 +20,9 @@ func TestSDKHostInJavaScript(t *testing.T) {
 			t.Skip(err)
 		}
 	}
+	if out, err := exec.Command("node", "testdata/host.mjs", "responses", "vectors/responses.json").CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("golden responses that it reads otherwise: %v\n%s", err, out)
+	}
 	name, report, err := Run(t.Context(), Start(os.Stderr, "node", "testdata/host.mjs"), Options{})
 	if err != nil {
 		t.Fatal(err)

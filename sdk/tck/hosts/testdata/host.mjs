@@ -1,10 +1,11 @@
 // A host of the plugin ABI in JavaScript, written from ABI.md, with its adapter for the conformance kit: node host.mjs. It needs nothing but
-// Node.js. Each plugin has a process, which is killed when a call takes too long or fails. Where the ABI leaves a choice, this host makes another one than
-// sluice: order and position of sections, and the numbers of ids.
+// Node.js. "node host.mjs responses FILE" reads golden responses. Each plugin has a process, which is killed when a call takes too long or fails.
+// Where the ABI leaves a choice, this host makes another one than sluice: order and position of sections, and the numbers of ids.
 import { fork } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
+import { isDeepStrictEqual } from "node:util";
 
 const DECIDE_MS = 300, LOAD_MS = 1000, WALL_MS = 8000; // of CPU time; of wall time, for both
 const MEMORY_PAGES = 1024; // of 64 KiB
@@ -448,4 +449,19 @@ async function main() {
   for (const plugin of plugins.values()) end(plugin);
 }
 
-if (process.argv[2] === "sandbox") sandbox(); else await main();
+// responses reads the golden responses, and prints those that this host reads otherwise.
+function responses(file) {
+  for (const v of JSON.parse(readFileSync(file, "utf8"))) {
+    let got, error;
+    try {
+      got = decode(new Uint8Array(Buffer.from(v.wire.join(""), "hex")), { endpoints: v.conditions.map((conditions) => ({ conditions })) });
+    } catch (e) {
+      error = e.message;
+    }
+    if (v.want ? !isDeepStrictEqual(got, v.want) : !error) console.log(`${v.name}: ${error ?? JSON.stringify(got)}`);
+  }
+}
+
+if (process.argv[2] === "sandbox") sandbox();
+else if (process.argv[2] === "responses") responses(process.argv[3]);
+else await main();
