@@ -71,7 +71,9 @@ type adapter struct {
 
 type plugin struct {
 	*wasm.Plugin
-	settings string
+	settings  string
+	evaluator *policy.Evaluator // of enforce
+	policy    *policy.Policy
 }
 
 func newAdapter(missing []string, log *slog.Logger) (*adapter, error) {
@@ -93,11 +95,16 @@ func (a *adapter) do(ctx context.Context, c *hosts.Command) *hosts.Answer {
 	switch c.Op {
 	case hosts.OpHello:
 		answer.Host = "sluice"
-		answer.Missing = a.missing
+		answer.Missing, answer.Enforces = a.missing, true
 	case hosts.OpLoad:
 		err = a.load(ctx, c)
 	case hosts.OpDecide:
 		answer.Response, err = a.decide(c)
+	case hosts.OpEnforce:
+		if p := a.plugins[c.Plugin]; p != nil && c.Request != nil {
+			return p.enforce(c.Request)
+		}
+		err = fmt.Errorf("no plugin %q, or no request", c.Plugin)
 	case hosts.OpUnload:
 		if p := a.plugins[c.Plugin]; p != nil {
 			err = p.Close()
@@ -125,7 +132,7 @@ func (a *adapter) load(ctx context.Context, c *hosts.Command) error {
 	if old := a.plugins[c.Plugin]; old != nil {
 		err = old.Close()
 	}
-	a.plugins[c.Plugin] = &plugin{p, settings}
+	a.plugins[c.Plugin] = &plugin{Plugin: p, settings: settings}
 	return err
 }
 

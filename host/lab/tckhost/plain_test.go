@@ -38,6 +38,7 @@ type plainPlugin struct {
 	in                  *wasm.Instance // nil: none yet, or its call has failed
 	encoder             abi.Encoder
 	request, response   uint32
+	weights             []uint16 // in force
 	requestN, responseN int
 }
 
@@ -57,11 +58,23 @@ func (h *plain) Do(ctx context.Context, c *hosts.Command) (*hosts.Answer, error)
 	var err error
 	switch c.Op {
 	case hosts.OpHello:
-		a.Host, a.Missing = "a plain host", h.missing
+		a.Host, a.Missing, a.Enforces = "a plain host", h.missing, true
 	case hosts.OpLoad:
 		err = h.load(ctx, c)
 	case hosts.OpDecide:
 		a.Response, err = h.decide(h.plugins[c.Plugin], c)
+	case hosts.OpEnforce:
+		p := h.plugins[c.Plugin]
+		var r *hosts.Response
+		if r, err = h.decide(p, c); err == nil || p.weights == nil {
+			p.weights = make([]uint16, len(c.Request.Endpoints))
+			for i := range p.weights {
+				if p.weights[i] = 1; r != nil {
+					p.weights[i] = r.Results[i].Weight
+				}
+			}
+		}
+		a.Weights = p.weights
 	case hosts.OpUnload:
 		if p := h.plugins[c.Plugin]; p != nil {
 			p.drop()
@@ -296,6 +309,16 @@ func broken() []brokenHost {
 			}
 		}), "down"},
 		{"calls an instance again that has failed", hosts.Discards, &plain{keepsFailed: true}, "this instance has trapped before"},
+		{"falls back to the default rules", hosts.LastGood, answer(func(c *hosts.Command, a *hosts.Answer) {
+			if c.Op == hosts.OpEnforce && a.Error != "" {
+				a.Weights = []uint16{1, 1, 1}
+			}
+		}), `decision 2, .*: the weights \[1 1 1\] are in force`},
+		{"hides failures", hosts.LastGood, answer(func(c *hosts.Command, a *hosts.Answer) {
+			if c.Op == hosts.OpEnforce {
+				a.Error = ""
+			}
+		}), "decision 2, .*: the call has not failed"},
 		{"claims not to have connections", hosts.Missing, &plain{missing: []string{"connections"}}, "needs-connections.wat: it loads"},
 	}
 }

@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
+	"time"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/tck"
 )
 
 func (r *run) loads() {
@@ -184,4 +187,37 @@ func (r *run) discards() {
 		err = keeps(q, got)
 	}
 	r.conclude(Discards, what, err)
+}
+
+// lastGood makes calls fail between two that do not.
+func (r *run) lastGood() {
+	if !r.enforces {
+		r.found[LastGood] = tck.Skipped("the adapter has no operation enforce")
+		return
+	}
+	const what = "guests/affinity.wat"
+	if r.fail(LastGood, what+": load", r.load("guest", Guest("affinity"), nil)) {
+		return
+	}
+	defer r.unload("guest")
+	for i, affinity := range []time.Duration{0, time.Minute, time.Hour, 0} {
+		q := special(3)
+		q.Generation, q.Now, q.SessionAffinityMS = uint64(i+1), q.Now+int64(i)*600_000, affinity.Milliseconds()
+		for k := range q.Endpoints {
+			q.Endpoints[k].Weight = 1
+		}
+		a, err := r.do(&Command{Op: OpEnforce, Plugin: "guest", Request: withoutNulls(q)})
+		switch fails := affinity != 0; {
+		case err != nil:
+		case fails && a.Error == "":
+			err = errors.New("the call has not failed")
+		case !fails && a.Error != "":
+			err = refusal(a.Error)
+		case !slices.Equal(a.Weights, []uint16{7, 1, 1}):
+			err = fmt.Errorf("the weights %d are in force, the last good decision is 7, 1, 1", a.Weights)
+		}
+		if r.conclude(LastGood, fmt.Sprintf("%s: decision %d, with a session affinity of %v", what, i+1, affinity), err) {
+			return
+		}
+	}
 }

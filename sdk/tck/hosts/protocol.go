@@ -22,23 +22,26 @@ type Command struct {
 	Module string `json:"module,omitempty"` // OpLoad: path of a file
 	// Settings are a JSON text; nil: none. OpLoad: those of the plugin. OpDecide: those of this request, if not those of the plugin.
 	Settings *string      `json:"settings,omitempty"`
-	Request  *abi.Request `json:"request,omitempty"` // OpDecide
+	Request  *abi.Request `json:"request,omitempty"` // OpDecide, OpEnforce
 }
 
 // Operations.
 const (
-	OpHello  = "hello"
-	OpLoad   = "load"
-	OpDecide = "decide"
-	OpUnload = "unload"
+	OpHello   = "hello"
+	OpLoad    = "load"
+	OpDecide  = "decide"
+	OpEnforce = "enforce" // optional
+	OpUnload  = "unload"
 )
 
 // Answer is the answer to a command.
 type Answer struct {
-	Error    string    `json:"error,omitempty"`   // of a module that is refused, or a call that failed
-	Host     string    `json:"host,omitempty"`    // OpHello: name and version
-	Missing  []string  `json:"missing,omitempty"` // OpHello: inputs that the host cannot give, by the names in README.md
-	Response *Response `json:"response,omitempty"`
+	Error    string    `json:"error,omitempty"`    // of a module that is refused, or a call that failed
+	Host     string    `json:"host,omitempty"`     // OpHello: name and version
+	Missing  []string  `json:"missing,omitempty"`  // OpHello: inputs that the host cannot give, by the names in README.md
+	Enforces bool      `json:"enforces,omitempty"` // OpHello: the host has OpEnforce
+	Response *Response `json:"response,omitempty"` // OpDecide
+	Weights  []uint16  `json:"weights,omitempty"`  // OpEnforce: those in force, by endpoint, also if the call has failed
 }
 
 // Response is a decoded response.

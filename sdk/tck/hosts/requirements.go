@@ -26,6 +26,7 @@ const (
 	GoesOn        = "H20"
 	Discards      = "H21"
 	Missing       = "H22"
+	LastGood      = "H23"
 )
 
 // Requirements returns all requirements of hosts, by ID.
@@ -76,5 +77,7 @@ func Requirements() []tck.Requirement {
 			Advice: "close it: nothing is known about its memory"},
 		{ID: Missing, Level: must, Section: "What a host refuses", Text: "it refuses a plugin that needs an input that it cannot give",
 			Advice: "a plugin would decide on missing data; 'hello' names the inputs that the host does not have"},
+		{ID: LastGood, Level: must, Section: "What a host refuses", Text: "while calls of a plugin fail, its last good decision stays in force",
+			Advice: "store the decision by endpoint, and replace it by a valid one only"},
 	}
 }

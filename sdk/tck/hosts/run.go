@@ -50,7 +50,7 @@ func Run(ctx context.Context, start func(context.Context) (Host, error), options
 	if err != nil {
 		return "", nil, fmt.Errorf("hello: %w", err)
 	}
-	r.missing = hello.Missing
+	r.missing, r.enforces = hello.Missing, hello.Enforces
 	for _, probe := range []struct {
 		ids []string
 		run func(*run)
@@ -66,6 +66,7 @@ func Run(ctx context.Context, start func(context.Context) (Host, error), options
 		{[]string{Reads, Clamps, ByStride, Refuses}, (*run).responses},
 		{[]string{RefusesLoad, Ends, GoesOn, Missing}, (*run).hostile},
 		{[]string{Discards}, (*run).discards},
+		{[]string{LastGood}, (*run).lastGood},
 	} {
 		if !r.wanted(probe.ids...) {
 			continue
@@ -93,10 +94,12 @@ type run struct {
 	host    Host
 	options Options
 	dir     string
-	missing []string
-	modules map[string]string // files, by text
 	found   map[string]error
 	fatal   error
+	modules map[string]string // files, by text
+	// What the host has said of itself.
+	missing  []string
+	enforces bool
 }
 
 func (r *run) wanted(ids ...string) bool {
@@ -162,7 +165,7 @@ func (r *run) do(c *Command) (*Answer, error) {
 		}
 		r.stop()
 		return nil, fmt.Errorf("%s: %w", c.Op, err)
-	case a.Error != "":
+	case a.Error != "" && c.Op != OpEnforce:
 		return nil, refusal(a.Error)
 	}
 	return a, nil

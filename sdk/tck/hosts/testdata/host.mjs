@@ -431,7 +431,7 @@ async function main() {
     return answer;
   };
   const operations = {
-    hello: () => ({ host: `JavaScript, Node.js ${process.version}` }),
+    hello: () => ({ host: `JavaScript, Node.js ${process.version}`, enforces: true }),
     load: async (c) => {
       const plugin = { bytes: new Uint8Array(readFileSync(c.module)), settings: c.settings };
       const answer = await call(plugin, { load: true, settings: c.settings }, LOAD_MS);
@@ -439,6 +439,11 @@ async function main() {
       return answer;
     },
     decide: (c) => { const plugin = plugins.get(c.plugin); return plugin ? call(plugin, { request: c.request, settings: c.settings ?? plugin.settings }, DECIDE_MS) : { error: "no such plugin" }; },
+    enforce: async (c) => {
+      const plugin = plugins.get(c.plugin), { error, response } = await operations.decide(c), { endpoints } = c.request;
+      if (response) plugin.lastGood = new Map(response.results.map((r, i) => [endpoints[i].addr, r.weight]));
+      return { error, weights: endpoints.map((e) => plugin.lastGood?.get(e.addr) ?? (e.conditions & CHOSEN ? 1 : 0)) };
+    },
     unload: (c) => { end(plugins.get(c.plugin)); plugins.delete(c.plugin); return {}; },
   };
   for await (const line of createInterface({ input: process.stdin })) {
