@@ -35,9 +35,11 @@ bin/e2e/%.wasm: FORCE
 
 FORCE:
 
-# Builds everything itself, so that the image depends on the sources only; prints its digest.
+# Builds everything itself, so that the image depends on the sources only; prints its digest. COMPILED are the platforms for which it
+# has machine code of its plugins; for another architecture than this machine's, that needs qemu-user.
+COMPILED    ?= linux/amd64
 image:
-	$(GO) run ./deploy/image -o bin/image -tar bin/sluice-image.tar -version $(VERSION) \
+	$(GO) run ./deploy/image -compiled '$(COMPILED)' -o bin/image -tar bin/sluice-image.tar -version $(VERSION) \
 	  -revision "$$(git rev-parse HEAD 2>/dev/null)" -time "$$(git log -1 --format=%ct 2>/dev/null)"
 
 # Archives and manifest of the kubectl plugin, for krew.

@@ -214,11 +214,12 @@ func (n *node) waitForLog(p *process, text string) {
 	}
 }
 
-// waitForPlugins waits until all plugins of overlays/policies are loaded: zone-spill in a chain and in a shadow, staged-drain.
+// waitForPlugins waits until all plugins of overlays/policies are loaded, without compiling them: zone-spill in a chain and in a shadow,
+// staged-drain.
 func (n *node) waitForPlugins(p *process) {
 	n.Helper()
 	for _, plugin := range []string{"staged-drain", "zone-spill", "zone-spill/shadow"} {
-		loaded := regexp.MustCompile(fmt.Sprintf(`"msg":"loaded plugin","plugin":"%s",.*"settings":1,`, plugin))
+		loaded := regexp.MustCompile(fmt.Sprintf(`"msg":"loaded plugin","plugin":"%s",.*"settings":1,.*"code":"precompiled","duration":`, plugin))
 		for end := time.Now().Add(timeout); !loaded.MatchString(p.String()); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				n.Fatalf("not all plugins are loaded, no %s:\n%s", loaded, p)

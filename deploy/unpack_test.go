@@ -89,7 +89,7 @@ func copySources(from, to string) error {
 // buildImage builds the image for this machine's platform only, to reuse the build cache.
 func buildImage(ctx context.Context, sources, out string) (*image, error) {
 	cmd := exec.CommandContext(ctx, "go", "run", "./deploy/image", "-o", out, "-tar", out+".tar", "-version", tag, "-time", "1700000000",
-		"-platforms", "linux/"+runtime.GOARCH)
+		"-platforms", "linux/"+runtime.GOARCH, "-compiled", "linux/"+runtime.GOARCH)
 	cmd.Dir = sources
 	output, err := cmd.Output()
 	if err != nil {

@@ -83,7 +83,7 @@ DaemonSet in deploy/kustomize: it reports files that are not mounted there and p
 					warn(args[0] + ": " + w)
 				}
 			}
-			set, err := plugins.Open(cmd.Context(), cfg, plugins.Options{Compiler: compileCommand, Log: slog.New(slog.DiscardHandler)})
+			set, err := plugins.Open(cmd.Context(), cfg, plugins.Options{Compiler: compileCommand, Precompiled: precompiledPlugins(), Log: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				return err
 			}

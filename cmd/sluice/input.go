@@ -99,7 +99,7 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 	if err != nil {
 		return nil, nil, err
 	}
-	set, err := plugins.Open(ctx, cfg, plugins.Options{Compiler: compileCommand, Offline: true, Log: stderrLogger(slog.LevelWarn)})
+	set, err := plugins.Open(ctx, cfg, plugins.Options{Compiler: compileCommand, Precompiled: precompiledPlugins(), Offline: true, Log: stderrLogger(slog.LevelWarn)})
 	if err != nil {
 		return nil, nil, err
 	}

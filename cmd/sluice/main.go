@@ -8,6 +8,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -71,6 +72,23 @@ const cobraSuggestion = "\n\nDid you mean this?\n"
 // compileCommand is the command line of the processes in which sluice compiles plugins. It is not for users, so it is not
 // one of the commands below.
 var compileCommand = []string{"sluice", "compile-plugin"}
+
+// precompiled is set by the build of the image (-ldflags "-X main.precompiled=…"): names and digests of the code of bundled plugins, which is in
+// the folder "compiled" beside the program.
+var precompiled = ""
+
+// precompiledPlugins returns the code of bundled plugins that came with this program.
+func precompiledPlugins() wasm.Precompiled {
+	program, err := os.Executable()
+	if err != nil || precompiled == "" {
+		return wasm.Precompiled{}
+	}
+	p, err := wasm.ParsePrecompiled(filepath.Join(filepath.Dir(program), "compiled"), precompiled)
+	if err != nil {
+		fmt.Fprintln(stderr, "sluice:", err) // a bug of the build; plugins are compiled
+	}
+	return p
+}
 
 func execute(ctx context.Context, args []string) int {
 	if len(args) > 0 && args[0] == compileCommand[1] {

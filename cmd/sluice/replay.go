@@ -121,7 +121,7 @@ func (in *replayFlags) run(ctx context.Context) (*replay.Result, error) {
 			}
 		}
 		cfg.HostnameOverride = reader.Header.Node
-		set, err := plugins.Open(ctx, cfg, plugins.Options{Compiler: compileCommand, Offline: true, Log: stderrLogger(slog.LevelWarn)})
+		set, err := plugins.Open(ctx, cfg, plugins.Options{Compiler: compileCommand, Precompiled: precompiledPlugins(), Offline: true, Log: stderrLogger(slog.LevelWarn)})
 		if err != nil {
 			return nil, err
 		}

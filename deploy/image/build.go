@@ -53,12 +53,13 @@ func (b *builder) run(ctx context.Context, env []string, args ...string) (string
 	return out.String(), nil
 }
 
-// sluice builds the binary for a platform and returns it with the licenses of all its modules.
-func (b *builder) sluice(ctx context.Context, p platform) ([]file, error) {
+// sluice builds the binary for a platform and returns it with the licenses of all its modules. precompiled is what it has to know of compiled
+// plugins.
+func (b *builder) sluice(ctx context.Context, p platform, precompiled string) ([]file, error) {
 	out := filepath.Join(b.temp, "sluice-"+p.arch)
 	// -buildvcs=false makes the binary independent of the clone; the version identifies the sources.
 	_, err := b.run(ctx, []string{"CGO_ENABLED=0", "GOOS=" + p.os, "GOARCH=" + p.arch},
-		"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+b.version, "-o", out, "./cmd/sluice")
+		"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+b.version+" -X main.precompiled="+precompiled, "-o", out, "./cmd/sluice")
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p, err)
 	}

@@ -1,5 +1,5 @@
 // Command image builds sluice's container image without a container runtime: an OCI image layout with one manifest per
-// platform. The image contains the static binary, the bundled plugins and the licenses.
+// platform. The image contains the static binary, the bundled plugins, their machine code and the licenses.
 //
 // The same sources, Go version and arguments produce the same digest on every machine.
 package main
@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -48,6 +49,7 @@ type options struct {
 	revision  string
 	created   time.Time // zero: unknown
 	platforms []platform
+	compiled  []platform // for which the image has compiled plugins
 }
 
 // platform is a target platform; Go and OCI use the same names.
@@ -60,7 +62,7 @@ var tagForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 
 func parse(args []string, usage io.Writer) (options, error) {
 	var o options
-	var created, platforms string
+	var created, platforms, compiled string
 	f := flag.NewFlagSet("image", flag.ContinueOnError)
 	f.SetOutput(usage)
 	f.StringVar(&o.out, "o", "bin/image", "directory for the OCI image layout; an existing layout is replaced")
@@ -70,6 +72,7 @@ func parse(args []string, usage io.Writer) (options, error) {
 	f.StringVar(&o.revision, "revision", "", "commit that the image is built from")
 	f.StringVar(&created, "time", os.Getenv("SOURCE_DATE_EPOCH"), "timestamp of everything in the image in seconds since 1970 (default: $SOURCE_DATE_EPOCH)")
 	f.StringVar(&platforms, "platforms", "linux/amd64,linux/arm64", "comma-separated target platforms")
+	f.StringVar(&compiled, "compiled", "linux/amd64", "comma-separated target platforms for which the plugins are compiled; for another architecture than this machine's, QEMU runs the compiler")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -89,14 +92,22 @@ func parse(args []string, usage io.Writer) (options, error) {
 		}
 		o.created = time.Unix(s, 0).UTC()
 	}
-	for _, text := range strings.Split(platforms, ",") {
+	var err error
+	if o.platforms, err = parsePlatforms("platforms", platforms); err == nil && compiled != "" {
+		o.compiled, err = parsePlatforms("compiled", compiled)
+	}
+	return o, err
+}
+
+func parsePlatforms(flag, list string) (out []platform, err error) {
+	for text := range strings.SplitSeq(list, ",") {
 		system, arch, ok := strings.Cut(text, "/")
 		if !ok || system != "linux" || arch == "" {
-			return o, fmt.Errorf("-platforms %q: must be linux/ARCHITECTURE, such as linux/amd64", text)
+			return nil, fmt.Errorf("-%s %q: must be linux/ARCHITECTURE, such as linux/amd64", flag, text)
 		}
-		o.platforms = append(o.platforms, platform{system, arch})
+		out = append(out, platform{system, arch})
 	}
-	return o, nil
+	return out, nil
 }
 
 // run builds the image and returns the digest of its index.
@@ -112,11 +123,18 @@ func run(ctx context.Context, o options) (digest.Digest, error) {
 	}
 	var images []image
 	for _, p := range o.platforms {
-		files, err := b.sluice(ctx, p)
+		var compiled []file
+		pairs := ""
+		if slices.Contains(o.compiled, p) {
+			if compiled, pairs, err = b.compiled(ctx, p); err != nil {
+				return "", err
+			}
+		}
+		files, err := b.sluice(ctx, p, pairs)
 		if err != nil {
 			return "", err
 		}
-		images = append(images, image{platform: p, files: append(files, plugins...)})
+		images = append(images, image{platform: p, files: slices.Concat(files, plugins, compiled)})
 	}
 	sum, err := writeLayout(ctx, o, images)
 	if err != nil || o.tar == "" {

@@ -24,6 +24,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/gctuner"
 	"github.com/sluice-proxy/sluice/host/localhostproxy"
 	"github.com/sluice-proxy/sluice/host/source/kube"
+	"github.com/sluice-proxy/sluice/host/wasm"
 )
 
 // Options of an Agent.
@@ -41,9 +42,10 @@ type Options struct {
 	Checkpoint      string          // path of the checkpoint file; "": none
 	Once            bool            // Run programs the current state and returns
 	Record          RecordOptions
-	RemoveKubeProxy bool     // remove what kube-proxy has left in the kernel, after the first sync
-	Version         string   // of sluice
-	PluginCompiler  []string // see wasm.Options.Compiler
+	RemoveKubeProxy bool             // remove what kube-proxy has left in the kernel, after the first sync
+	Version         string           // of sluice
+	PluginCompiler  []string         // see wasm.Options.Compiler
+	Precompiled     wasm.Precompiled // likewise
 	Log             *slog.Logger
 	Logs            *Logs // of Log: its level can be set; nil: it cannot
 }
@@ -97,7 +99,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.plane.Close()) }()
-	if a.plugins, err = plugins.Open(ctx, cfg, plugins.Options{Compiler: a.opts.PluginCompiler, Log: a.log}); err != nil {
+	if a.plugins, err = plugins.Open(ctx, cfg, plugins.Options{Compiler: a.opts.PluginCompiler, Precompiled: a.opts.Precompiled, Log: a.log}); err != nil {
 		return err
 	}
 	a.plugins.LoadCachedOnly() // a registry may be behind a Service that sluice makes

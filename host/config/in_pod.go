@@ -43,7 +43,7 @@ func (c *Config) InPod() (problems, warnings []string) {
 	switch {
 	case len(c.Plugins) == 0:
 	case c.PluginCacheDir == "":
-		warn("pluginCacheDir: empty: the Pod's root filesystem is read-only, so plugins are compiled, and modules pulled, at each start; set %s", daemonSetCache)
+		warn("pluginCacheDir: empty: the Pod's root filesystem is read-only, so plugins that are not bundled are compiled, and modules pulled, at each start; set %s", daemonSetCache)
 	case !within(c.PluginCacheDir, daemonSetState):
 		fail("pluginCacheDir: %s: a Pod of the DaemonSet may write to %s only", c.PluginCacheDir, daemonSetState)
 	}

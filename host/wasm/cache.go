@@ -94,8 +94,9 @@ func checkPrivate(path string) error {
 
 // cacheEntry is a folder with the code of one module. As long as it is open, no process deletes it.
 type cacheEntry struct {
-	dir  string
-	lock *os.File
+	dir   string
+	lock  *os.File
+	check func(path string) error // of the folder and each file
 }
 
 // open returns the entry of a module after verifying it. The error is fs.ErrNotExist if there is none. A damaged one is
@@ -108,7 +109,11 @@ func (c compileCache) open(name string) (*cacheEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := e.verify(); err != nil {
+	manifest, err := readManifest(filepath.Join(e.dir, manifestName))
+	if err == nil {
+		err = e.verify(manifest)
+	}
+	if err != nil {
 		e.close()
 		e.remove()
 		return nil, err
@@ -153,7 +158,7 @@ func lockEntry(dir string, how int) (*cacheEntry, error) {
 		}
 		return nil, err
 	}
-	return &cacheEntry{dir, f}, nil
+	return &cacheEntry{dir, f, checkPrivate}, nil
 }
 
 func (e *cacheEntry) close() { _ = e.lock.Close() }
@@ -190,14 +195,8 @@ func (c compileCache) publish(e *cacheEntry, name string) error {
 	return err
 }
 
-func (e *cacheEntry) verify() error {
-	if err := checkPrivate(e.dir); err != nil {
-		return err
-	}
-	want, err := readManifest(filepath.Join(e.dir, manifestName))
-	if err != nil {
-		return err
-	}
+// verify checks that the files in the folder are those of the manifest.
+func (e *cacheEntry) verify(want []byte) error {
 	have, err := e.digests()
 	if err != nil {
 		return err
@@ -209,7 +208,7 @@ func (e *cacheEntry) verify() error {
 }
 
 func readManifest(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +236,7 @@ func (e *cacheEntry) digests() ([]byte, error) {
 		if err != nil {
 			return err
 		}
-		if err := checkPrivate(path); err != nil {
+		if err := e.check(path); err != nil {
 			return err
 		}
 		rel, err := filepath.Rel(e.dir, path)
@@ -258,7 +257,7 @@ func (e *cacheEntry) digests() ([]byte, error) {
 }
 
 func fileDigest(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}

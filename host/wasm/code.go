@@ -27,10 +27,12 @@ type code struct {
 	cache     wazero.CompilationCache
 	compiled  wazero.CompiledModule
 	reserved  int64 // bytes of the host's budget
-	fromCache bool
-	metering  time.Duration // 0 from the cache
-	compiling time.Duration
-	users     int // guarded by Host.mu
+	fromCache bool  // or precompiled
+
+	precompiled bool
+	metering    time.Duration // 0 from the cache
+	compiling   time.Duration
+	users       int // guarded by Host.mu
 }
 
 // acquire returns the code of a module with a key, which release gives back.

@@ -14,11 +14,21 @@ import (
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 )
 
-// compile sets c.info, c.runtime and c.compiled, from the cache if it has the code of the module. Otherwise the module is metered and
+// compile sets c.info, c.runtime and c.compiled, from precompiled code or the cache if they have the code of the module. Otherwise the module is metered and
 // compiled into a folder, in a child process if there is a compiler, loaded from there, and the folder is added to the cache.
 func (h *Host) compile(ctx context.Context, c *code, log *slog.Logger, wasm []byte) error {
 	name := entryName(c.key.revision, &h.limits.Module)
-	entry, err := h.cache.open(name)
+	entry, err := h.precompiled.open(name)
+	if err == nil {
+		if err = h.load(ctx, c, &storedCode{dir: entry.dir}); err == nil || isMemoryError(err) {
+			c.fromCache, c.precompiled = true, true
+			return err
+		}
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		log.Warn("precompiled code not used", "dir", h.precompiled.Dir, "err", err)
+	}
+	entry, err = h.cache.open(name)
 	if err == nil {
 		err = h.load(ctx, c, &storedCode{dir: entry.dir})
 		entry.close()

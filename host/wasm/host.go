@@ -23,6 +23,8 @@ type Options struct {
 	// CacheDir is the compile cache. It contains native code that is executed, so it must belong to this user with
 	// mode 0700. It is created if it does not exist. If it is empty or not private, nothing is cached.
 	CacheDir string
+	// Precompiled has code that is used instead of that in the cache.
+	Precompiled Precompiled
 	// Compiler is the command line of a child process that compiles modules under CompileLimits: this program again, which
 	// must then call CompileMain with the arguments that follow those given. nil compiles in this process, where only
 	// Limits.Module bounds what it costs; that is for tests and for modules that are trusted.
@@ -40,8 +42,11 @@ type Options struct {
 
 // Host loads plugins. It is safe for concurrent use.
 type Host struct {
-	ctx      context.Context // of all guest calls; without deadline: fuel ends them
-	cache    compileCache
+	ctx   context.Context // of all guest calls; without deadline: fuel ends them
+	cache compileCache
+
+	precompiled Precompiled
+
 	compiler *compiler // nil: compile in this process
 	limits   Limits
 	memory   budget
@@ -66,7 +71,8 @@ func New(_ context.Context, opts Options) (*Host, error) {
 		return nil, fmt.Errorf("wasm: %w", err)
 	}
 	h := &Host{ctx: context.Background(), limits: limits, log: opts.Log, now: opts.Now, plugins: map[*Plugin]bool{}, codes: map[codeKey]*code{},
-		watchdog: new(watchdog.Watchdog), seed: maphash.MakeSeed(), missing: opts.Missing}
+		watchdog: new(watchdog.Watchdog), seed: maphash.MakeSeed(), missing: opts.Missing,
+		precompiled: opts.Precompiled}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -127,7 +133,8 @@ type Report struct {
 	ABI         uint32        // major<<16 | minor, from sluice_abi_version
 	Needs       uint32        // with the settings of Load
 	Keys        []string      // declared for them
-	FromCache   bool          // the compiled code was cached
+	FromCache   bool          // the compiled code was cached or …
+	Precompiled bool          // … precompiled
 	Meter       time.Duration // durations are zero without Options.Now
 	Compile     time.Duration
 	Instantiate time.Duration // including _initialize
@@ -178,7 +185,7 @@ func (h *Host) Open(ctx context.Context, name string, wasm []byte, options LoadO
 	p := &Plugin{
 		host: h, ctx: h.ctx, code: c, limits: limits, options: options, log: log, configurable: hasExport(c.info, "sluice_configure"),
 		verdicts: verdicts{}, trials: trials{unit: limits.ConfigureFuel}, pool: pool{limit: options.Instances},
-		report: Report{Name: name, Revision: key.revision, Module: *c.info, FromCache: c.fromCache, Meter: c.metering, Compile: c.compiling},
+		report: Report{Name: name, Revision: key.revision, Module: *c.info, FromCache: c.fromCache, Precompiled: c.precompiled, Meter: c.metering, Compile: c.compiling},
 	}
 	err = h.retryAfterCompile(ctx, func() error {
 		p.discard()

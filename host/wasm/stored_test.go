@@ -157,7 +157,7 @@ func TestCodeForAnotherProcessorIsCompiledAgain(t *testing.T) {
 	if err := os.Rename(frame, filepath.Join(filepath.Dir(frame), framePrefix+"-"+strings.Repeat("0", 64))); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&cacheEntry{dir: filepath.Dir(frame)}).writeManifest(); err != nil {
+	if err := (&cacheEntry{dir: filepath.Dir(frame), check: checkPrivate}).writeManifest(); err != nil {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer

@@ -81,8 +81,10 @@ func UserCacheDir() string {
 // Options of Open.
 type Options struct {
 	Compiler []string // command line of the processes that compile modules; nil: this process does
-	Offline  bool     // for a command that answers for no node: see wasm.OfflineLimits
-	Log      *slog.Logger
+	// Precompiled has code of modules, such as the bundled ones.
+	Precompiled wasm.Precompiled
+	Offline     bool // for a command that answers for no node: see wasm.OfflineLimits
+	Log         *slog.Logger
 }
 
 // Open returns an empty set; Load loads the plugins. Compiled modules are cached in pluginCacheDir. Plugins that need what the mode
@@ -104,7 +106,7 @@ func Open(ctx context.Context, cfg *config.Config, opts Options) (*Set, error) {
 	}
 	limits.Compile.CPU = time.Duration(cfg.PluginLimits.CompileSeconds) * time.Second
 	host, err := wasm.New(ctx, wasm.Options{
-		CacheDir: cache, Compiler: opts.Compiler, Memory: int64(cfg.PluginLimits.MemoryMiB) << 20, Log: opts.Log, Now: time.Now, Limits: limits,
+		CacheDir: cache, Compiler: opts.Compiler, Precompiled: opts.Precompiled, Memory: int64(cfg.PluginLimits.MemoryMiB) << 20, Log: opts.Log, Now: time.Now, Limits: limits,
 		Missing: dataplane.All().Get(cfg.Mode).MissingInputs(),
 	})
 	if err != nil {
@@ -192,6 +194,7 @@ func (s *Set) loadAll(ctx context.Context, cfg *config.Config, specs []config.Pl
 // loadPlugin loads a plugin, unless its module has not changed, and checks it with settings that it has not been checked with. A new
 // revision that refuses settings does not replace one that is in use.
 func (s *Set) loadPlugin(ctx context.Context, cfg *config.Config, spec config.Plugin, settings []config.PluginSettings) (changed bool, err error) {
+	begin := time.Now()
 	module, digest, err := s.readModule(ctx, cfg, spec)
 	if err != nil {
 		return false, s.fail(spec.Name, err)
@@ -222,11 +225,22 @@ func (s *Set) loadPlugin(ctx context.Context, cfg *config.Config, spec config.Pl
 		s.retired = append(s.retired, old)
 	}
 	s.mu.Unlock()
-	s.log.Info("loaded plugin", "plugin", spec.Name, "module", cmp.Or(spec.File, spec.Image.String()), "digest", digest, "settings", len(settings), "reloaded", old != nil)
+	s.log.Info("loaded plugin", "plugin", spec.Name, "module", cmp.Or(spec.File, spec.Image.String()), "digest", digest, "settings", len(settings), "reloaded", old != nil,
+		"code", codeSource(plugin.Report()), "duration", time.Since(begin))
 	return true, refused
 }
 
 // check checks the plugin with those of the settings that it has not been checked with, and forgets others.
+func codeSource(r wasm.Report) string {
+	switch {
+	case r.Precompiled:
+		return "precompiled"
+	case r.FromCache:
+		return "cached"
+	}
+	return "compiled"
+}
+
 func (p *loadedPlugin) check(ctx context.Context, name string, settings []config.PluginSettings) (changed bool, err error) {
 	refused := map[string][]config.PluginSettings{} // by cause
 	var causes []error
