@@ -79,6 +79,9 @@ func applyFlags(tree map[string]any, words []string, hasFile bool) (ignored []st
 			value = words[i]
 		}
 		switch {
+		case name == "config" && !hasFile:
+			errs = append(errs, fmt.Errorf("--config: %s: kube-proxy reads its settings from this file, and ignores its flags: migrate the file, or the ConfigMap "+
+				"that contains it (kubectl -n kube-system get configmap -o yaml)", value))
 		case f.field == "":
 		case hasFile && f.field != "hostnameOverride" && f.field != "logging.verbosity" && f.field != "nodePortRange":
 			ignored = append(ignored, "--"+name)

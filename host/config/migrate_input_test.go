@@ -190,3 +190,18 @@ func TestMigrateNodePortAddressesOfKubernetes137(t *testing.T) {
 		}
 	}
 }
+
+// kube-proxy of kubeadm and of EKS has a file, whose settings are not in its DaemonSet.
+func TestMigrateRefusesACommandLineWithoutItsFile(t *testing.T) {
+	const daemonSet = "---\napiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: kube-proxy}\nspec: {template: {spec: {containers: [{name: kube-proxy, " +
+		"command: [/usr/local/bin/kube-proxy, --config=/var/lib/kube-proxy/config.conf, --hostname-override=$(NODE_NAME)]}]}}}\n"
+	for _, in := range []string{daemonSet, "kube-proxy --config /var/lib/kube-proxy/config.conf -v 2"} {
+		if _, _, err := Migrate([]byte(in), MigrateOptions{}); err == nil || !strings.Contains(err.Error(), "--config: /var/lib/kube-proxy/config.conf: ") {
+			t.Errorf("%s: %v", in, err)
+		}
+	}
+	text, _, err := Migrate([]byte(kubeadmConfigMap+daemonSet), MigrateOptions{For: ForDaemonSet})
+	if err != nil || !strings.Contains(string(text), "clusterCIDR: 10.244.0.0/16\n") {
+		t.Errorf("with the file: %v\n%s", err, text)
+	}
+}
