@@ -135,7 +135,7 @@ func (x *ClusterDrains) add(of *state.Drains) {
 			x.Drains = append(x.Drains, next)
 		}
 		sum := &x.Drains[at]
-		sum.Stages[string(d.Stage)]++
+		sum.Stages[d.Stage]++
 		if d.Since != nil && (sum.Since == nil || d.Since.Before(*sum.Since)) {
 			sum.Since = d.Since
 		}

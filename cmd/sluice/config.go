@@ -113,8 +113,8 @@ DaemonSet in deploy/kustomize: it reports files that are not mounted there and p
 	return cmd
 }
 
-// readConfig reads a configuration file, or standard input if the name is -. Its relative paths are those of dir.
-func readConfig(stdin io.Reader, name string) (text []byte, dir string, err error) {
+// readConfig reads a configuration file, or standard input if the name is -. Its relative paths are those of folder.
+func readConfig(stdin io.Reader, name string) (text []byte, folder string, err error) {
 	if name != "-" {
 		text, err = config.Read(name)
 		return text, filepath.Dir(name), err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"os"
@@ -99,7 +98,7 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 	if err != nil {
 		return nil, nil, err
 	}
-	set, err := plugins.Open(ctx, cfg, plugins.Options{Compiler: compileCommand, Precompiled: precompiledPlugins(), Offline: true, Log: stderrLogger(slog.LevelWarn)})
+	set, err := plugins.Open(ctx, cfg, plugins.Options{Compiler: compileCommand, Precompiled: precompiledPlugins(), Offline: true, Log: warningsLogger()})
 	if err != nil {
 		return nil, nil, err
 	}

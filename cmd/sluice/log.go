@@ -30,8 +30,9 @@ func durationsInSeconds(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-func stderrLogger(level slog.Level) *slog.Logger {
-	return slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+// warningsLogger prints warnings and errors.
+func warningsLogger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
 func newLogLevelCommand() *cobra.Command {

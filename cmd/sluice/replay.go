@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -60,7 +59,7 @@ Drains, last good decisions and the state of plugins begin anew at the beginning
 			if output != "text" {
 				err = printer.Object(cmd.OutOrStdout(), output, result)
 			} else {
-				err = printReplay(cmd.OutOrStdout(), result)
+				printReplay(cmd.OutOrStdout(), result)
 			}
 			if err != nil {
 				return err
@@ -121,7 +120,7 @@ func (in *replayFlags) run(ctx context.Context) (*replay.Result, error) {
 			}
 		}
 		cfg.HostnameOverride = reader.Header.Node
-		set, err := plugins.Open(ctx, cfg, plugins.Options{Compiler: compileCommand, Precompiled: precompiledPlugins(), Offline: true, Log: stderrLogger(slog.LevelWarn)})
+		set, err := plugins.Open(ctx, cfg, plugins.Options{Compiler: compileCommand, Precompiled: precompiledPlugins(), Offline: true, Log: warningsLogger()})
 		if err != nil {
 			return nil, err
 		}
@@ -171,7 +170,7 @@ const (
 )
 
 // printReplay prints a result: the verdict first.
-func printReplay(out io.Writer, r *replay.Result) error {
+func printReplay(out io.Writer, r *replay.Result) {
 	r = printable.Strings(r)
 	c := r.Comparison
 	for _, sentence := range report.ReplayVerdict(r) {
@@ -210,7 +209,6 @@ func printReplay(out io.Writer, r *replay.Result) error {
 	for _, note := range report.ReplayNotes(r) {
 		fmt.Fprintf(out, "\nnote: %s\n", note)
 	}
-	return nil
 }
 
 func roundedSeconds(s float64) string {

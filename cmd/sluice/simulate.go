@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -224,7 +223,7 @@ func (in *simulateFlags) openWorkers(ctx context.Context, input *simulation.Inpu
 	for worker := range min(runtime.GOMAXPROCS(0), maxSimulationWorkers) {
 		var all []simulation.Plugins
 		for i, cfg := range w.configs {
-			set, err := plugins.Open(ctx, cfg, plugins.Options{Compiler: compileCommand, Precompiled: precompiledPlugins(), Offline: true, Log: stderrLogger(slog.LevelWarn)})
+			set, err := plugins.Open(ctx, cfg, plugins.Options{Compiler: compileCommand, Precompiled: precompiledPlugins(), Offline: true, Log: warningsLogger()})
 			if err != nil {
 				return nil, err
 			}

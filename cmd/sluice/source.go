@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -114,7 +113,7 @@ func (f *sourceFlags) read(ctx context.Context, cfg *config.Config, needs kube.N
 	if err != nil {
 		return nil, nil, err
 	}
-	kube.RedirectKlog(stderrLogger(slog.LevelWarn))
+	kube.RedirectKlog(warningsLogger())
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
 	snap, problems, err := kube.Load(ctx, client, cfg.HostnameOverride, needs)

@@ -36,11 +36,11 @@ func newTopology(s shop, node string) (*topology, error) {
 	if err != nil {
 		return nil, err
 	}
-	lab, err := testnet.New(self.Addresses...)
+	network, err := testnet.New(self.Addresses...)
 	if err != nil {
 		return nil, err
 	}
-	t := &topology{Lab: lab, hosts: map[string]*testnet.Host{}, vip: vip}
+	t := &topology{Lab: network, hosts: map[string]*testnet.Host{}, vip: vip}
 	if err := t.fill(s, node); err != nil {
 		t.close()
 		return nil, err

@@ -160,16 +160,16 @@ func (c *cluster) create(s server) (*pod, error) {
 }
 
 // createReady creates n Pods that are ready, and waits until the node knows.
-func (c *cluster) createReady(ctx context.Context, n int, s server) ([]*pod, error) {
+func (c *cluster) createReady(ctx context.Context, n int, s server) error {
 	var all []*pod
 	for range n {
 		p, err := c.create(s)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		all = append(all, p)
 	}
-	return all, c.ready(ctx, all...)
+	return c.ready(ctx, all...)
 }
 
 // ready makes Pods ready, and waits until the node knows.

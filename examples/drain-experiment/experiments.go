@@ -127,7 +127,7 @@ func (e *experiment) run(ctx context.Context, p paths, mode string, z *size) (r 
 		return nil, fmt.Errorf("%s, %s: %w", e.group, e.name, err)
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
-	if _, err := c.createReady(ctx, e.servers, z.server()); err != nil {
+	if err := c.createReady(ctx, e.servers, z.server()); err != nil {
 		return nil, err
 	}
 	if err := c.answering(); err != nil {
@@ -229,7 +229,7 @@ func (z *size) scaleUp(before, after time.Duration) func(context.Context, *clust
 		cold := z.server()
 		cold.cold, cold.warmUp = z.limit/10, z.warmUp
 		l.record.mark(fmt.Sprintf("%d new Pods", len(c.pods)))
-		if _, err := c.createReady(ctx, len(c.pods), cold); err != nil {
+		if err := c.createReady(ctx, len(c.pods), cold); err != nil {
 			return err
 		}
 		return sleep(ctx, after)
@@ -244,7 +244,7 @@ func (z *size) slowJoins(ctx context.Context, c *cluster, l *load) error {
 	slow := z.server()
 	slow.delay = 2 * z.hold
 	l.record.mark("a slow Pod")
-	if _, err := c.createReady(ctx, 1, slow); err != nil {
+	if err := c.createReady(ctx, 1, slow); err != nil {
 		return err
 	}
 	return sleep(ctx, 45*z.hold)

@@ -24,21 +24,21 @@ func (a *Agent) setNeeds(s clusterSource, cfg *config.Config) {
 	}
 }
 
-// SourceNeeds returns what the policies of Services need of a source. plugins returns a loaded plugin by name.
-func SourceNeeds(cfg *config.Config, plugins func(string) (policy.Plugin, error)) kube.NeedsOn {
+// SourceNeeds returns what the policies of Services need of a source. loaded returns a plugin by name.
+func SourceNeeds(cfg *config.Config, loaded func(string) (policy.Plugin, error)) kube.NeedsOn {
 	return func(node *model.Node) func(*model.Service) kube.Needs {
-		return serviceNeeds(cfg, plugins, node)
+		return serviceNeeds(cfg, loaded, node)
 	}
 }
 
-func serviceNeeds(cfg *config.Config, plugins func(string) (policy.Plugin, error), node *model.Node) func(*model.Service) kube.Needs {
+func serviceNeeds(cfg *config.Config, loaded func(string) (policy.Plugin, error), node *model.Node) func(*model.Service) kube.Needs {
 	policies := cfg.PolicySet()
 	policies.SetNode(planner.PolicyNode(cfg.HostnameOverride, node))
 	return func(s *model.Service) (needs kube.Needs) {
 		// While the annotation chooses no policy, only the evaluator knows which one it has chosen before.
 		for _, p := range policies.Candidates(s) {
 			for step := range p.All() {
-				if plugin, err := plugins(step.Plugin); err == nil {
+				if plugin, err := loaded(step.Plugin); err == nil {
 					needs.Nodes = needs.Nodes || plugin.Needs(step.Settings)&abi.NeedNodes != 0
 					addKeys(&needs, plugin.Keys(step.Settings))
 				}
@@ -50,12 +50,12 @@ func serviceNeeds(cfg *config.Config, plugins func(string) (policy.Plugin, error
 
 // AllNeeds returns what the policies of a configuration need of a source, on whatever node and for whatever Service, in addition to declared
 // keys.
-func AllNeeds(cfg *config.Config, plugins func(string) (policy.Plugin, error), keys []string) (needs kube.Needs) {
+func AllNeeds(cfg *config.Config, loaded func(string) (policy.Plugin, error), keys []string) (needs kube.Needs) {
 	addKeys(&needs, keys)
 	set := cfg.PolicySet()
 	add := func(p *policy.Policy) {
 		for i := range p.Steps {
-			if plugin, err := plugins(p.Steps[i].Plugin); err == nil {
+			if plugin, err := loaded(p.Steps[i].Plugin); err == nil {
 				needs.Nodes = needs.Nodes || plugin.Needs(p.Steps[i].Settings)&abi.NeedNodes != 0
 				addKeys(&needs, plugin.Keys(p.Steps[i].Settings))
 			}

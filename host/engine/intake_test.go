@@ -89,9 +89,9 @@ func TestChangeDoesNotWaitForManyOfAnotherNamespace(t *testing.T) {
 
 func TestChangesOfAServiceStayTogether(t *testing.T) {
 	r := newIntakeRig(t)
-	const services, slices = 3 * maxIntake, 3
+	const services, perService = 3 * maxIntake, 3
 	var arrived []model.Change
-	for n := range slices {
+	for n := range perService {
 		for i := range services {
 			arrived = append(arrived, changeOfSlice("ns", i, n*services+i))
 		}
@@ -103,23 +103,23 @@ func TestChangesOfAServiceStayTogether(t *testing.T) {
 		r.step(arrived...)
 		arrived = nil
 		for name := range r.cluster.Services {
-			if n := len(r.cluster.Slices[name]); n != slices {
-				t.Fatalf("step %d: %s has %d of %d EndpointSlices", step, name, n, slices)
+			if n := len(r.cluster.Slices[name]); n != perService {
+				t.Fatalf("step %d: %s has %d of %d EndpointSlices", step, name, n, perService)
 			}
 		}
 	}
 	// The replacement of the slices of a Service, too.
 	for i := range services {
-		for n := range slices {
+		for n := range perService {
 			arrived = append(arrived, model.Change{Kind: model.SliceKind, Name: changeOfSlice("ns", i, n*services+i).Name},
-				changeOfSlice("ns", i, (slices+n)*services+i))
+				changeOfSlice("ns", i, (perService+n)*services+i))
 		}
 	}
 	for step := 0; step == 0 || r.intake.left() > 0; step++ {
 		r.step(arrived...)
 		arrived = nil
 		for name, list := range r.cluster.Slices {
-			if len(list) != slices {
+			if len(list) != perService {
 				t.Fatalf("replacement, step %d: %s has %d EndpointSlices", step, name, len(list))
 			}
 		}

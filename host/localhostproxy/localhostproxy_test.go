@@ -35,7 +35,7 @@ func newRig(t *testing.T, change func(*localhostproxy.Options)) *rig {
 	r := &rig{t: t, now: time.Unix(1, 0), was: map[plan.Key]*plan.Frontend{}}
 	o := localhostproxy.Options{
 		Now: func() time.Time { r.mu.Lock(); defer r.mu.Unlock(); return r.now }, After: time.After,
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), MaxConnections: 8, MaxPerService: 4, MaxListeners: 8, DialTimeout: wait,
+		Log: slog.New(slog.DiscardHandler), MaxConnections: 8, MaxPerService: 4, MaxListeners: 8, DialTimeout: wait,
 	}
 	if change != nil {
 		change(&o)

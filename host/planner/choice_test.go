@@ -46,9 +46,9 @@ func choicePlanner(n int) (*Planner, *weightPlugin, Settings) {
 }
 
 // choose sets the annotation of a Service that names its policy.
-func choose(p *Planner, name model.Name, policy string) model.Change {
+func choose(p *Planner, name model.Name, chosen string) model.Change {
 	svc := *p.cluster.Services[name]
-	svc.Policy = policy
+	svc.Policy = chosen
 	return model.Change{Kind: model.ServiceKind, Name: name, Service: &svc}
 }
 

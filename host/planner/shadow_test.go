@@ -84,7 +84,7 @@ func TestShadowsHaveNoEffectOnPlans(t *testing.T) {
 			}
 			return wildPlugin{salt: salt}, nil
 		}
-		make := func(shadow ...policy.Step) *Planner {
+		planner := func(shadow ...policy.Step) *Planner {
 			s := testSettings()
 			s.Policies.Policies["zone"] = &policy.Policy{Name: "zone", Steps: []policy.Step{{Plugin: "wild"}}, Shadow: shadow,
 				MaxShedPercentPerSecond: 1, Panic: policy.Panic{Below: int(seed%3) * 30, Hold: 3 * time.Second}, OnFailure: policy.OnFailure(seed % 2)}
@@ -97,7 +97,7 @@ func TestShadowsHaveNoEffectOnPlans(t *testing.T) {
 			return p
 		}
 		chain := [][]policy.Step{{{Plugin: "wild/shadow"}}, {{Plugin: "other/shadow"}, {Plugin: "wild/shadow"}}, {{Plugin: "missing/shadow"}}}[r.IntN(3)]
-		plain, shadowed := make(), make(chain...)
+		plain, shadowed := planner(), planner(chain...)
 		now := time.Unix(1_000_000, 0)
 		var wantAt, gotAt time.Time
 		for i := range 150 {

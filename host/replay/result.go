@@ -151,8 +151,8 @@ func weightChanges(before, now *plan.Frontend) (n uint64) {
 		return out
 	}
 	for _, outside := range []bool{false, true} {
-		old, new := weights(before, outside), weights(now, outside)
-		for a, w := range new {
+		old, current := weights(before, outside), weights(now, outside)
+		for a, w := range current {
 			if v, ok := old[a]; !ok || v != w {
 				n++
 			}

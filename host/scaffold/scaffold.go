@@ -144,11 +144,11 @@ func (p *Plugin) Files() (map[string][]byte, error) {
 }
 
 // quoteModFile quotes a path for go.mod, if it has to be.
-func quoteModFile(path string) string {
-	if strings.ContainsAny(path, " \t\"'`()[]{},;") || strings.Contains(path, "//") {
-		return fmt.Sprintf("%q", path)
+func quoteModFile(folder string) string {
+	if strings.ContainsAny(folder, " \t\"'`()[]{},;") || strings.Contains(folder, "//") {
+		return fmt.Sprintf("%q", folder)
 	}
-	return path
+	return folder
 }
 
 // aboutSDK returns the section of the README on where the SDK comes from.

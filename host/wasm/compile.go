@@ -193,7 +193,7 @@ func (h *Host) load(ctx context.Context, c *code, stored *storedCode) (err error
 	if err := stored.place(); err != nil {
 		return err
 	}
-	return h.retryAfterCompile(ctx, func() error { return c.reserve(&h.memory, int64(stored.size), int64(len(outline))) })
+	return h.retryAfterCompile(ctx, func() error { return c.reserve(&h.memory, stored.size, int64(len(outline))) })
 }
 
 // retryAfterCompile calls f again if it has failed for want of memory, which a child process may have taken for a moment.

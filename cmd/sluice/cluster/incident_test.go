@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -54,7 +55,7 @@ func TestIncident(t *testing.T) {
 		if strings.Contains(out, "4 of 5") {
 			return nil
 		}
-		return fmt.Errorf("%v\n%s", err, out)
+		return errors.Join(errors.New(out), err)
 	})
 	i.execute(map[string]func(){"copy": func() {
 		s.runs["n3"].replaceModule(next)
@@ -64,7 +65,7 @@ func TestIncident(t *testing.T) {
 			if strings.Contains(out, "5 of 5") && !strings.Contains(out, "1 of 5") {
 				return nil
 			}
-			return fmt.Errorf("%v\n%s", err, out)
+			return errors.Join(errors.New(out), err)
 		})
 	}})
 }
@@ -175,11 +176,11 @@ func (i *incident) awaitAlerts(n int) {
 	i.eventually(fmt.Sprint(n, " alerts"), func() error {
 		up, err := i.sh(`promtool query instant $PROMETHEUS 'sum(up)'`)
 		if err != nil || !strings.Contains(up, "=> 5 @") {
-			return fmt.Errorf("%v: %s", err, up)
+			return errors.Join(errors.New(up), err)
 		}
 		out, err := i.sh(`promtool query instant $PROMETHEUS 'ALERTS{alertstate="firing"}'`)
 		if got := strings.Count(out, "ALERTS{"); err != nil || got != n {
-			return fmt.Errorf("%d alerts: %v\n%s", got, err, out)
+			return errors.Join(fmt.Errorf("%d alerts\n%s", got, out), err)
 		}
 		return nil
 	})
@@ -203,8 +204,8 @@ var (
 	}
 )
 
-// comparable returns an output without what differs from run to run.
-func comparable(s string) string {
+// withoutRunDependent returns an output without what differs from run to run.
+func withoutRunDependent(s string) string {
 	for _, r := range runDependent {
 		s = r.pattern.ReplaceAllString(s, r.text)
 	}
@@ -235,8 +236,8 @@ func (i *incident) execute(actions map[string]func()) {
 		i.eventually(command, func() error { // a node may be late, and Prometheus
 			got, _ = i.sh(command) // what it prints shows whether it has failed
 			got = modules.ReplaceAllString(got, "/var/lib/sluice/zone-spill.wasm")
-			if !*update && comparable(got) != comparable(want) {
-				return fmt.Errorf("it prints\n%s\n--- the document has\n%s", comparable(got), comparable(want))
+			if !*update && withoutRunDependent(got) != withoutRunDependent(want) {
+				return fmt.Errorf("it prints\n%s\n--- the document has\n%s", withoutRunDependent(got), withoutRunDependent(want))
 			}
 			return nil
 		})

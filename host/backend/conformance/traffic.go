@@ -238,7 +238,7 @@ func (s *session) weights() {
 			s.apply(next, plan.Diff(prev, next))
 			prev = next
 			programmed := s.read()
-			if total := int(programmed.Frontends[key].Pool.Total()); w.RoundRobin {
+			if total := programmed.Frontends[key].Pool.Total(); w.RoundRobin {
 				n = (atLeast + total - 1) / total * total
 			}
 			got := map[netip.AddrPort]int{}

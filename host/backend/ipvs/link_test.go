@@ -249,8 +249,10 @@ func TestAddedVIPsAreLocal(t *testing.T) {
 						return err
 					}
 				}
-				if at, err := l.locate(a); err != nil || at != onNode {
-					return fmt.Errorf("%s on %s: %v, %v", a, l.name, at, err)
+				if at, err := l.locate(a); err != nil {
+					return fmt.Errorf("%s on %s: %w", a, l.name, err)
+				} else if at != onNode {
+					return fmt.Errorf("%s on %s: %v", a, l.name, at)
 				}
 			}
 		}

@@ -85,11 +85,11 @@ func (o *options) run() error {
 		return o.publishOutcomes(out)
 	}
 	if o.chain || o.worst {
-		print := o.printChain
+		measure := o.printChain
 		if o.worst {
-			print = o.printLargeUpdates
+			measure = o.printLargeUpdates
 		}
-		err := print(out)
+		err := measure(out)
 		if err == nil {
 			_, err = fmt.Print(out)
 		}

@@ -154,13 +154,13 @@ func (r *Registry) url() string {
 
 func (r *Registry) config() []byte {
 	type m = map[string]any
-	http := m{"addr": r.Addr, "secret": "for tests"}
+	server := m{"addr": r.Addr, "secret": "for tests"}
 	if r.options.TLS {
-		http["tls"] = m{"certificate": filepath.Join(r.dir, "tls.crt"), "key": filepath.Join(r.dir, "tls.key")}
+		server["tls"] = m{"certificate": filepath.Join(r.dir, "tls.crt"), "key": filepath.Join(r.dir, "tls.key")}
 	}
 	config := m{
 		"version": "0.1", "log": m{"level": "warn", "accesslog": m{"disabled": true}},
-		"storage": m{"filesystem": m{"rootdirectory": filepath.Join(r.dir, "storage")}}, "http": http,
+		"storage": m{"filesystem": m{"rootdirectory": filepath.Join(r.dir, "storage")}}, "http": server,
 	}
 	if r.options.Users {
 		r.write("htpasswd", []byte(User+":"+passwordHash+"\n"))
