@@ -761,3 +761,39 @@ func TestGoldenResponses(t *testing.T) {
 		t.Error("read back, the golden responses differ")
 	}
 }
+
+// TestReadmeHasEveryName compares the README of the kit with fields, rules, guests, inputs and comments of modules.
+func TestReadmeHasEveryName(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, record := range []any{RequestVector{}, ResponseVector{}, Command{}, Answer{}, Response{}, Result{}} {
+		of := reflect.TypeOf(record)
+		for i := range of.NumField() {
+			name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+			names = append(names, name)
+		}
+	}
+	for rule := range Rules() {
+		names = append(names, rule)
+	}
+	for _, in := range inputs {
+		names = append(names, in.name)
+	}
+	guests, err := modules.ReadDir("guests")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range guests {
+		if name := strings.TrimSuffix(g.Name(), ".wat"); name != "base" {
+			names = append(names, name)
+		}
+	}
+	for _, name := range append(names, OpHello, OpLoad, OpDecide, OpEnforce, OpUnload) {
+		if !bytes.Contains(readme, []byte("`"+name+"`")) && !bytes.Contains(readme, []byte(`"`+name+`":`)) {
+			t.Errorf("README.md does not have %q", name)
+		}
+	}
+}
