@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReleaseProgram makes the resident pages of the program's own file the first that the kernel reuses, and unmaps them. Most have been
-// needed to start only. Those that are needed again are mapped from the page cache, 16 at a time.
+// ReleaseProgram unmaps the pages of the program's own file, most of which have been needed to start only. Those that are needed again are
+// mapped from the kernel's page cache, 16 at a time.
 func ReleaseProgram() {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -32,8 +32,6 @@ func ReleaseProgram() {
 		if err1 != nil || err2 != nil {
 			continue
 		}
-		for _, advice := range []uintptr{unix.MADV_COLD, unix.MADV_DONTNEED} {
-			_, _, _ = unix.Syscall(unix.SYS_MADVISE, uintptr(begin), uintptr(end-begin), advice) // only saves memory
-		}
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, uintptr(begin), uintptr(end-begin), unix.MADV_DONTNEED) // only saves memory
 	}
 }

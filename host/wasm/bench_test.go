@@ -244,3 +244,28 @@ func BenchmarkLoad(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkDecideAfterIdle measures the first call after the pages of a plugin's code were unmapped.
+func BenchmarkDecideAfterIdle(b *testing.B) {
+	h := newHost(b, Options{})
+	for _, g := range benchGuests(b) {
+		p := load(b, h, g.module, "")
+		req := SampleRequest(10)
+		var resp abi.Response
+		resp.Reset(10)
+		if err := p.Decide(req, &resp); err != nil {
+			b.Fatal(err)
+		}
+		b.Run(g.name, func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				h.ReleaseIdle()
+				h.ReleaseIdle()
+				b.StartTimer()
+				if err := p.Decide(req, &resp); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
