@@ -79,7 +79,7 @@ test-compat: deps build vm-kernels
 # one in JavaScript, with the conformance kit. Prints sizes, times and reports.
 test-sdk: deps
 	SLUICE_TEST_SDK=1 $(GO) test -count=1 -v -run 'TestSDK|TestEveryInput' ./host/wasm ./host/wasm/conformance \
-	  github.com/sluice-proxy/sluice/sdk/tck/hosts
+	  ./host/lab/tckhost github.com/sluice-proxy/sluice/sdk/tck/hosts
 	$(GO) build -o bin/tckhost ./host/lab/tckhost
 	$(GO) run github.com/sluice-proxy/sluice/sdk/tck/checkhost bin/tckhost
 

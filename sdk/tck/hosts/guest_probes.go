@@ -206,7 +206,7 @@ func (r *run) lastGood() {
 		for k := range q.Endpoints {
 			q.Endpoints[k].Weight = 1
 		}
-		a, err := r.do(&Command{Op: OpEnforce, Plugin: "guest", Request: withoutNulls(q)})
+		a, err := r.do(&Command{Op: OpEnforce, Plugin: "guest", Request: WithoutNulls(q)})
 		switch fails := affinity != 0; {
 		case err != nil:
 		case fails && a.Error == "":

@@ -273,8 +273,8 @@ func valueAt(values []abi.Value, i int) abi.Value {
 	return values[i]
 }
 
-// withoutNulls returns a request whose absent lists are empty ones: in JSON, null is no list.
-func withoutNulls(q *abi.Request) *abi.Request {
+// WithoutNulls returns a request whose absent lists are empty ones: in JSON, null is no list.
+func WithoutNulls(q *abi.Request) *abi.Request {
 	out := *q
 	out.Keys, out.Zones, out.Endpoints = append([]string{}, q.Keys...), append([]abi.Zone{}, q.Zones...), append([]abi.Endpoint{}, q.Endpoints...)
 	out.ServiceValues, out.State = append([]abi.Value{}, q.ServiceValues...), append([]byte{}, q.State...)

@@ -220,7 +220,7 @@ func (r *run) unload(plugin string) {
 
 // decide returns the answer of a plugin to a request.
 func (r *run) decide(plugin string, q *abi.Request, settings *string) (*Response, error) {
-	a, err := r.do(&Command{Op: OpDecide, Plugin: plugin, Request: withoutNulls(q), Settings: settings})
+	a, err := r.do(&Command{Op: OpDecide, Plugin: plugin, Request: WithoutNulls(q), Settings: settings})
 	switch {
 	case err != nil:
 		return nil, err

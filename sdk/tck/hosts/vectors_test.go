@@ -349,7 +349,7 @@ func TestGoldenRequests(t *testing.T) {
 	encoders, seconds := map[string]*abi.Encoder{}, map[string]*second{}
 	for i := range cases {
 		c := &cases[i]
-		c.Request, c.Keys = withoutNulls(c.Request), append([]string{}, c.Keys...)
+		c.Request, c.Keys = WithoutNulls(c.Request), append([]string{}, c.Keys...)
 		encoder, other := &abi.Encoder{}, &second{}
 		if c.After != "" {
 			encoder, other = encoders[c.After], seconds[c.After]
