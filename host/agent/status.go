@@ -160,6 +160,7 @@ func (a *Agent) nodeState() *state.Node {
 	s := &a.status
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	out.Configuration.Hash = s.hash // which the error belongs to: a reload may have begun
 	if s.err != nil {
 		at := s.since.UTC()
 		out.Configuration.Error, out.Configuration.Since, out.Configuration.NeedsRestart = s.err.Error(), &at, needsRestart(s.err)

@@ -43,7 +43,7 @@ func childCommand(name string) []string { return []string{"wasm.test", name} }
 // requireChildren skips a test of child processes where their limits do not work.
 func requireChildren(t testing.TB) {
 	t.Helper()
-	if runtime.GOOS != "linux" || raceEnabled {
+	if runtime.GOOS != "linux" || testenv.Race {
 		t.Skip("compiling in a child process needs Linux, and no race detector")
 	}
 }
