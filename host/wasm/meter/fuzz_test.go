@@ -23,6 +23,29 @@ func fuzzLimits() meter.Limits {
 	return l
 }
 
+// checkOutline checks that a new instance of an outline has the same memory as one of the whole module, and the same globals.
+func checkOutline(t *testing.T, whole api.Module, rt wazero.Runtime, outline wazero.CompiledModule, image []byte, hasMemory bool) {
+	o, err := rt.InstantiateModule(context.Background(), outline, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	if err != nil {
+		t.Fatalf("the outline cannot be instantiated: %v", err)
+	}
+	if hasMemory {
+		want, _ := whole.Memory().Read(0, whole.Memory().Size())
+		got, _ := o.Memory().Read(0, o.Memory().Size())
+		if image != nil {
+			copy(got, image)
+		}
+		if len(image) > len(got) || !bytes.Equal(got, want) {
+			t.Fatalf("the outline has another memory: %d bytes, image %d, want %d", len(got), len(image), len(want))
+		}
+	}
+	for _, name := range []string{meter.FuelExport, meter.StackExport, meter.FloorExport} {
+		if o.ExportedGlobal(name).Get() != whole.ExportedGlobal(name).Get() {
+			t.Fatalf("global %s is %d", name, o.ExportedGlobal(name).Get())
+		}
+	}
+}
+
 // checkRewrite checks properties of every input: no panic; rewriting is deterministic; the engine accepts the
 // rewritten module exactly when it takes the original; and what the rewritten one computes without running out of
 // fuel, the original computes too.
@@ -41,7 +64,8 @@ func checkRewrite(t *testing.T, in []byte) (accepted bool) {
 		return true // a hostile name section makes the engine allocate gigabytes: only the rewritten one is safe
 	}
 	ctx := context.Background()
-	config := wazero.NewRuntimeConfig().WithCoreFeatures(api.CoreFeaturesV2).WithMemoryLimitPages(16)
+	config := wazero.NewRuntimeConfig().WithCoreFeatures(api.CoreFeaturesV2).WithMemoryLimitPages(16).
+		WithDebugInfoEnabled(false) // as the host: with it, an empty custom section at the end of a module is an error
 	rt := wazero.NewRuntimeWithConfig(ctx, config)
 	defer rt.Close(ctx)
 	raw, errRaw := rt.CompileModule(ctx, in)
@@ -49,13 +73,25 @@ func checkRewrite(t *testing.T, in []byte) (accepted bool) {
 	if (errRaw == nil) != (errMet == nil) {
 		t.Fatalf("the original: %v\nmetered: %v\n%x", errRaw, errMet, in)
 	}
-	if errMet != nil || len(info.Imports) > 0 {
-		return errMet == nil
+	if errMet != nil {
+		return false
+	}
+	outline, err := meter.NewOutline(out)
+	if err != nil {
+		t.Fatalf("no outline: %v\n%x", err, in)
+	}
+	bare, err := rt.CompileModule(ctx, outline.Module)
+	if err != nil {
+		t.Fatalf("the outline: %v\n%x", err, in)
+	}
+	if len(info.Imports) > 0 {
+		return true
 	}
 	m, err := rt.InstantiateModule(ctx, met, wazero.NewModuleConfig().WithName("").WithStartFunctions())
 	if err != nil {
 		return true // a segment does not fit
 	}
+	checkOutline(t, m, rt, bare, outline.Memory, info.MemoryMin > 0)
 	fuel := m.ExportedGlobal(meter.FuelExport).(api.MutableGlobal)
 	var trace []string
 	call := func(m api.Module, name string) (string, bool) {
