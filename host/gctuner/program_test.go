@@ -2,6 +2,8 @@ package gctuner
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -20,6 +22,17 @@ func TestProgramPagesAreReleased(t *testing.T) {
 	ReleaseProgram()
 	if after := programKiB(t); after > before*9/10 {
 		t.Errorf("%d KiB of the program are resident, %d before", after, before)
+	}
+}
+
+// TestRelocatedPagesAreKept: the dynamic loader, or the program itself, has changed pages of a position-independent executable that are read-only afterwards.
+func TestRelocatedPagesAreKept(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "program")
+	if out, err := exec.Command("go", "build", "-buildmode=pie", "-o", program, "./testdata/program").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if out, err := exec.Command(program).CombinedOutput(); err != nil || string(out) != "works\n" {
+		t.Errorf("%v: %.500s", err, out)
 	}
 }
 
