@@ -7,7 +7,6 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/outcomes"
-	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // tableTimeout bounds a dump of the connection tracking table: one of a million entries takes seconds.
@@ -35,26 +34,30 @@ func (e *Engine) countConnections(ctx context.Context) time.Time {
 	if time.Now().Before(s.nextAt) {
 		return s.nextAt
 	}
-	count, frontends := e.Planner.ConnectionsToCount()
+	endpoints := e.Planner.ConnectionsToCount()
 	if g.exclusive = counts; counts {
-		g.counting.start(ctx, readTimeout, e.countByBackend(own, count, frontends))
+		frontends := e.Planner.FrontendsToCount()
+		g.counting.start(ctx, readTimeout, e.count(endpoints, func(ctx context.Context, count map[model.EndpointKey]uint32) error {
+			return own.CountConnections(ctx, frontends, count)
+		}))
 	} else {
-		g.counting.start(ctx, tableTimeout, e.countByTable(table, count))
+		g.counting.start(ctx, tableTimeout, e.count(endpoints, table.CountConnections))
 	}
 	return time.Time{}
 }
 
-// countByBackend counts with the data plane's own counters.
-func (e *Engine) countByBackend(b backend.ConnectionCounter, count map[model.EndpointKey]uint32, frontends []plan.Key) func(context.Context) func() {
+// count returns the work of a count, outside of the loop.
+func (e *Engine) count(endpoints [][]model.EndpointKey, add func(context.Context, map[model.EndpointKey]uint32) error) func(context.Context) func() {
 	return func(ctx context.Context) func() {
-		cpu, err := e.measure(func() error { return b.CountConnections(ctx, frontends, count) })
-		return func() { e.connectionsCounted(count, cpu, err) }
-	}
-}
-
-func (e *Engine) countByTable(t ConnCounter, count map[model.EndpointKey]uint32) func(context.Context) func() {
-	return func(ctx context.Context) func() {
-		cpu, err := e.measure(func() error { return t.CountConnections(ctx, count) })
+		count := map[model.EndpointKey]uint32{}
+		cpu, err := e.measure(func() error {
+			for _, list := range endpoints {
+				for _, k := range list {
+					count[k] = 0
+				}
+			}
+			return add(ctx, count)
+		})
 		return func() { e.connectionsCounted(count, cpu, err) }
 	}
 }

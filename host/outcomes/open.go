@@ -10,25 +10,12 @@ import (
 type Open struct {
 	at    time.Time // zero: none
 	count map[model.EndpointKey]uint32
-	// base are the attempts that the tracker had counted at that time.
-	base map[model.EndpointKey]attempts
 }
 
-// attempts is a number of connections since a time, Unix milliseconds.
-type attempts struct {
-	total uint64
-	since int64
-}
-
-// NewOpen returns a count that was made at a time. It keeps the map.
+// NewOpen returns a count that was made at a time, with the tracker of its Connections. It keeps the map. An earlier Open with that tracker is no longer valid.
 func NewOpen(at time.Time, count map[model.EndpointKey]uint32, t *Tracker) Open {
-	base := make(map[model.EndpointKey]attempts, len(count))
-	for k := range count {
-		if o, _, ok := t.Get(k); ok {
-			base[k] = attempts{o.TotalAttempts, o.Since}
-		}
-	}
-	return Open{at: at, count: count, base: base}
+	t.counts++
+	return Open{at: at, count: count}
 }
 
 // Age returns how old the count is; ok is false if there is none.
@@ -46,12 +33,8 @@ func (c *Open) Connections(k model.EndpointKey, t *Tracker) (n uint32, ok bool) 
 		return 0, false
 	}
 	total := uint64(counted)
-	if o, _, known := t.Get(k); known {
-		if base := c.base[k]; base.since == o.Since {
-			total += o.TotalAttempts - base.total
-		} else {
-			total += o.TotalAttempts
-		}
+	if e := t.endpoints[k]; e != nil && e.counts == t.counts {
+		total += e.attempts - e.before
 	}
 	return uint32(min(total, 1<<32-1)), true
 }

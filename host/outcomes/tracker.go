@@ -32,7 +32,8 @@ type Tracker struct {
 	// always at least Grace ago.
 	marks    [3]time.Time
 	nextMark int
-	rebase   bool // the counters of the next reading may start anywhere
+	rebase   bool   // the counters of the next reading may start anywhere
+	counts   uint64 // of open connections, see NewOpen
 }
 
 // markSpacing is the minimum time between two marks.
@@ -49,6 +50,8 @@ type endpoint struct {
 	window                      window
 	since                       int64  // Unix milliseconds
 	failedAt                    uint64 // the last reading with a new failure
+	// before are the attempts before the first one since the count with the number counts.
+	before, counts uint64
 }
 
 // window contains the changes of the totals from one reading to the next.
@@ -144,7 +147,14 @@ func (t *Tracker) Prepare(now time.Time, counters iter.Seq2[model.EndpointKey, C
 // that have connections.
 func (t *Tracker) Commit(r *Reading) []Change {
 	for i := range r.updates {
-		if u := &r.updates[i]; u.of != nil {
+		u, before := &r.updates[i], uint64(0)
+		if u.of != nil {
+			before = u.of.attempts
+		}
+		if u.next.attempts > before && u.next.counts != t.counts {
+			u.next.before, u.next.counts = before, t.counts
+		}
+		if u.of != nil {
 			*u.of = u.next
 		} else {
 			e := u.next // not a part of the list, all of which it would keep

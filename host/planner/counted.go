@@ -142,14 +142,18 @@ func (p *Planner) reportConnections(result *Result) {
 // NeedsConnections reports whether the policy of a Service needs open connections.
 func (p *Planner) NeedsConnections() bool { return len(p.counted.connections) > 0 }
 
-// ConnectionsToCount returns a new map with the endpoints of the Services whose policy needs open connections, each with 0, and the
-// frontends of these Services.
-func (p *Planner) ConnectionsToCount() (endpoints map[model.EndpointKey]uint32, frontends []plan.Key) {
-	endpoints = map[model.EndpointKey]uint32{}
+// ConnectionsToCount returns the endpoints of each Service whose policy needs open connections. They do not change.
+func (p *Planner) ConnectionsToCount() [][]model.EndpointKey {
+	out := make([][]model.EndpointKey, 0, len(p.counted.connections))
 	for name := range p.counted.connections {
-		for _, e := range p.services[name].counted.endpoints {
-			endpoints[e] = 0
-		}
+		out = append(out, p.services[name].counted.endpoints)
+	}
+	return out
+}
+
+// FrontendsToCount returns the frontends of these Services.
+func (p *Planner) FrontendsToCount() (frontends []plan.Key) {
+	for name := range p.counted.connections {
 		if c := p.builder.services[name]; c != nil {
 			for _, f := range c.frontends {
 				if p.builder.plan.Frontends[f.Key] == f {
@@ -158,5 +162,5 @@ func (p *Planner) ConnectionsToCount() (endpoints map[model.EndpointKey]uint32, 
 			}
 		}
 	}
-	return endpoints, frontends
+	return frontends
 }
