@@ -160,6 +160,7 @@ func TestParsePrecompiled(t *testing.T) {
 
 // TestPrecompileIsReproducible: two folders have the same entries.
 func TestPrecompileIsReproducible(t *testing.T) {
+	skipLongCompile(t)
 	one, two := precompile(t, goGuest(t, "testdata/goguest")), precompile(t, goGuest(t, "testdata/goguest"))
 	for name, digest := range one.Digests {
 		if two.Digests[name] != digest {

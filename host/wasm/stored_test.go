@@ -23,6 +23,7 @@ import (
 
 // TestCodeIsMappedFromItsFile: the machine code is not copied, most of it is not resident, and it stays when the folder is deleted.
 func TestCodeIsMappedFromItsFile(t *testing.T) {
+	skipLongCompile(t)
 	dir := filepath.Join(t.TempDir(), "cache")
 	p := load(t, newHost(t, Options{CacheDir: dir}), goGuest(t, "testdata/goguest"), "")
 	if err := decide(p, 80, sampleNow); err != nil {
@@ -51,6 +52,14 @@ func TestCodeIsMappedFromItsFile(t *testing.T) {
 		if err := decide(p, 80, sampleNow); err != nil {
 			t.Errorf("after the folder was deleted: %v", err)
 		}
+	}
+}
+
+// skipLongCompile skips a test that compiles a Go module and not only loads one, which takes a minute with the race detector.
+func skipLongCompile(t *testing.T) {
+	t.Helper()
+	if testenv.Race {
+		t.Skip("without the race detector only")
 	}
 }
 
@@ -94,7 +103,7 @@ func mappingsOf(t testing.TB, file string) (mapped, resident, private int64) {
 func TestCodeIsReadWhereFilesCannotBeExecuted(t *testing.T) {
 	dir := t.TempDir()
 	module := filepath.Join(dir, "module.wasm")
-	if err := os.WriteFile(module, goGuest(t, "testdata/goguest"), 0o600); err != nil {
+	if err := os.WriteFile(module, goodWAT(t), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("/proc/self/exe", "noexec", module, filepath.Join(dir, "mounted"))
