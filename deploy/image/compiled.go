@@ -10,12 +10,17 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 )
 
 // compiled returns the entries of compiled plugins for a platform, and what the program has to know of them. The compiler is built for the
 // platform, so it runs here if this machine can run programs of that platform: itself, or with QEMU.
 func (b *builder) compiled(ctx context.Context, p platform) (files []file, pairs string, err error) {
+	runner, err := runnerOf(p)
+	if err != nil {
+		return nil, "", err
+	}
 	compiler := filepath.Join(b.temp, "precompile-"+p.arch)
 	_, err = b.run(ctx, []string{"CGO_ENABLED=0", "GOOS=" + p.os, "GOARCH=" + p.arch},
 		"build", "-trimpath", "-buildvcs=false", "-o", compiler, "./deploy/image/precompile")
@@ -30,14 +35,7 @@ func (b *builder) compiled(ctx context.Context, p platform) (files []file, pairs
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, "", err
 	}
-	argv := append([]string{compiler, dir}, modules...)
-	if p.os != runtime.GOOS || p.arch != runtime.GOARCH {
-		emulator, err := emulatorOf(p)
-		if err != nil {
-			return nil, "", err
-		}
-		argv = append([]string{emulator}, argv...)
-	}
+	argv := slices.Concat(runner, []string{compiler, dir}, modules)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -49,18 +47,25 @@ func (b *builder) compiled(ctx context.Context, p platform) (files []file, pairs
 	return files, strings.TrimSpace(string(out)), err
 }
 
-// emulatorOf returns the program of QEMU that runs programs of a platform.
-func emulatorOf(p platform) (string, error) {
-	names := map[string]string{"amd64": "qemu-x86_64", "arm64": "qemu-aarch64"}
-	name, ok := names[p.arch]
-	if !ok {
-		return "", fmt.Errorf("-compiled %s: there is no compiler for %s", p, p.arch)
+// emulators are the command lines of QEMU that run programs of the architectures for which plugins can be compiled. -cpu max has all
+// features of processors that the engine asks for.
+func emulators() map[string][]string {
+	return map[string][]string{"amd64": {"qemu-x86_64", "-cpu", "max"}, "arm64": {"qemu-aarch64", "-cpu", "max"}}
+}
+
+// runnerOf returns the command line that runs a program of a platform, which is its last argument: nothing for this machine's.
+func runnerOf(p platform) ([]string, error) {
+	emulator, ok := emulators()[p.arch]
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("-compiled %s: there is no compiler for %s", p, p.arch)
+	case p.os == runtime.GOOS && p.arch == runtime.GOARCH:
+		return nil, nil
 	}
-	found, err := exec.LookPath(name)
-	if err != nil {
-		return "", fmt.Errorf("-compiled %s: programs of %s do not run on this machine: install %s (Debian: qemu-user), or build the image without compiled plugins for it", p, p.arch, name)
+	if _, err := exec.LookPath(emulator[0]); err != nil {
+		return nil, fmt.Errorf("-compiled %s: its programs do not run on this machine: install %s (Debian: qemu-user), or build the image without compiled plugins for it", p, emulator[0])
 	}
-	return found, nil
+	return emulator, nil
 }
 
 // filesIn returns the regular files in a folder, as files below another one.
