@@ -236,6 +236,7 @@ func TestInvalidArgumentsAreRejected(t *testing.T) {
 		{"-time yesterday", "-time"},
 		{"-platforms linux", "-platforms"},
 		{"-platforms windows/amd64", "-platforms"},
+		{"-compiled amd64", "-compiled"},
 		{"more", "unexpected"},
 	} {
 		if _, err := parse(strings.Fields(c.args), io.Discard); err == nil || !strings.Contains(err.Error(), c.text) {
@@ -244,7 +245,7 @@ func TestInvalidArgumentsAreRejected(t *testing.T) {
 	}
 	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
 	o, err := parse([]string{"-version", "v1"}, io.Discard)
-	if err != nil || o.tag != "v1" || !o.created.Equal(at) || len(o.platforms) != 2 {
+	if err != nil || o.tag != "v1" || !o.created.Equal(at) || len(o.platforms) != 2 || !slices.Equal(o.compiled, o.platforms[:1]) {
 		t.Errorf("%+v, %v", o, err)
 	}
 }

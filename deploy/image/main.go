@@ -99,11 +99,11 @@ func parse(args []string, usage io.Writer) (options, error) {
 	return o, err
 }
 
-func parsePlatforms(flag, list string) (out []platform, err error) {
+func parsePlatforms(name, list string) (out []platform, err error) {
 	for text := range strings.SplitSeq(list, ",") {
 		system, arch, ok := strings.Cut(text, "/")
 		if !ok || system != "linux" || arch == "" {
-			return nil, fmt.Errorf("-%s %q: must be linux/ARCHITECTURE, such as linux/amd64", flag, text)
+			return nil, fmt.Errorf("-%s %q: must be linux/ARCHITECTURE, such as linux/amd64", name, text)
 		}
 		out = append(out, platform{system, arch})
 	}
