@@ -33,7 +33,8 @@ mount --rbind /dev "$root/dev"
 mount -t cgroup2 -o ro cgroup2 "$root/sys/fs/cgroup" 2>/dev/null || true
 exec chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin LANG=C.UTF-8 HOME=/root "$@"`
 
-func newNeighbor(t *testing.T, config string) *neighbor {
+// newNeighbor runs the commands on the node before sluice.
+func newNeighbor(t *testing.T, config string, commands ...string) *neighbor {
 	t.Helper()
 	root := os.Getenv("SLUICE_COMPAT_ROOT")
 	if root == "" {
@@ -64,6 +65,9 @@ spec:
   ports: [{name: http, port: 80, nodePort: 30080}]
 status: {loadBalancer: {ingress: [{ip: 192.0.2.80}]}}
 `)
+	for _, c := range commands {
+		n.must(strings.Fields(c)...)
+	}
 	n.run("--config", n.configured(quiet+"clusterCIDR: 10.244.0.0/16\nnodePortAddresses: [192.168.0.0/16]\n"+config))
 	return n
 }
@@ -160,12 +164,12 @@ func (n *neighbor) etc(name, text string) {
 // asInstalled are the flows that a program drops which drops forwarded packets.
 var asInstalled = []string{"Pod to", "outside to"}
 
+// podToService are the flows of Pods that are incoming packets of the node in mode ipvs.
+var podToService = []string{"Pod to ClusterIP", "Pod to NodePort", "Pod to load balancer IP"}
+
 func TestBesideFirewalld(t *testing.T) {
 	for _, backend := range []string{"nftables", "iptables"} {
 		t.Run(backend, func(t *testing.T) {
-			if ipvsMode() && backend == "iptables" {
-				t.Skip("the test kernels lack what its rules have")
-			}
 			n := newNeighbor(t, "")
 			n.etc("firewalld/firewalld.conf", "DefaultZone=public\nFirewallBackend="+backend+"\nCleanupModulesOnExit=no\n")
 			n.daemon([]string{"test", "-S", "/run/dbus/system_bus_socket"}, "dbus-daemon", "--system", "--nofork", "--nopidfile")
@@ -192,20 +196,19 @@ func TestBesideFirewalld(t *testing.T) {
 }
 
 func TestBesideUfw(t *testing.T) {
-	if ipvsMode() {
-		t.Skip("the test kernels lack matches that its rules have: limit, rt, hl, and the target LOG")
-	}
 	n := newNeighbor(t, "")
 	n.must("ufw", "--force", "enable")
 	n.expectFlows("as installed", asInstalled...)
 	n.must("ufw", "default", "allow", "routed")
-	n.expectFlows("routed packets are allowed")
+	if ipvsMode() {
+		n.expectFlows("routed packets are allowed", append(podToService, "outside to")...)
+		n.must("ufw", "allow", "80/tcp")
+		n.must("ufw", "allow", "30080/tcp")
+	}
+	n.expectFlows("what Services need is allowed")
 }
 
 func TestBesideDocker(t *testing.T) {
-	if ipvsMode() {
-		t.Skip("the test kernels have no cgroups, without which dockerd does not start")
-	}
 	for _, forwards := range []string{"0", "1"} {
 		t.Run("ip_forward="+forwards, func(t *testing.T) {
 			n := newNeighbor(t, "")
