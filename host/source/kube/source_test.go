@@ -154,9 +154,12 @@ func TestOutageEmitsNothingAndIsLoggedOnce(t *testing.T) {
 			r.server.endWatches()
 			eventually(t, "many requests", func() bool { return r.server.requestCount() > requests+40 })
 			r.wantEmitted("during the outage")
-			lines := r.logCount("level=WARN") + r.logCount("level=ERROR")
-			if lines != 1 || r.logCount("resourceVersion=") > 0 || r.logCount(" resource=") != 1 {
-				t.Errorf("%d warnings and errors:\n%s", lines, r.log.String())
+			// Without reminders, which follow after a minute of the fixture's clock: how many requests that is depends on the machine.
+			log := r.log.String()
+			reminders := strings.Count(log, " failures=")
+			lines := strings.Count(log, "level=WARN") + strings.Count(log, "level=ERROR") - reminders
+			if lines != 1 || strings.Contains(log, "resourceVersion=") || strings.Count(log, " resource=") != 1+reminders {
+				t.Errorf("%d warnings and errors:\n%s", lines, log)
 			}
 			r.server.put(slice("web", "10.0.0.1", "10.0.0.2"))
 			r.server.remove("services", "shop/old")
