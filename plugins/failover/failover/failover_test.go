@@ -209,8 +209,8 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 	sdktest.CheckRefused(t, New, map[string]string{
 		`{"by":"region"}`:                   `by: "region" is neither "zone" nor label:KEY nor annotation:KEY`,
 		`{"by":"service-label:x"}`:          "by: ",
-		`{"by":"label:-"}`:                  "by: key 0",
-		`{"by":"label:a\nlabel:b"}`:         "is not one key",
+		`{"by":"label:-"}`:                  "by: the KEY of",
+		`{"by":"label:a\nlabel:b"}`:         "by: the KEY of",
 		`{"by":"label:tier"}`:               "groups: 0 groups, want 1 to 16",
 		`{"groups":[]}`:                     "groups: 0 groups",
 		`{"groups":[{"values":[]}]}`:        "groups[0].values: 0 values, want 1 to 64",

@@ -20,10 +20,8 @@ func CheckBy(field, by string) error {
 	if !strings.HasPrefix(by, abi.KeyPodLabel) && !strings.HasPrefix(by, abi.KeyPodAnnotation) {
 		return errors.New(field + ": " + strconv.Quote(by) + " is neither " + strconv.Quote(ByZone) + " nor label:KEY nor annotation:KEY")
 	}
-	if keys, err := abi.ParseKeys(by); err != nil {
-		return errors.New(field + ": " + err.Error())
-	} else if len(keys) != 1 {
-		return errors.New(field + ": " + strconv.Quote(by) + " is not one key")
+	if keys, err := abi.ParseKeys(by); err != nil || len(keys) != 1 {
+		return errors.New(field + ": the KEY of " + strconv.Quote(by) + " is not the name of a label or annotation")
 	}
 	return nil
 }
