@@ -36,7 +36,7 @@ func TestAnnotationChoosesAmongAllowedPolicies(t *testing.T) {
 	stop := r.run()
 	expect("chosen", "a", "")
 	annotate("aa")
-	expect("a typo", "a", `no policy "aa" (did you mean "a"?) (they may choose: a, b); policy a, which it has chosen before, stays in force`)
+	expect("a typo", "a", `no policy "aa" (did you mean "a"?) (allowed: a, b); policy a, which it has chosen before, stays in force`)
 	waitFor(t, func() bool {
 		return strings.Contains(page(t, "http://"+r.opts.Config.MetricsBindAddress+"/metrics", 200), `sluice_policy_annotations{state="not_found"} 1`)
 	})
@@ -46,7 +46,7 @@ func TestAnnotationChoosesAmongAllowedPolicies(t *testing.T) {
 	stop = r.run()
 	expect("a typo, over a restart", "a", "policy a, which it has chosen before")
 	annotate("secret")
-	expect("not allowed", "a", `may not choose policy "secret" (they may choose: a, b); policy a`)
+	expect("not allowed", "a", `may not choose policy "secret" (allowed: a, b); policy a`)
 	r.configure(allow("b"))
 	expect("withdrawn", "secret", "what applies without the annotation is in force")
 	r.configure(allow("b, secret"))

@@ -62,7 +62,7 @@ func (e *ChoiceError) Error() string {
 	} else {
 		fmt.Fprintf(&b, "no policy %.*q%s", maxQuoted, e.Policy, spelling.DidYouMean(e.Policy, e.Choices))
 	}
-	fmt.Fprintf(&b, " (they may choose: %s); ", list(e.Choices))
+	fmt.Fprintf(&b, " (allowed: %s); ", list(e.Choices))
 	if e.Kept != "" {
 		fmt.Fprintf(&b, "policy %s, which it has chosen before, stays in force", e.Kept)
 	} else {

@@ -22,7 +22,7 @@ func TestErrorOfAnAnnotationNamesWhatMayBeChosen(t *testing.T) {
 	}
 	set.Allow = []Allow{{Namespaces: []string{"shop"}, Policies: mine}, {Namespaces: []string{"bank"}, Policies: others}}
 	for annotation, want := range map[string]string{
-		"mine-1": `did you mean "mine-01"?`, "secrt-01": `no policy "secrt-01" (they`, "secret-01": `may not choose policy "secret-01" (they`,
+		"mine-1": `did you mean "mine-01"?`, "secrt-01": `no policy "secrt-01" (allowed: `, "secret-01": `may not choose policy "secret-01" (allowed: `,
 		strings.Repeat("x", 254): "no policy", "\x1b[2J\n": `no policy "\x1b[2J\n"`,
 	} {
 		svc := &model.Service{Name: model.Name{Namespace: "shop", Name: "web"}, Policy: annotation}

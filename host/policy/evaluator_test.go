@@ -265,11 +265,11 @@ func TestPolicyPrecedenceIsAnnotationBindingDefault(t *testing.T) {
 		{svc: model.Service{Labels: map[string]string{"app": "web"}}, want: b},
 		{svc: model.Service{Labels: map[string]string{"app": "web", "old": ""}}, want: c},
 		{svc: model.Service{Name: model.Name{Namespace: "other"}}, want: a},
-		{svc: shop("b"), want: b, err: `Services of namespace shop may not choose policy "b" (they may choose: a, c); what applies without the annotation is in force`},
-		{svc: shop("b"), last: "c", want: c, err: `Services of namespace shop may not choose policy "b" (they may choose: a, c); policy c, which it has chosen before, stays in force`},
-		{svc: shop("A"), last: "b", want: b, err: `no policy "A" (did you mean "a"?) (they may choose: a, c); what applies without the annotation is in force`},
-		{svc: shop("x"), last: "gone", want: b, err: `no policy "x" (they may choose: a, c); what applies without the annotation is in force`},
-		{svc: model.Service{Name: model.Name{Namespace: "none"}, Policy: "bb"}, last: "a", want: c, err: `no policy "bb" (they may choose: none); what applies without the annotation is in force`},
+		{svc: shop("b"), want: b, err: `Services of namespace shop may not choose policy "b" (allowed: a, c); what applies without the annotation is in force`},
+		{svc: shop("b"), last: "c", want: c, err: `Services of namespace shop may not choose policy "b" (allowed: a, c); policy c, which it has chosen before, stays in force`},
+		{svc: shop("A"), last: "b", want: b, err: `no policy "A" (did you mean "a"?) (allowed: a, c); what applies without the annotation is in force`},
+		{svc: shop("x"), last: "gone", want: b, err: `no policy "x" (allowed: a, c); what applies without the annotation is in force`},
+		{svc: model.Service{Name: model.Name{Namespace: "none"}, Policy: "bb"}, last: "a", want: c, err: `no policy "bb" (allowed: none); what applies without the annotation is in force`},
 	} {
 		got, err := set.For(&tt.svc, tt.last)
 		text := ""

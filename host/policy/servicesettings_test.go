@@ -65,7 +65,7 @@ func badTexts() map[string]string {
 		`{"plugin0": {}} x`:                 "unexpected text",
 		`{"plugin0": {"weight": 1, }}`:      "invalid JSON",
 		`{"other": {"weight": 1}}`:          `policy p has no plugin "other" (plugins: plugin0)`,
-		`{"plugin0": {"color": 1}}`:         "plugin0.\"color\": policy p does not let Services set it (only weight)",
+		`{"plugin0": {"color": 1}}`:         "plugin0.\"color\": policy p does not let Services set it (allowed: weight)",
 		`{"plugin0": {"weight": 10}}`:       `plugin plugin0: settings refused: {"weight":10}`,
 		`{"plugin0": {"weight": "\u0000"}}`: "settings refused",
 		`{"plugin0": {"weight": 1}, "plugin0": {"weight": 2}}`:                               "set twice",
@@ -156,7 +156,7 @@ func TestPolicyThatAllowsLessPutsItsOwnSettingsInForce(t *testing.T) {
 	less.Steps = []Step{{Plugin: "plugin0", Settings: `{"weight":3}`}}
 	b.policy = &less
 	b.expect(t, "not allowed", FromChain, 3, 3, 3)
-	if s := b.settings(); s.Err == nil || !strings.Contains(s.Err.Error(), "does not let Services set it (none)") {
+	if s := b.settings(); s.Err == nil || !strings.Contains(s.Err.Error(), "does not let Services set it (allowed: none)") {
 		t.Error(s.Err)
 	}
 }

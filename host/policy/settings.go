@@ -120,9 +120,9 @@ func (p *Policy) clone() *Policy {
 
 func allowed(s *Step) string {
 	if len(s.ServiceSettings) == 0 {
-		return "none"
+		return "allowed: none"
 	}
-	return "only " + strings.Join(s.ServiceSettings, ", ")
+	return "allowed: " + strings.Join(s.ServiceSettings, ", ")
 }
 
 // noPlugin is the error of settings for a plugin that the policy does not have.

@@ -29,7 +29,7 @@ func TestEventsReachTheAPIServer(t *testing.T) {
 	}
 	expectEvent("the start", "default", "node/n1", "Starting")
 	expectEvent("a policy that does not exist", s.ns, "service/web", "PolicyNotFound")
-	expectEvent("what may be chosen", s.ns, "service/web", "they may choose: gentle, in-zone")
+	expectEvent("what may be chosen", s.ns, "service/web", "allowed: gentle, in-zone")
 	r.configure(s.policies(1, "nonsense: 1\n"))
 	expectEvent("a configuration that is not in force", "default", "node/n1", "ConfigurationRejected")
 	r.configure(s.policies(1, "masqueradeAll: false\n"))
