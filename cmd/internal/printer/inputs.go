@@ -29,9 +29,9 @@ func printInputs(w io.Writer, in *state.Input) {
 		fmt.Fprint(w, "\n    index of this node: unknown")
 	}
 	for _, z := range in.Zones {
-		fmt.Fprintf(w, "\n    zone %s: %d endpoints, %d serving, %d ready", z.Name, z.Total, z.Serving, z.Ready)
+		fmt.Fprintf(w, "\n    zone %s: %s, %d serving, %d ready", z.Name, count(int(z.Total), "endpoint", "endpoints"), z.Serving, z.Ready)
 		if z.Nodes != nil {
-			fmt.Fprintf(w, "; %d Nodes, %d m CPU", *z.Nodes, *z.MilliCPU)
+			fmt.Fprintf(w, "; %s, %d m CPU", count(int(*z.Nodes), "Node", "Nodes"), *z.MilliCPU)
 		}
 	}
 	for _, v := range in.Service {

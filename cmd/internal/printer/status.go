@@ -38,7 +38,7 @@ func Status(w io.Writer, s *state.Status) error {
 	}
 	line("kernel", "%s", text)
 	if s.Plan.Draining > 0 {
-		line("drains", "%d endpoints (see sluice drains)", s.Plan.Draining)
+		line("drains", "%s (see sluice drains)", count(s.Plan.Draining, "endpoint", "endpoints"))
 	} else {
 		line("drains", "none")
 	}
@@ -106,6 +106,14 @@ func apiText(a *state.API) string {
 	return ", not watched: " + strings.Join(names, ", ")
 }
 
+// count returns a number with its noun.
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
 func pluginsText(s *state.Status) string {
 	loaded := 0
 	for i := range s.Plugins {
@@ -114,11 +122,11 @@ func pluginsText(s *state.Status) string {
 		}
 	}
 	if len(s.Plugins) == 0 && len(s.Policies) > 0 {
-		return fmt.Sprintf("none loaded yet, %d policies", len(s.Policies))
+		return "none loaded yet, " + count(len(s.Policies), "policy", "policies")
 	} else if len(s.Plugins) == 0 {
 		return "none"
 	}
-	text, lacking := fmt.Sprintf("%d of %d loaded, %d policies", loaded, len(s.Plugins), len(s.Policies)), 0
+	text, lacking := fmt.Sprintf("%d of %d loaded, %s", loaded, len(s.Plugins), count(len(s.Policies), "policy", "policies")), 0
 	for i := range s.Policies {
 		if s.Policies[i].Revision == "" {
 			lacking++

@@ -32,7 +32,7 @@ source         https://192.0.2.1:6443, not watched: services
 synced         since 2026-01-01T11:00:01Z (first after 1s); last change 1m0s ago
 plan           2 Services, 5 frontends, 7 endpoints
 kernel         4 frontends, 1 rejected
-drains         1 endpoints (see sluice drains)
+drains         1 endpoint (see sluice drains)
 configuration  hash 1234, loaded 2026-01-01T11:00:00Z; the file as it is now is rejected
 plugins        1 of 2 loaded, 2 policies, 1 of them lacking a plugin
 repairs        2 changes by others, the last 1m0s ago: table ip sluice by nft\u001b (12)

@@ -283,7 +283,7 @@ func (n *node) statusAndDrains() {
 	n.expect("draining", "p1")
 	// The invalid Service is a problem of the source, not of what is in force.
 	out, err := n.sluice("status", "--socket", n.socket(), "--fail-on", "failing")
-	if err != nil || !strings.Contains(out, "node           n1") || !strings.Contains(out, "drains         1 endpoints") {
+	if err != nil || !strings.Contains(out, "node           n1") || !strings.Contains(out, "drains         1 endpoint ") {
 		n.Errorf("status: %v\n%s", err, out)
 	}
 	out, err = n.sluice("drains", "--socket", n.socket(), "-n", "shop", "web", "-o", "json")
