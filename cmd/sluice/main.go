@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/spelling"
 	"github.com/sluice-proxy/sluice/host/wasm"
 )
 
@@ -106,7 +107,8 @@ func execute(ctx context.Context, args []string) int {
 	}
 	lines := printable.Lines(err)
 	if text, commands, ok := strings.Cut(err.Error(), cobraSuggestion); ok {
-		lines = append([]string{printable.Escape(text), "Did you mean this?"}, strings.Split(strings.TrimSpace(commands), "\n\t")...)
+		similar := strings.Split(strings.TrimSpace(commands), "\n\t")
+		lines = []string{printable.Escape(text) + ` (did you mean "` + strings.Join(similar, `" or "`) + `"?)`}
 	}
 	for _, line := range lines {
 		fmt.Fprintf(stderr, "sluice: %s\n", line)
@@ -129,25 +131,36 @@ func execute(ctx context.Context, args []string) int {
 type usageError struct{ error }
 
 // oneArg requires one argument, and names it in errors.
-func oneArg(name string) cobra.PositionalArgs {
+func oneArg(name string) cobra.PositionalArgs { return exactArgs(name) }
+
+// exactArgs requires one argument for each name, and names them in errors.
+func exactArgs(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		_, path, _ := strings.Cut(cmd.CommandPath(), " ")
-		switch len(args) {
-		case 0:
-			return usageError{fmt.Errorf("%s: missing argument: %s", path, name)}
-		case 1:
-			return nil
+		switch n := len(names); {
+		case len(args) < n:
+			return usageError{fmt.Errorf("%s: missing argument: %s", path, names[len(args)])}
+		case len(args) > n && n == 1:
+			return usageError{fmt.Errorf("%s: accepts one %s, received %d: %q", path, names[0], len(args), args)}
+		case len(args) > n:
+			return usageError{fmt.Errorf("%s: accepts %d arguments, received %d: %q", path, n, len(args), args)}
 		}
-		return usageError{fmt.Errorf("%s: accepts one %s, received %d: %q", path, name, len(args), args)}
+		return nil
 	}
 }
 
 // newGroup returns a command that only has subcommands: without one, or with an unknown one, the command line is wrong.
 func newGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
-	group := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, DisableFlagsInUseLine: true}
+	group := &cobra.Command{Use: use, Short: short, DisableFlagsInUseLine: true}
 	names := make([]string, len(commands))
 	for i, c := range commands {
 		names[i] = c.Name()
+	}
+	group.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		return usageError{fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), spelling.DidYouMean(args[0], names))}
 	}
 	group.RunE = func(*cobra.Command, []string) error {
 		return usageError{fmt.Errorf("%s: missing command: %s", use, strings.Join(names, ", "))}

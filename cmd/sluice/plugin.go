@@ -50,7 +50,7 @@ plugins without one. The exit code is 1 if a MUST fails.`,
 			if err := checkOutput(output, "text", "json", "yaml"); err != nil {
 				return err
 			}
-			check, err := newPluginCheck(args[0], settings)
+			check, err := newPluginCheck(cmd, args[0], settings)
 			if err != nil {
 				return err
 			}
@@ -84,16 +84,21 @@ plugins without one. The exit code is 1 if a MUST fails.`,
 // pluginCheck loads a module.
 type pluginCheck struct {
 	file     string
+	module   []byte
 	settings []byte
 	log      *slog.Logger
 }
 
-// newPluginCheck returns a check of a file whose plugin logs to nowhere.
-func newPluginCheck(file, settings string) (*pluginCheck, error) {
+// newPluginCheck reads a file or image, and returns a check of it whose plugin logs to nowhere.
+func newPluginCheck(cmd *cobra.Command, file, settings string) (*pluginCheck, error) {
 	if settings != "" && !json.Valid([]byte(settings)) {
 		return nil, usageError{fmt.Errorf("--settings is not JSON: %.100q", settings)}
 	}
-	return &pluginCheck{file: file, settings: []byte(settings), log: slog.New(slog.DiscardHandler)}, nil
+	module, err := readModule(cmd.Context(), file)
+	if err != nil {
+		return nil, fmt.Errorf("plugin %s: %w", cmd.Name(), err) // err names the file
+	}
+	return &pluginCheck{file: file, module: module, settings: []byte(settings), log: slog.New(slog.DiscardHandler)}, nil
 }
 
 // withEmptyCache calls f with a host that has compiled nothing yet, so that the time of compiling can be measured.
@@ -120,19 +125,15 @@ func (c *pluginCheck) withHost(ctx context.Context, cache string, f func(context
 
 // run loads the module twice, the second time with compiled code from the cache, and measures calls.
 func (c *pluginCheck) run(ctx context.Context, answers bool) (result *checkResult, err error) {
-	module, err := readModule(ctx, c.file)
-	if err != nil {
-		return nil, err
-	}
 	err = c.withEmptyCache(ctx, func(ctx context.Context, host *wasm.Host) error {
-		first, err := host.Load(ctx, c.file, module, c.settings)
+		first, err := host.Load(ctx, c.file, c.module, c.settings)
 		if err != nil {
 			return err
 		}
 		if err := first.Close(); err != nil { // or the second would share its code
 			return err
 		}
-		second, err := host.Load(ctx, c.file, module, c.settings)
+		second, err := host.Load(ctx, c.file, c.module, c.settings)
 		if err != nil {
 			return fmt.Errorf("load it again: %w", err)
 		}
@@ -146,7 +147,7 @@ func (c *pluginCheck) run(ctx context.Context, answers bool) (result *checkResul
 		}
 		report := first.Report()
 		result = &checkResult{
-			moduleInfo: newModuleInfo(c.file, module, &report.Module), pluginInfo: newPluginInfo(&report),
+			moduleInfo: newModuleInfo(c.file, c.module, &report.Module), pluginInfo: newPluginInfo(&report),
 			Calls: costs, Warnings: append([]string{}, warnings...),
 		}
 		result.add(report, second.Report(), second.Stats())

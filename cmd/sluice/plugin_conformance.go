@@ -22,13 +22,9 @@ type conformanceResult struct {
 
 // conformance prints a verdict for each requirement of the ABI. The error is not nil if the module does not conform.
 func (c *pluginCheck) conformance(ctx context.Context, out io.Writer, output string) error {
-	module, err := readModule(ctx, c.file)
-	if err != nil {
-		return config.PrefixErrors("plugin check: "+c.file, err)
-	}
-	result := &conformanceResult{File: c.file, Digest: digestOf(module)}
-	err = c.withHost(ctx, plugins.UserCacheDir(), func(ctx context.Context, host *wasm.Host) error {
-		report, err := conformance.Run(ctx, host, c.file, module, string(c.settings))
+	result := &conformanceResult{File: c.file, Digest: digestOf(c.module)}
+	err := c.withHost(ctx, plugins.UserCacheDir(), func(ctx context.Context, host *wasm.Host) error {
+		report, err := conformance.Run(ctx, host, c.file, c.module, string(c.settings))
 		if err == nil {
 			result.Report = *report
 		}

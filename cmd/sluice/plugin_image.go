@@ -18,6 +18,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/registry"
 	"github.com/sluice-proxy/sluice/host/safefile"
 	"github.com/sluice-proxy/sluice/host/simplesigning"
+	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/host/wasm/meter"
 )
 
 // registryFlags are how registries are asked by a user.
@@ -111,7 +113,7 @@ func newPluginPushCommand() *cobra.Command {
 reference by digest that plugins[].image of the configuration needs. The same module has the same digest in every registry. With --sign, it also pushes a signature, in
 the format of cosign, which plugins[].verify and 'cosign verify --key' check.`,
 		Example: "  sluice plugin push near.wasm registry.example.com/acme/near:v1",
-		Args:    cobra.ExactArgs(2),
+		Args:    exactArgs("WebAssembly module", "image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			tag, err := parseTag(args[1])
 			if err != nil {
@@ -120,6 +122,9 @@ the format of cosign, which plugins[].verify and 'cosign verify --key' check.`,
 			module, err := plugins.ReadModuleFile(args[0])
 			if err != nil {
 				return fmt.Errorf("plugin push: %w", err)
+			}
+			if _, _, err := meter.Rewrite(module, wasm.DefaultLimits().Module); err != nil { // no node would load it
+				return fmt.Errorf("plugin push: %s: %w", args[0], err)
 			}
 			var key *simplesigning.PrivateKey
 			if sign != "" {

@@ -146,6 +146,8 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 		"a digest":     {2, []string{"push", plain, ref}, []string{"has a digest: want REGISTRY/NAME:TAG"}},
 		"no registry":  {2, []string{"push", plain, "keep:v1"}, []string{"does not begin with a registry"}},
 		"not a module": {1, []string{"push", wrong, image + ":v1"}, []string{wrong, "not a WebAssembly module"}},
+		"a component":  {1, []string{"push", write("component.wasm", []byte("\x00asm\x0d\x00\x01\x00")), image + ":v1"}, []string{"component.wasm: module refused: a component, not a core module"}},
+		"cut off":      {1, []string{"push", write("cut.wasm", module[:len(module)-1]), image + ":v1"}, []string{"cut.wasm: module refused: at byte "}},
 		"no file":      {1, []string{"push", path("none"), image + ":v1"}, []string{"none: no such file"}},
 		"password":     {1, []string{"push", plain, image + ":v1", "--docker-config", wrong}, []string{"image " + image + ":v1: ", "with the credentials in " + wrong}},
 		"no password":  {1, []string{"pull", image + ":v1", "--docker-config", write("empty.json", []byte("{}"))}, []string{"has no credentials for " + reg.Addr}},

@@ -50,7 +50,7 @@ reason is part of the result; 'sluice plugin check' judges.`,
 			if err := checkOutput(output, "text", "json", "yaml"); err != nil {
 				return err
 			}
-			check, err := newPluginCheck(args[0], settings)
+			check, err := newPluginCheck(cmd, args[0], settings)
 			if err != nil {
 				return err
 			}
@@ -70,22 +70,18 @@ reason is part of the result; 'sluice plugin check' judges.`,
 }
 
 func (c *pluginCheck) inspect(ctx context.Context) (*inspection, error) {
-	module, err := readModule(ctx, c.file)
-	if err != nil {
-		return nil, err
-	}
 	l := wasm.DefaultLimits()
-	_, info, err := meter.Rewrite(module, l.Module)
+	_, info, err := meter.Rewrite(c.module, l.Module)
 	if err != nil {
 		return nil, err
 	}
 	const page = 1 << 16
-	x := &inspection{moduleInfo: newModuleInfo(c.file, module, info), Limits: pluginLimits{
+	x := &inspection{moduleInfo: newModuleInfo(c.file, c.module, info), Limits: pluginLimits{
 		MemoryBytes: uint64(l.MemoryPages) * page, DecideFuel: l.DecideFuel, EndpointFuel: l.EndpointFuel, ConfigureFuel: l.ConfigureFuel, InitFuel: l.InitFuel,
 		DecideMilliseconds: l.DecideTime.Milliseconds(), LogBytes: l.LogBytes, SettingsBytes: l.Settings,
 	}}
 	err = c.withHost(ctx, plugins.UserCacheDir(), func(ctx context.Context, host *wasm.Host) error {
-		p, err := host.Load(ctx, c.file, module, c.settings)
+		p, err := host.Load(ctx, c.file, c.module, c.settings)
 		if err != nil {
 			x.Error = err.Error()
 			return nil
