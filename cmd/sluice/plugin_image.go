@@ -134,7 +134,7 @@ the format of cosign, which plugins[].verify and 'cosign verify --key' check.`,
 			}
 			client, err := flags.client()
 			if err != nil {
-				return err
+				return fmt.Errorf("plugin push: %w", err)
 			}
 			defer client.Close()
 			config := registry.WasmConfig

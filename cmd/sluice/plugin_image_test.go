@@ -150,6 +150,8 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 		"cut off":      {1, []string{"push", write("cut.wasm", module[:len(module)-1]), image + ":v1"}, []string{"cut.wasm: module refused: at byte "}},
 		"no file":      {1, []string{"push", path("none"), image + ":v1"}, []string{"none: no such file"}},
 		"password":     {1, []string{"push", plain, image + ":v1", "--docker-config", wrong}, []string{"image " + image + ":v1: ", "with the credentials in " + wrong}},
+		"no CA":        {1, []string{"push", plain, image + ":v1", "--ca-file", path("none.crt")}, []string{"plugin push: --ca-file: stat " + path("none.crt") + ": no such file"}},
+		"a bad CA":     {1, []string{"pull", image + ":v1", "--ca-file", wrong}, []string{"plugin pull: --ca-file: " + wrong + " has no certificate in PEM"}},
 		"no password":  {1, []string{"pull", image + ":v1", "--docker-config", write("empty.json", []byte("{}"))}, []string{"has no credentials for " + reg.Addr}},
 		"no image":     {1, []string{"pull", image + ":v9"}, []string{"not found: the registry has no such image"}},
 	} {

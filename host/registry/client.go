@@ -80,25 +80,25 @@ func NewClient(o Options) (*Client, error) {
 	if o.CAFile != "" {
 		text, err := safefile.Read(o.CAFile, maxSecret)
 		if err != nil {
-			return nil, fmt.Errorf("certificates of authorities: %w", err)
+			return nil, fmt.Errorf("%s: %w", o.Names.CAFile, err)
 		}
 		pool, err := x509.SystemCertPool()
 		if err != nil {
 			pool = x509.NewCertPool() // there is none in an image without files
 		}
 		if !pool.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("certificates of authorities: %s has no certificate in PEM", o.CAFile)
+			return nil, fmt.Errorf("%s: %s has no certificate in PEM", o.Names.CAFile, o.CAFile)
 		}
 		config.RootCAs = pool
 	}
 	if o.DockerConfig != "" {
 		text, err := safefile.Read(o.DockerConfig, maxSecret)
 		if err != nil {
-			return nil, fmt.Errorf("credentials of registries: %w", err)
+			return nil, fmt.Errorf("%s: %w", o.Names.DockerConfig, err)
 		}
 		store, err := credentials.NewMemoryStoreFromDockerConfig(text)
 		if err != nil { // without its text, which may have parts of a password
-			return nil, fmt.Errorf("credentials of registries: %s is not a docker configuration with auths", o.DockerConfig)
+			return nil, fmt.Errorf("%s: %s is not a docker configuration with auths", o.Names.DockerConfig, o.DockerConfig)
 		}
 		c.credentials = credentials.Credential(store)
 	}
