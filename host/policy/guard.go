@@ -209,7 +209,7 @@ func (s *GuardState) String() string {
 	case s.Phase == GuardBaseline:
 		return fmt.Sprintf("is not in force yet: connections are counted without it for %s, and at least %d of them (%d so far)", s.guard.Window, minBaseline, s.Baseline.Connections)
 	case s.Phase == GuardInForce:
-		return fmt.Sprintf("is in force: %s before, and falls back if more than %.1f %% do (in the last %s, %s)",
+		return fmt.Sprintf("is in force: %s before; the node falls back if more than %.1f %% do (in the last %s, %s)",
 			s.Baseline, 100*s.guard.allowed(s.Baseline), s.guard.Window, s.Recent)
 	}
 	return fmt.Sprintf("has fallen back: %s in %s, %s before; it is tried again when its revision or its guard changes", s.Recent, s.guard.Window, s.Baseline)
