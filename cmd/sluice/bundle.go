@@ -134,7 +134,8 @@ func listTable(ctx context.Context, family string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, nft, "list", "table", family, "sluice")
 	cmd.Stdout, cmd.Stderr = out, errs
 	if err := cmd.Run(); err != nil {
-		return out.Bytes(), fmt.Errorf("nft list table %s sluice: %w: %s", family, err, strings.TrimSpace(errs.String()))
+		reason, _, _ := strings.Cut(strings.TrimSpace(errs.String()), "\n") // without the command that nft repeats
+		return out.Bytes(), fmt.Errorf("nft list table %s sluice: %w: %s", family, err, reason)
 	}
 	return out.Bytes(), nil
 }

@@ -31,7 +31,7 @@ connections through this node it still has. It asks the sluice that is running o
 Stages: Serving (it still gets new connections), Draining (it gets none; established ones continue), Shedding (part of
 its connections is reset each minute), Reset (its deadline has passed).`,
 		Example: "  sluice drains\n  sluice drains -n shop catalog --watch",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    atMostOneArg("Service"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkOutput(f.output, "text", "json", "yaml"); err != nil {
 				return err

@@ -34,7 +34,7 @@ input that it saw when it gave its last answer. Without a Service, it lists thos
 It asks the sluice that is running on this node. With --kubeconfig, --server or --source, it reads the cluster state and
 plans by itself, which needs neither root nor a kernel. The kernel's weights are shown if they may be read.`,
 		Example: "  sluice explain -n shop\n  sluice explain -n shop catalog\n  sluice explain --source examples/boutique/manifests --node node-a1 -n shop catalog",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    atMostOneArg("Service"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				if all {

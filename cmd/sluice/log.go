@@ -43,7 +43,7 @@ func newLogLevelCommand() *cobra.Command {
 		Long: `Prints the level of the log of the sluice that is running on this node, or sets it. It stays until the next restart, or until
 logging.verbosity of the configuration changes.`,
 		Example: "  sluice log-level\n  sluice log-level debug",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    atMostOneArg("level"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				s, err := state.OnSocket(socket).Status(cmd.Context())

@@ -149,6 +149,16 @@ func exactArgs(names ...string) cobra.PositionalArgs {
 	}
 }
 
+// atMostOneArg accepts one argument, and names it in errors.
+func atMostOneArg(name string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		return oneArg(name)(cmd, args)
+	}
+}
+
 // newGroup returns a command that only has subcommands: without one, or with an unknown one, the command line is wrong.
 func newGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
 	group := &cobra.Command{Use: use, Short: short, DisableFlagsInUseLine: true}

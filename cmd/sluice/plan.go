@@ -25,7 +25,7 @@ func newPlanCommand() *cobra.Command {
 		Long: `Reads the cluster state once, and prints every frontend of a node with its endpoints, their weights and shares, and what
 the backend cannot represent, and how the shadows of policies compare. With a namespace, or a Service of it, only theirs. Needs neither root nor a kernel, and changes nothing.`,
 		Example: "  sluice plan --kubeconfig ~/.kube/config --node node-a1\n  sluice plan --source examples/boutique/manifests --node node-a1 --config examples/boutique/sluice.yaml",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    atMostOneArg("Service"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			only, err := newPlanFilter(namespace, args)
 			if err != nil {
@@ -50,7 +50,7 @@ the backend cannot represent, and how the shadows of policies compare. With a na
 			shadows = only.shadows(shadows)
 			current := only.plan(pl.Current())
 			if only.Name != "" && len(current.Frontends) == 0 && pl.Service(model.Name(only)) == nil {
-				return fmt.Errorf("Service %s: not found (or headless, ExternalName, or for another proxy)", only.service())
+				return pl.NotFound(model.Name(only))
 			}
 			if output != "text" {
 				if err := printer.Object(cmd.OutOrStdout(), output, struct {

@@ -118,7 +118,7 @@ func (in *simulateFlags) run(ctx context.Context) (*simulation.Result, error) {
 	if in.timeline != "" {
 		text, err := safefile.Read(in.timeline, scenario.MaxSize)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("--timeline: %w", err)
 		}
 		if input.Timeline, err = scenario.Parse(in.timeline, text); err != nil {
 			return nil, err

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/service"
+	"github.com/sluice-proxy/sluice/host/spelling"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -55,7 +56,7 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	}
 	svc, s := p.cluster.Services[name], p.services[name]
 	if svc == nil || s == nil {
-		return nil, fmt.Errorf("Service %s: not found (or headless, ExternalName, or for another proxy)%s", name, p.otherNamespaces(name))
+		return nil, p.NotFound(name)
 	}
 	e := &Explanation{Service: svc, Node: p.settings.Node, Zone: p.nodeInfo.Zone, Settings: s.settings, Err: s.err, LocalhostAddrs: p.LocalhostAddrs()}
 	e.Policy, e.Choice = p.evaluator.Chosen(p.settings.Policies, svc)
@@ -165,16 +166,20 @@ func (p *Planner) explainEvaluation(d *policy.Evaluation) {
 	}
 }
 
-// otherNamespaces returns a hint that lists Services of the same name in other namespaces.
-func (p *Planner) otherNamespaces(name model.Name) string {
-	var found []string
+// NotFound returns the error about a Service that the planner does not have, with those that are probably meant: of the same name in other
+// namespaces, or else of a similar name.
+func (p *Planner) NotFound(name model.Name) error {
+	var others, siblings []string
 	for _, n := range p.ServiceNames() {
 		if n.Name == name.Name {
-			found = append(found, n.String())
+			others = append(others, n.String())
+		} else if n.Namespace == name.Namespace {
+			siblings = append(siblings, n.Name)
 		}
 	}
-	if len(found) == 0 {
-		return ""
+	hint := spelling.DidYouMean(name.Name, siblings)
+	if len(others) > 0 {
+		hint = "; there is " + strings.Join(others, ", ")
 	}
-	return "; there is " + strings.Join(found, ", ")
+	return fmt.Errorf("Service %s: not found (or headless, ExternalName, or for another proxy)%s", name, hint)
 }

@@ -131,7 +131,7 @@ func (q *FlowQuery) serviceOf(text string) (serviceQuery, bool) {
 func (q *FlowQuery) toService(p *planner.Planner, want serviceQuery, from []netip.Addr) (flow plan.Flow, err error) {
 	svc := p.Service(want.Name)
 	if svc == nil {
-		return flow, fmt.Errorf("Service %s: not found (or headless, ExternalName, or for another proxy)", want.Name)
+		return flow, p.NotFound(want.Name)
 	}
 	var found *model.ServicePort
 	var names []string
