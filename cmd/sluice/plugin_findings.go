@@ -108,14 +108,18 @@ func checkModes(all []sampleAnswer, modes dataplane.Modes) (warnings []string) {
 		}
 	}
 	for i, text := range warnings {
-		warnings[i] = "mode " + strings.Join(found[text], " and ") + ": " + text
+		noun := "mode "
+		if len(found[text]) > 1 {
+			noun = "modes "
+		}
+		warnings[i] = noun + strings.Join(found[text], " and ") + ": " + text
 	}
 	return warnings
 }
 
 // roundedBy returns how a backend rounds the answer that it changes most, "" if it represents all.
 func roundedBy(all []sampleAnswer, caps *plan.Caps) string {
-	var samples []string
+	var samples []string // of which the first is the one that is described
 	var worst, total int
 	var share, got float64
 	for i := range all {
@@ -131,7 +135,7 @@ func roundedBy(all []sampleAnswer, caps *plan.Caps) string {
 		}
 		n, _ := plan.NormalizeFrontend(f, *caps)
 		before, after := f.Pool.Total(), n.Pool.Total()
-		rounded := false
+		rounded, isWorst := false, false
 		for j := range f.Pool.Endpoints {
 			want, have := int(f.Pool.Endpoints[j].Weight), int(n.Pool.Endpoints[j].Weight)
 			if want*after == have*before {
@@ -140,10 +144,12 @@ func roundedBy(all []sampleAnswer, caps *plan.Caps) string {
 			rounded = true
 			w, h := float64(want)/float64(before), float64(have)/float64(after)
 			if worst == 0 || max(w/h, h/w) > max(share/got, got/share) {
-				worst, total, share, got = before, after, w, h
+				worst, total, share, got, isWorst = before, after, w, h, true
 			}
 		}
-		if rounded {
+		if isWorst {
+			samples = slices.Insert(samples, 0, a.name)
+		} else if rounded {
 			samples = append(samples, a.name)
 		}
 	}
