@@ -212,10 +212,10 @@ func readFile(path string, limit int64) ([]byte, error) {
 // become resident when they are executed. The checksum is not missed: the manifest has a digest.
 type storedCode struct {
 	dir    string
-	fresh  bool           // the frame has no key in its name yet
-	size   int64          // of the code, in bytes
-	mapped unsafe.Pointer // the code, mapped from its file; nil where files cannot be executed: then the engine reads it
-	memory *image         // nil: the outline has data segments
+	fresh  bool     // the frame has no key in its name yet
+	size   int64    // of the code, in bytes
+	code   *os.File // the file of the code until place maps it; nil where files cannot be executed: then the engine reads it
+	memory *image   // nil: the outline has data segments
 
 	mu     sync.Mutex // a self-test may still run when the code is closed
 	target []byte     // where the engine expects the code, once it has read it
@@ -263,7 +263,7 @@ func (s *storedCode) Get(key [32]byte) (content io.ReadCloser, ok bool, err erro
 	if err != nil {
 		return nil, false, err
 	}
-	if s.mapped != nil {
+	if s.code != nil {
 		binary.LittleEndian.PutUint32(tail, checksumOfZeros(size))
 	}
 	return &codeReader{stored: s, head: bytes.NewReader(head), tail: bytes.NewReader(tail), code: f}, true, nil
@@ -277,7 +277,7 @@ func (s *storedCode) Delete([32]byte) error {
 	return errors.New("the code is for another version of the engine")
 }
 
-// open maps the code, or opens its file where files cannot be executed.
+// open opens the file of the code, for place if it can be executed there. Otherwise it returns the file, for the engine to read.
 func (s *storedCode) open() (*os.File, error) {
 	f, err := openRegular(filepath.Join(s.dir, codeName))
 	if err != nil {
@@ -287,31 +287,36 @@ func (s *storedCode) open() (*os.File, error) {
 	if err == nil && st.Size() != s.size {
 		err = fmt.Errorf("compiled code: the file has %d bytes, want %d", st.Size(), s.size)
 	}
-	if err == nil && s.size > 0 {
-		var at unsafe.Pointer
-		if at, err = unix.MmapPtr(int(f.Fd()), 0, nil, uintptr(s.size), unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE); err == nil {
-			s.mapped = at
-		}
+	if err != nil || s.size == 0 {
+		return nil, errors.Join(err, f.Close())
 	}
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENODEV) {
+	at, err := unix.MmapPtr(int(f.Fd()), 0, nil, uintptr(s.size), unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE)
+	switch {
+	case err == nil:
+		s.code = f
+		return nil, unix.MunmapPtr(at, uintptr(s.size))
+	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENODEV):
 		return f, nil
 	}
 	return nil, errors.Join(err, f.Close())
 }
 
-// place moves the mapped code to where the engine expects it. From there, the engine unmaps it.
+// place maps the code where the engine expects it, in place of zeros. From there, the engine unmaps it. Moving an earlier mapping there (mremap) is
+// not an option: Linux 6.12 in User-Mode Linux goes on to execute the zeros.
 func (s *storedCode) place() error {
-	if s.mapped == nil {
+	if s.code == nil {
 		return nil
 	}
 	if s.target == nil {
 		return errors.New("compiled code: the engine has not read it")
 	}
-	n := uintptr(s.size)
-	_, err := unix.MremapPtr(s.mapped, n, unsafe.Pointer(&s.target[0]), n, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED)
-	if err == nil {
-		s.mapped = nil
-	}
+	_, err := unix.MmapPtr(int(s.code.Fd()), 0, unsafe.Pointer(&s.target[0]), uintptr(s.size), unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_FIXED)
+	return errors.Join(err, s.closeCode())
+}
+
+func (s *storedCode) closeCode() error {
+	err := s.code.Close()
+	s.code = nil
 	return err
 }
 
@@ -327,9 +332,8 @@ func (s *storedCode) forget() {
 
 // close releases what the engine does not.
 func (s *storedCode) close() {
-	if s.mapped != nil {
-		_ = unix.MunmapPtr(s.mapped, uintptr(s.size))
-		s.mapped = nil
+	if s.code != nil {
+		_ = s.closeCode()
 	}
 	if s.memory != nil {
 		_ = s.memory.file.Close()
