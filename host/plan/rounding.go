@@ -13,7 +13,14 @@ func reduceWeights(endpoints []Endpoint, limit int) (rounded bool) {
 		return false
 	}
 	limit = max(limit, n)
-	if sum/g > limit {
+	switch {
+	case sum/g <= limit:
+	case n == limit: // at least one slot each, so no more
+		for i := range endpoints {
+			endpoints[i].Weight = min(1, endpoints[i].Weight)
+		}
+		return true
+	default:
 		roundWeights(endpoints, limit)
 		rounded = true
 		_, g, _ = sumGCD(endpoints)
@@ -22,6 +29,26 @@ func reduceWeights(endpoints []Endpoint, limit int) (rounded bool) {
 		endpoints[i].Weight /= uint16(g)
 	}
 	return rounded
+}
+
+// Slots says how many slots a backend with Caps.Ratios has for a weight, give or take one that rounding distributes.
+type Slots struct{ slots, sum int }
+
+// SlotsOf returns the slots of a pool for a backend with this Caps.MaxTotal.
+func SlotsOf(p *Pool, maxTotal int) Slots {
+	sum, g, n := sumGCD(p.Endpoints)
+	if n == 0 {
+		return Slots{0, 1}
+	}
+	return Slots{min(sum/g, max(maxTotal, n)), sum}
+}
+
+// Of returns the number for an endpoint.
+func (s Slots) Of(weight uint16) int {
+	if weight == 0 {
+		return 0
+	}
+	return max(1, int(weight)*s.slots/s.sum)
 }
 
 // sumGCD returns sum, greatest common divisor and number of the positive weights.

@@ -27,6 +27,9 @@ const (
 	maxStepCost     = 64_000
 )
 
+// maxSlots is plan.Caps.MaxTotal of both data planes: up to so many slots, a pool has them by weight, and beyond that one for each endpoint.
+const maxSlots = 1000
+
 // budget is the work that may still be done; nil is unlimited.
 type budget struct {
 	left int
@@ -75,9 +78,9 @@ func (b *budget) change(old, f *plan.Frontend) {
 	if f == nil {
 		f = &plan.Frontend{}
 	}
-	n := 1 + poolChanges(&old.Pool, &f.Pool)
+	n := 1 + slotChanges(&old.Pool, &f.Pool)
 	if old.Outside != nil || f.Outside != nil {
-		n += poolChanges(orEmpty(old.Outside), orEmpty(f.Outside))
+		n += slotChanges(orEmpty(old.Outside), orEmpty(f.Outside))
 	}
 	if len(old.SourceRanges) != len(f.SourceRanges) {
 		n += max(len(old.SourceRanges), len(f.SourceRanges))
@@ -100,19 +103,24 @@ func orEmpty(p *plan.Pool) *plan.Pool {
 
 // poolChanges returns the number of endpoints that differ.
 func poolChanges(p, q *plan.Pool) (n int) {
-	i, j := 0, 0
-	for i < len(p.Endpoints) && j < len(q.Endpoints) {
-		switch c := p.Endpoints[i].Addr.Compare(q.Endpoints[j].Addr); {
-		case c < 0:
-			i, n = i+1, n+1
-		case c > 0:
-			j, n = j+1, n+1
-		default:
-			if p.Endpoints[i] != q.Endpoints[j] {
-				n++
-			}
-			i, j = i+1, j+1
+	for a, b := range endpointPairs(p, q) {
+		if *a != *b {
+			n++
 		}
 	}
-	return n + len(p.Endpoints) - i + len(q.Endpoints) - j
+	return n
+}
+
+// slotChanges returns how many slots of a backend differ, about, and counts one for each endpoint that differs otherwise: a change of
+// a few weights can be one of a thousand slots.
+func slotChanges(p, q *plan.Pool) (n int) {
+	had, has := plan.SlotsOf(p, maxSlots), plan.SlotsOf(q, maxSlots)
+	for a, b := range endpointPairs(p, q) {
+		d := had.Of(a.Weight) - has.Of(b.Weight)
+		if d = max(d, -d); d == 0 && *a != *b {
+			d = 1
+		}
+		n += d
+	}
+	return n
 }

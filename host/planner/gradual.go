@@ -2,22 +2,27 @@ package planner
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// minPart is the least number of endpoints of a frontend that a step changes, so that large pools make progress in small steps.
-const minPart = 64
+// A part of a change of a frontend changes at least minPart endpoints, and one of maxParts of its pools' endpoints: each
+// part compares all of them, in the planner and in the backend, however few it changes.
+const (
+	minPart  = 64
+	maxParts = 64
+)
 
-// part returns a frontend on the way from old to f: all of f, except that only some endpoints have changed, those that are added
-// first. Either may be nil. It returns f if that is little enough for the budget. Pools with weights are not divided: a part of
-// them would have other shares. Neither are those with source hash: each part would send clients elsewhere.
+// part returns a frontend on the way from old to f: all of f, except that only some endpoints have changed. Each endpoint has its old or
+// its new weight, and endpoints whose weight grows and others change in equal measure, so that there is always one that takes
+// connections. Either frontend may be nil. It returns f if that is little enough for the budget. Frontends with source hash are not divided:
+// each part would send clients elsewhere.
 func part(old, f *plan.Frontend, budget *budget) *plan.Frontend {
 	if budget == nil || cmp.Or(f, old).Balance == plan.SourceHash {
 		return f
 	}
-	n := max(minPart, budget.left/elementCost)
 	from, to := old, f
 	if from == nil {
 		from = &plan.Frontend{}
@@ -27,13 +32,15 @@ func part(old, f *plan.Frontend, budget *budget) *plan.Frontend {
 		to = &plan.Frontend{Pool: none, Outside: &none}
 	}
 	fromOutside, toOutside := orEmpty(from.Outside), orEmpty(to.Outside)
-	if poolChanges(&from.Pool, &to.Pool)+poolChanges(fromOutside, toOutside) <= 2*n {
-		return f
-	}
+	changes := poolChanges(&from.Pool, &to.Pool) + poolChanges(fromOutside, toOutside)
+	all, weighted := 0, false
 	for _, p := range []*plan.Pool{&from.Pool, &to.Pool, fromOutside, toOutside} {
-		if slices.ContainsFunc(p.Endpoints, func(e plan.Endpoint) bool { return e.Weight > 1 }) {
-			return f
-		}
+		all += len(p.Endpoints)
+		weighted = weighted || hasWeights(p)
+	}
+	n := max(minPart, budget.left/elementCost, all/maxParts)
+	if changes <= 2*n || weighted && changes < maxSlots {
+		return f
 	}
 	var out plan.Frontend
 	if f != nil {
@@ -49,65 +56,88 @@ func part(old, f *plan.Frontend, budget *budget) *plan.Frontend {
 	return &out
 }
 
+// hasWeights reports whether endpoints of a pool may have more than one slot: beyond maxSlots endpoints, all have one.
+func hasWeights(p *plan.Pool) bool {
+	n, most := 0, uint16(0)
+	for i := range p.Endpoints {
+		n += min(1, int(p.Endpoints[i].Weight))
+		most = max(most, p.Endpoints[i].Weight)
+	}
+	return most > 1 && n < maxSlots
+}
+
 // partOfPool returns a pool that differs from one by up to n endpoints, in the direction of another.
 func partOfPool(from, to *plan.Pool, n int) plan.Pool {
-	added := 0
-	for i, j := 0, 0; j < len(to.Endpoints); j++ {
-		for i < len(from.Endpoints) && from.Endpoints[i].Addr.Compare(to.Endpoints[j].Addr) < 0 {
-			i++
-		}
-		if i == len(from.Endpoints) || from.Endpoints[i].Addr != to.Endpoints[j].Addr {
-			added++
-		}
-	}
-	add := min(n, added)
-	remove := n - add
 	out := plan.Pool{Verdict: to.Verdict}
 	switch old := len(from.Endpoints); {
-	case add == n && slices.Equal(from.Endpoints, to.Endpoints[:min(old, len(to.Endpoints))]): // a part of it: no copy for each step
-		out.Endpoints = to.Endpoints[: old+add : old+add]
-	case len(to.Endpoints) == 0 && remove < old:
-		out.Endpoints = from.Endpoints[remove:]
-	default:
-		out.Endpoints = mergePools(from, to, add, remove)
+	case old+n <= len(to.Endpoints) && slices.Equal(from.Endpoints, to.Endpoints[:old]): // a part of it: no copy for each step
+		out.Endpoints = to.Endpoints[: old+n : old+n]
+	case len(to.Endpoints) == 0 && n < old:
+		out.Endpoints = from.Endpoints[n:]
+	}
+	if out.Total() == 0 && to.Total() > 0 || out.Endpoints == nil {
+		out.Endpoints = mergePools(from, to, n)
 	}
 	if out.Total() > 0 {
 		out.Verdict = plan.Forward
-	} else if to.Verdict == plan.Forward { // those with weight come later
-		return *to
 	}
 	return out
 }
 
-// mergePools returns the endpoints of one pool, with up to so many of another that are added, and without up to so many that are not in it.
-func mergePools(from, to *plan.Pool, add, remove int) []plan.Endpoint {
-	out := make([]plan.Endpoint, 0, len(from.Endpoints)+add)
-	i, j := 0, 0
-	for i < len(from.Endpoints) || j < len(to.Endpoints) {
-		order := -1
+// mergePools returns the endpoints of one pool, up to n of them as they are in another pool: half of them with a higher weight, if
+// there are as many, so that some have weight if any in the other pool has.
+func mergePools(from, to *plan.Pool, n int) []plan.Endpoint {
+	grow, others := 0, 0
+	for o, e := range endpointPairs(from, to) {
 		switch {
-		case i == len(from.Endpoints):
-			order = 1
-		case j < len(to.Endpoints):
-			order = from.Endpoints[i].Addr.Compare(to.Endpoints[j].Addr)
+		case e.Weight > o.Weight:
+			grow++
+		case e.Weight < o.Weight || e.Addr != o.Addr:
+			others++
 		}
+	}
+	grow = min(grow, max(n/2, n-others))
+	others = min(others, n-grow)
+	out := make([]plan.Endpoint, 0, len(from.Endpoints)+grow+others)
+	for o, e := range endpointPairs(from, to) {
 		switch {
-		case order < 0 && remove > 0:
-			remove--
-		case order < 0:
-			out = append(out, from.Endpoints[i])
-		case order == 0:
-			out = append(out, to.Endpoints[j])
-		case add > 0:
-			add--
-			out = append(out, to.Endpoints[j])
+		case e.Weight > o.Weight && grow > 0:
+			grow--
+			o = e
+		case e.Addr == o.Addr && e.Weight == o.Weight:
+			o = e // phase and deadline do not affect forwarding
+		case e.Weight <= o.Weight && others > 0:
+			others--
+			o = e
 		}
-		if order <= 0 {
-			i++
-		}
-		if order >= 0 {
-			j++
+		if o.Addr.IsValid() {
+			out = append(out, *o)
 		}
 	}
 	return out
+}
+
+// endpointPairs returns the endpoints of two pools by address, a zero one where a pool does not have it.
+func endpointPairs(p, q *plan.Pool) iter.Seq2[*plan.Endpoint, *plan.Endpoint] {
+	return func(yield func(a, b *plan.Endpoint) bool) {
+		var none plan.Endpoint
+		for i, j := 0, 0; i < len(p.Endpoints) || j < len(q.Endpoints); {
+			a, b, order := &none, &none, -1
+			switch {
+			case i == len(p.Endpoints):
+				order = 1
+			case j < len(q.Endpoints):
+				order = p.Endpoints[i].Addr.Compare(q.Endpoints[j].Addr)
+			}
+			if order <= 0 {
+				a, i = &p.Endpoints[i], i+1
+			}
+			if order >= 0 {
+				b, j = &q.Endpoints[j], j+1
+			}
+			if !yield(a, b) {
+				return
+			}
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -10,62 +11,123 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// TestPoolsChangeInValidParts: between any two pools, each part is valid, differs by a bounded number of endpoints from the one
-// before, and has an endpoint if both have.
+// TestPoolsChangeInValidParts: between any two frontends, also when another one is wanted meanwhile, each part is valid, changes a bounded
+// number of endpoints from what they were to what they shall be, and has an endpoint with weight if the wanted one has.
 func TestPoolsChangeInValidParts(t *testing.T) {
+	weighted := 0
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 31))
+		addresses, maxWeight := 1000, 1
+		if seed%3 == 0 {
+			addresses, maxWeight = 4000, 1+r.IntN(3)*r.IntN(1000)
+		}
 		random := func() *plan.Frontend {
 			if r.IntN(6) == 0 {
 				return nil
 			}
-			pool := func() plan.Pool {
-				out := plan.Pool{Verdict: plan.Reject}
-				for i := range 1000 {
-					if r.IntN(3) > 0 {
-						continue
-					}
-					e := plan.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80), Weight: uint16(r.IntN(2))}
-					if e.Weight == 0 {
-						e.Phase = plan.Draining
-					} else {
-						out.Verdict = plan.Forward
-					}
-					out.Endpoints = append(out.Endpoints, e)
-				}
-				if r.IntN(5) == 0 {
-					return plan.Pool{Verdict: plan.Drop}
-				}
-				return out
-			}
 			f := &plan.Frontend{Key: plan.Key{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: model.TCP}, Kind: plan.ExternalIP,
-				Owner: model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Protocol: model.TCP}, Pool: pool()}
+				Owner: model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Protocol: model.TCP}, Pool: randomPool(r, addresses, maxWeight)}
 			if r.IntN(2) == 0 {
-				outside := pool()
+				outside := randomPool(r, addresses, maxWeight)
 				f.Outside = &outside
 			}
 			return f
 		}
-		from, to := random(), random()
-		now := from
-		for steps := 0; now != to; steps++ {
-			next := part(now, to, &budget{left: r.IntN(200) * elementCost})
+		now, to := random(), random()
+		for steps, other := 0, r.IntN(10); now != to; steps++ {
+			if steps == other {
+				to = random()
+			}
+			n := max(64, r.IntN(200), 4*addresses/64)
+			next := part(now, to, &budget{left: n * elementCost})
 			if next != nil {
 				if err := plan.Validate(&plan.Plan{Global: plan.Global{MasqueradeMark: 1}, Frontends: map[plan.Key]*plan.Frontend{next.Key: next}}); err != nil {
 					t.Fatalf("seed %d: %v", seed, err)
 				}
-				if from != nil && to != nil && from.Pool.Total() > 0 && to.Pool.Total() > 0 && next.Pool.Total() == 0 {
-					t.Fatalf("seed %d: no endpoint", seed)
+			}
+			if next != to && maxWeight > 1 {
+				weighted++
+			}
+			for scope := range 2 {
+				if scope == 1 && (to == nil || to.Outside == nil) {
+					continue // the pool goes at once: it has the endpoints on this node only
+				}
+				if err := checkPart(poolOf(now, scope), poolOf(next, scope), poolOf(to, scope), next == to, n); err != nil {
+					t.Fatalf("seed %d, step %d: %v", seed, steps, err)
 				}
 			}
-			if steps == 100 {
+			if steps == 200 {
 				t.Fatalf("seed %d: no end", seed)
 			}
 			now = next
 		}
 	}
+	if weighted < 500 {
+		t.Errorf("only %d parts with weights", weighted)
+	}
+}
+
+func randomPool(r *rand.Rand, addresses, maxWeight int) plan.Pool {
+	if r.IntN(5) == 0 {
+		return plan.Pool{Verdict: plan.Drop}
+	}
+	out := plan.Pool{Verdict: plan.Reject}
+	for i := range addresses {
+		if r.IntN(3) == 0 {
+			continue
+		}
+		e := plan.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80)}
+		if r.IntN(2) == 0 {
+			e.Phase = plan.Draining
+		} else {
+			e.Weight, out.Verdict = uint16(1+r.IntN(maxWeight)), plan.Forward
+		}
+		out.Endpoints = append(out.Endpoints, e)
+	}
+	return out
+}
+
+// poolOf returns a pool of a frontend, which may be nil.
+func poolOf(f *plan.Frontend, scope int) *plan.Pool {
+	switch {
+	case f == nil:
+		return &plan.Pool{}
+	case scope == 0:
+		return &f.Pool
+	}
+	return orEmpty(f.Outside)
+}
+
+// checkPart compares a pool on the way from one to another with both, endpoint by endpoint.
+func checkPart(from, part, to *plan.Pool, last bool, n int) error {
+	index := func(p *plan.Pool) (all [4000]plan.Endpoint) {
+		for _, e := range p.Endpoints {
+			a := e.Addr.Addr().As4()
+			all[int(a[2])<<8|int(a[3])] = e
+		}
+		return all
+	}
+	old, now, wanted := index(from), index(part), index(to)
+	changed := 0
+	for a := range now {
+		switch {
+		case now[a] != old[a] && now[a] != wanted[a]:
+			return fmt.Errorf("%+v: it was %+v and shall be %+v", now[a], old[a], wanted[a])
+		case old[a].Weight != now[a].Weight || old[a].Addr != now[a].Addr:
+			changed++
+		}
+	}
+	if limit := 2 * n; changed > limit && !(last && changed < 1000) {
+		return fmt.Errorf("%d endpoints changed, more than %d", changed, limit)
+	}
+	if to.Total() > 0 && part.Total() == 0 {
+		return errors.New("no endpoint has weight")
+	}
+	return nil
 }
 
 // A part of a pool with source hash would have another table, which sends clients elsewhere.
@@ -82,11 +144,30 @@ func TestPoolWithSourceHashIsNotDivided(t *testing.T) {
 	}
 }
 
-// TestLargePoolIsPlannedInParts: each step changes a bounded number of endpoints, and the result is that of one step.
+// flippingPlugin gives weight to every other endpoint, and in its next revision to those in between.
+type flippingPlugin struct {
+	zonePlugin
+	revision *int
+	weights  [2]uint16 // of the endpoints with weight, in turn
+}
+
+func (p flippingPlugin) Decide(req *abi.Request, resp *abi.Response) error {
+	for i := range req.Endpoints {
+		resp.Results[i].Weight = uint16((i+*p.revision)%2) * p.weights[i/2%2]
+	}
+	return nil
+}
+func (p flippingPlugin) Revision() string { return fmt.Sprint(*p.revision) }
+
+// TestLargePoolIsPlannedInParts: each step changes a bounded number of endpoints, and the result is that of one step; with weights, too.
 func TestLargePoolIsPlannedInParts(t *testing.T) {
 	name := model.Name{Namespace: "shop", Name: "giant"}
-	svc := &model.Service{Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, ExternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
-		Ports: []model.ServicePort{{Name: "p0", Protocol: model.TCP, Port: 80}}}
+	svc := func(age int64, labels map[string]string) []model.Change {
+		return []model.Change{{Kind: model.ServiceKind, Name: name, Service: &model.Service{
+			Name: name, Labels: labels, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, ExternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+			Ports: []model.ServicePort{{Name: "p0", Protocol: model.TCP, Port: 80}}, HealthCheckNodePort: uint16(age),
+		}}}
+	}
 	endpoints := func(from, n int) []model.Change {
 		var out []model.Change
 		for i := range 10 {
@@ -100,48 +181,87 @@ func TestLargePoolIsPlannedInParts(t *testing.T) {
 		}
 		return out
 	}
-	now := time.Unix(1000, 0)
-	p := New(testSettings(), nativePlugins)
-	p.PlanInBatches()
-	p.Apply([]model.Change{{Kind: model.Synced}})
-	p.Plan(now)
-	all := []model.Change{{Kind: model.Synced}}
-	for _, changes := range [][]model.Change{
-		append(endpoints(0, 5000), model.Change{Kind: model.ServiceKind, Name: name, Service: svc}),
-		endpoints(2500, 5000),
-		{{Kind: model.ServiceKind, Name: name}},
+	zoned := map[string]string{"zoned": ""}
+	gone := []model.Change{{Kind: model.ServiceKind, Name: name}}
+	for what, history := range map[string][][]model.Change{
+		"without weights": {append(endpoints(0, 5000), svc(0, nil)...), endpoints(2500, 5000), gone},
+		"with weights":    {append(endpoints(0, 5000), svc(0, zoned)...), svc(1, zoned), endpoints(2500, 5000), svc(2, nil), svc(3, zoned), gone},
 	} {
-		p.Apply(changes)
-		all = append(all, changes...)
-		for steps := 1; ; steps++ {
-			step := p.Plan(now)
-			changed := 0
-			for _, c := range step.Delta.Changes {
-				old, f := c.Old, c.New
-				if old == nil {
-					old = &plan.Frontend{}
+		revision := 0
+		plugins := func(string) (policy.Plugin, error) {
+			return flippingPlugin{revision: &revision, weights: [2]uint16{3, 5}}, nil
+		}
+		now := time.Unix(1000, 0)
+		p := New(testSettings(), plugins)
+		p.PlanInBatches()
+		p.Apply([]model.Change{{Kind: model.Synced}})
+		p.Plan(now)
+		all := []model.Change{{Kind: model.Synced}}
+		for i, changes := range history {
+			revision++
+			p.Apply(changes)
+			all = append(all, changes...)
+			for steps := 1; ; steps++ {
+				step := p.Plan(now)
+				changed := 0
+				for _, c := range step.Delta.Changes {
+					changed += slotChanges(poolOf(c.Old, 0), poolOf(c.New, 0))
 				}
-				if f == nil {
-					f = &plan.Frontend{}
+				if changed > 4*initialStepCost/elementCost {
+					t.Fatalf("%s: change %d, step %d changes %d slots", what, i, steps, changed)
 				}
-				changed += poolChanges(&old.Pool, &f.Pool)
+				if step.Remaining == 0 {
+					t.Logf("%s: change %d: %d steps", what, i, steps)
+					break
+				} else if steps == 1000 {
+					t.Fatal("no end")
+				}
 			}
-			if changed > 4*initialStepCost/elementCost {
-				t.Fatalf("step %d changes %d endpoints", steps, changed)
-			}
-			if step.Remaining == 0 {
-				t.Logf("%d steps", steps)
-				break
-			} else if steps == 1000 {
-				t.Fatal("no end")
+			scratch := New(testSettings(), plugins)
+			scratch.Apply(all)
+			scratch.Plan(now)
+			if !p.Current().Equal(scratch.Current()) {
+				t.Fatalf("%s: change %d: in parts\n%s\nat once\n%s", what, i, plan.Format(p.Current()), plan.Format(scratch.Current()))
 			}
 		}
-		scratch := New(testSettings(), nativePlugins)
-		scratch.Apply(all)
-		scratch.Plan(now)
-		if !p.Current().Equal(scratch.Current()) {
-			t.Fatalf("in parts\n%s\nat once\n%s", plan.Format(p.Current()), plan.Format(scratch.Current()))
+	}
+}
+
+// TestStepIsBoundedByTheSlotsOfWeights: weights without a common divisor have a thousand slots, however few endpoints there are.
+func TestStepIsBoundedByTheSlotsOfWeights(t *testing.T) {
+	const services = 200
+	revision := 0
+	p := New(testSettings(), func(string) (policy.Plugin, error) {
+		return flippingPlugin{revision: &revision, weights: [2]uint16{997, 3}}, nil
+	})
+	p.PlanInBatches()
+	changes := manyServices(services, 4)
+	for i := range changes {
+		if s := changes[i].Service; s != nil {
+			s.Labels = map[string]string{"zoned": ""}
 		}
+	}
+	p.Apply(changes)
+	now := time.Unix(1000, 0)
+	p.Plan(now)
+	revision++
+	p.Apply([]model.Change{ownNode("z1")})
+	total := 0
+	for steps := 1; ; steps++ {
+		step := p.Plan(now)
+		changed := 0
+		for _, c := range step.Delta.Changes {
+			changed += slotChanges(&c.Old.Pool, &c.New.Pool)
+		}
+		if changed > 2000+initialStepCost/elementCost {
+			t.Fatalf("step %d changes %d slots of %d Services", steps, changed, len(step.Delta.Changes))
+		}
+		if total += changed; step.Remaining == 0 {
+			break
+		}
+	}
+	if total < services*1000 {
+		t.Errorf("only %d slots changed", total)
 	}
 }
 

@@ -49,8 +49,10 @@ type harnessOptions struct {
 	modules string   // directory of the plugins' modules
 	chain   []string // plugins to load
 	bound   bool     // the chain is the policy of every Service
-	locked  bool     // the engine has a thread of its own
-	signals time.Duration
+	// alternating is for Services that have weights, see alternatingBindings.
+	alternating bool
+	locked      bool // the engine has a thread of its own
+	signals     time.Duration
 	// wrap, if not nil, replaces the backend.
 	wrap func(*rules.Backend) backend.Backend
 }
@@ -81,6 +83,9 @@ func newHarness(ctx context.Context, o harnessOptions) (*harness, error) {
 		if o.bound {
 			policies.Default = chain.Name
 		}
+	}
+	if o.alternating {
+		alternatingBindings(l.plugins, policies)
 	}
 	var programs backend.Backend = kernel
 	if o.wrap != nil {

@@ -41,7 +41,7 @@ func measureLargeUpdates(ctx context.Context, s size, how settings) (out []large
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, ticks.stop()) }()
-	l, err := newHarness(ctx, harnessOptions{modules: how.bin, chain: []string{"zone-spill"}, locked: how.engineCPU})
+	l, err := newHarness(ctx, harnessOptions{modules: how.bin, chain: []string{"zone-spill"}, alternating: true, locked: how.engineCPU})
 	if err != nil {
 		return nil, err
 	}
@@ -85,6 +85,16 @@ func (w *clusterState) largeSteps(round int) []largeStep {
 	}
 	flipped := append([]model.SliceEndpoint(nil), many...)
 	flipped[17].Ready, flipped[17].Serving = false, false
+	weighted := make([]model.SliceEndpoint, 10_000)
+	for j := range weighted {
+		w.last++
+		weighted[j] = w.endpoint(giant+1, w.last)
+		weighted[j].Hints = nil
+	}
+	var canaries, others, calm []model.Change
+	for i := range min(500, s.services-1) {
+		canaries, others, calm = append(canaries, alternate(1+i, "even")), append(others, alternate(1+i, "odd")), append(calm, service(1+i))
+	}
 	var burst []model.Change
 	for i := range min(5000, s.services-1) {
 		burst = append(burst, w.change(1+i, replaced))
@@ -98,6 +108,11 @@ func (w *clusterState) largeSteps(round int) []largeStep {
 		{"a Service with 10,000 endpoints is created", append(slicesOf(giant, many), service(giant)), nil},
 		{"one of its endpoints becomes unready", []model.Change{slice(giant, 0, flipped[:perSlice])}, nil},
 		{"it is deleted", append(deletions(slicesOf(giant, many)), deletions([]model.Change{service(giant)})...), nil},
+		{"a Service with 10,000 endpoints, half of them with weight 0, is created", append(slicesOf(giant+1, weighted), alternate(giant+1, "even")), nil},
+		{"the other half gets the weight", []model.Change{alternate(giant+1, "odd")}, nil},
+		{"it is deleted", append(deletions(slicesOf(giant+1, weighted)), deletions([]model.Change{service(giant + 1)})...), nil},
+		{"500 Services of 10 endpoints get weights of 997, 3 and 0", canaries, nil},
+		{"all these weights change", others, calm},
 		{"this node's zone changes, and with it the endpoints of every Service", []model.Change{node(0, zoneName(1+round))}, nil},
 		{fmt.Sprintf("%d slices change at once", len(burst)), burst, nil},
 		{"a namespace with 2,000 Services is deleted", deletions(namespace), namespace},

@@ -161,3 +161,37 @@ func (r *policyRun) print(w io.Writer) {
 | one slice updated | %.3f ms |
 `, r.size, "`zone-spill`", r.without*1000, r.calls, r.with*1000, r.callsMore, r.unchanged*1000, r.changed)
 }
+
+// alternating is a plugin: every other endpoint gets weight, 997 or 3 in turn, beginning with the first or the second.
+type alternating struct{ first int }
+
+func (p alternating) Decide(req *abi.Request, resp *abi.Response) error {
+	for i := range req.Endpoints {
+		if resp.Results[i].Weight = 0; (i+p.first)%2 == 0 {
+			resp.Results[i].Weight = [2]uint16{997, 3}[i/2%2]
+		}
+	}
+	return nil
+}
+
+func (alternating) Needs(string) uint32  { return 0 }
+func (alternating) Keys(string) []string { return nil }
+func (alternating) Revision() string     { return "1" }
+
+// alternatingBindings bind alternating to Services with the label alternate: even, or odd.
+func alternatingBindings(plugins *revisedPlugins, policies *policy.Set) {
+	for first, name := range []string{"even", "odd"} {
+		plugins.list[name] = alternating{first}
+		policies.Policies[name] = &policy.Policy{Name: name, Steps: []policy.Step{{Plugin: name}}}
+		policies.Bindings = append(policies.Bindings, policy.Binding{
+			Selector: policy.Selector{{Key: "alternate", Op: policy.In, Values: []string{name}}}, Policy: name,
+		})
+	}
+}
+
+// alternate returns a Service with weights by alternating.
+func alternate(i int, name string) model.Change {
+	c := service(i)
+	c.Service.Labels["alternate"] = name
+	return c
+}

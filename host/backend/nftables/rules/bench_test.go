@@ -147,3 +147,30 @@ func (d *testEnv) mustApply(p *plan.Plan, delta *plan.Delta) {
 		d.Fatal(err)
 	}
 }
+
+// BenchmarkFlipWeights moves the weight of half of the endpoints of a large pool to the other half.
+func BenchmarkFlipWeights(b *testing.B) {
+	for _, n := range []int{1000, 10_000, 20_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			d := newTestEnv(b, 0)
+			p := cluster(1000, 10)
+			var states [2]*plan.Frontend
+			for i := range states {
+				states[i] = clusterFrontend(1000, n, 0)
+				for j := range states[i].Pool.Endpoints {
+					states[i].Pool.Endpoints[j].Weight = uint16(3 * ((i + j) % 2))
+				}
+			}
+			p.Frontends[states[0].Key] = states[0]
+			d.mustApply(p, nil)
+			i, elements := 0, 0
+			begin := cpu(b)
+			for b.Loop() {
+				i++
+				elements += d.report(p, replaceFrontend(p, states[i%2])).Elements
+			}
+			b.ReportMetric((cpu(b)-begin).Seconds()*1e3/float64(b.N), "cpu-ms/op")
+			b.ReportMetric(float64(elements)/float64(b.N), "elements/op")
+		})
+	}
+}

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -89,6 +90,35 @@ func TestUpdateCostDoesNotDependOnClusterSize(t *testing.T) {
 	if largeAllocations > smallAllocations+1 { // a map may just grow
 		t.Errorf("%.0f allocations with 44125 Services, %.0f with 1000", largeAllocations, smallAllocations)
 	}
+}
+
+// TestPartOfALargePoolIsAllThatIsWritten: the planner changes a pool of more than a thousand endpoints in parts, whose weights have no influence on
+// the slots of the others.
+func TestPartOfALargePoolIsAllThatIsWritten(t *testing.T) {
+	testenv.OnceForAllKernels(t)
+	d := newTestEnv(t, 0)
+	p := cluster(600, 1)
+	pool := clusterFrontend(600, 4000, 0)
+	weights := [...]uint16{1, 0, 300, 0, 65535, 0}
+	for i := range pool.Pool.Endpoints {
+		pool.Pool.Endpoints[i].Weight = weights[i%len(weights)]
+	}
+	p.Frontends[pool.Key] = pool
+	d.report(p, nil)
+	const changed = 50 // endpoints that lose their weight; as many get one
+	for i := range 10 {
+		next := *p.Frontends[pool.Key]
+		next.Pool.Endpoints = slices.Clone(next.Pool.Endpoints)
+		for j := range changed {
+			e := next.Pool.Endpoints[2*(i*changed+j):]
+			e[0].Weight, e[1].Weight = 0, 1+2*e[0].Weight%1000
+		}
+		// A slot changes its endpoint, and so does a hairpin entry.
+		if r := d.report(p, replaceFrontend(p, &next)); r.Elements > 4*changed || r.Transactions != 1 {
+			t.Errorf("part %d: %+v", i, r)
+		}
+	}
+	d.expectPlan(p)
 }
 
 func TestTransactionSizeIsBoundedAtStart(t *testing.T) {
