@@ -4,7 +4,7 @@ import "github.com/sluice-proxy/sluice/host/model"
 
 // maxIntake is how many changes of the cluster a step takes, more only for a Service that has more. 5,000 that arrive at once
 // would otherwise make a step of 10 to 30 ms.
-const maxIntake = 256
+const maxIntake = 64
 
 // intake divides many changes among steps. Namespaces take turns, so that a change in one does not wait for thousands in
 // another. The changes of a Service and of its EndpointSlices that arrive together stay together, in their order: without

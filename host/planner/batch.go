@@ -8,7 +8,7 @@ import (
 
 // targetStepTime is how long a step (planning and programming) may take that does as much as a Plan allows. A change that arrives
 // meanwhile waits for its end, and is then programmed first.
-const targetStepTime = 2500 * time.Microsecond
+const targetStepTime = 1500 * time.Microsecond
 
 // AdaptStep adapts how much a Plan does to the duration of the last step, planning and programming.
 func (p *Planner) AdaptStep(took time.Duration) {

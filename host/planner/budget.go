@@ -23,7 +23,7 @@ const (
 // A Plan does about Planner.stepCost of work, which follows the duration of steps, see AdaptStep.
 const (
 	initialStepCost = 16_000
-	minStepCost     = 4_000
+	minStepCost     = 2_000
 	maxStepCost     = 64_000
 )
 
