@@ -103,7 +103,7 @@ VM_PACKAGES := ./host/backend/nftables/... ./host/backend/ipvs ./host/conntrack 
 VM_FLAGS    :=
 # With SHORT=-short, kernels but the oldest run what needs IPVS only: the oldest and that of this machine run the rest.
 ifdef SHORT
-$(patsubst %,test-vm-%,$(filter-out $(firstword $(KERNELS)),$(KERNELS))): VM_PACKAGES := ./host/backend/ipvs ./host/conntrack ./host/kubeproxy ./host/probe
+$(patsubst %,test-packages-%,$(filter-out $(firstword $(KERNELS)),$(KERNELS))): VM_PACKAGES := ./host/backend/ipvs ./host/conntrack ./host/kubeproxy ./host/probe
 endif
 # Guests see the user's cache even if it is in /tmp. Quoted for go test -exec, which parses quotes.
 CACHE       := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)
@@ -118,7 +118,7 @@ test-vm: $(KERNELS:%=test-vm-%) test-guide
 test-ipvs: $(KERNELS:%=test-ipvs-%)
 
 test-ipvs-%:
-	$(MAKE) --no-print-directory test-vm-$* VM_PACKAGES=./host/backend/ipvs
+	$(MAKE) --no-print-directory test-packages-$* VM_PACKAGES=./host/backend/ipvs
 
 # etcd, kube-apiserver, kubectl and kube-proxy run in the guest, which needs 3 GB and has another HOME. 2 to 5 minutes on the
 # newest kernel; on 6.1 a control plane was not ready within three.
@@ -132,8 +132,13 @@ test-guide-%: deps build vm-kernels cluster-programs
 compiled-plugins: build bin/e2e/signals.wasm bin/e2e/prefer.wasm
 	@XDG_CACHE_HOME='$(CACHE)' bin/sluice config check cmd/sluice/e2e/plugins.yaml
 
-test-vm-%: deps build vm-kernels compiled-plugins
+test-vm-%: test-packages-% test-e2e-ipvs-%
+	@:
+
+test-packages-%: deps build vm-kernels compiled-plugins
 	XDG_CACHE_HOME='$(CACHE)' SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 30m $(VM_FLAGS) $(SHORT) -exec "$(VM) -kernel $*" $(VM_PACKAGES)
+
+test-e2e-ipvs-%: deps build vm-kernels compiled-plugins
 	XDG_CACHE_HOME='$(CACHE)' SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_MODE=ipvs SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 30m \
 	  -run 'TestKill|TestForwardingContinues|TestInvalidInput|TestOnce|TestPluginSees|TestLocalhostNodePorts|TestUDPFlows' \
 	  -exec "$(VM) -kernel $*" ./cmd/sluice/e2e
