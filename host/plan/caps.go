@@ -8,6 +8,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
+// MaxSlots is Caps.MaxTotal of both data planes: up to so many slots, the endpoints of a pool have them by weight, and with more endpoints
+// each has one.
+const MaxSlots = 1000
+
 // Caps are the capabilities of a backend. They are constant once the backend is open.
 type Caps struct {
 	Name string // nftables, ipvs, fake

@@ -27,9 +27,6 @@ const (
 	maxStepCost     = 64_000
 )
 
-// maxSlots is plan.Caps.MaxTotal of both data planes: up to so many slots, a pool has them by weight, and beyond that one for each endpoint.
-const maxSlots = 1000
-
 // budget is the work that may still be done; nil is unlimited.
 type budget struct {
 	left int
@@ -114,7 +111,7 @@ func poolChanges(p, q *plan.Pool) (n int) {
 // slotChanges returns how many slots of a backend differ, about, and counts one for each endpoint that differs otherwise: a change of
 // a few weights can be one of a thousand slots.
 func slotChanges(p, q *plan.Pool) (n int) {
-	had, has := plan.SlotsOf(p, maxSlots), plan.SlotsOf(q, maxSlots)
+	had, has := plan.SlotsOf(p, plan.MaxSlots), plan.SlotsOf(q, plan.MaxSlots)
 	for a, b := range endpointPairs(p, q) {
 		d := had.Of(a.Weight) - has.Of(b.Weight)
 		if d = max(d, -d); d == 0 && *a != *b {

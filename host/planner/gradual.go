@@ -39,7 +39,7 @@ func part(old, f *plan.Frontend, budget *budget) *plan.Frontend {
 		weighted = weighted || hasWeights(p)
 	}
 	n := max(minPart, budget.left/elementCost, all/maxParts)
-	if changes <= 2*n || weighted && changes < maxSlots {
+	if changes <= 2*n || weighted && changes < plan.MaxSlots {
 		return f
 	}
 	var out plan.Frontend
@@ -56,14 +56,14 @@ func part(old, f *plan.Frontend, budget *budget) *plan.Frontend {
 	return &out
 }
 
-// hasWeights reports whether endpoints of a pool may have more than one slot: beyond maxSlots endpoints, all have one.
+// hasWeights reports whether endpoints of a pool may have more than one slot: beyond plan.MaxSlots endpoints, all have one.
 func hasWeights(p *plan.Pool) bool {
 	n, most := 0, uint16(0)
 	for i := range p.Endpoints {
 		n += min(1, int(p.Endpoints[i].Weight))
 		most = max(most, p.Endpoints[i].Weight)
 	}
-	return most > 1 && n < maxSlots
+	return most > 1 && n < plan.MaxSlots
 }
 
 // partOfPool returns a pool that differs from one by up to n endpoints, in the direction of another.

@@ -12,12 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxTotal bounds the sum of a pool's weights, as in the nftables backend. IPVS accepts weights up to 65535, but wrr
-// walks them from the highest down: of 65535, 65535 and 21845, the third destination got no connection among the first
-// 87,380. So weights are reduced to lowest terms, and a round of wrr takes at most a thousand connections.
-const maxTotal = 1000
-
-// Caps returns what IPVS with all schedulers can represent.
+// Caps returns what IPVS with all schedulers can represent. IPVS accepts weights up to 65535, but wrr walks them from the highest down: of
+// 65535, 65535 and 21845, the third destination got no connection among the first 87,380. So weights are reduced to lowest terms, with a sum
+// of plan.MaxSlots as in the nftables backend, and a round of wrr takes at most a thousand connections.
 func Caps() plan.Caps {
 	return capsOf(map[string]bool{"wrr": true, "wlc": true, "mh": true})
 }
@@ -25,7 +22,7 @@ func Caps() plan.Caps {
 // capsOf returns what IPVS with the given schedulers can represent.
 func capsOf(have map[string]bool) plan.Caps {
 	c := plan.Caps{
-		Name: "ipvs", Ratios: true, MaxTotal: maxTotal, ZeroWeight: true,
+		Name: "ipvs", Ratios: true, MaxTotal: plan.MaxSlots, ZeroWeight: true,
 		Balances:  []plan.Balance{plan.Random},
 		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
 

@@ -53,7 +53,7 @@ func (Slots) Caps() plan.Caps {
 	return plan.Caps{
 		Name:      "nftables",
 		Ratios:    true,
-		MaxTotal:  1000,
+		MaxTotal:  plan.MaxSlots,
 		Balances:  []plan.Balance{plan.Random, plan.SourceHash},
 		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
 
