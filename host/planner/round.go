@@ -24,9 +24,10 @@ type round struct {
 	addrs     []serviceAddr
 	ranges    [2]ranges // of IPv4 and IPv6
 	quota     quota
-	next      int  // what to evaluate next: twice the index of the port, plus one for IPv6
-	evaluated bool // all ports
-	again     bool // the Service has changed since the beginning
+	next      int       // what to evaluate next: twice the index of the port, plus one for IPv6
+	port      portRound // that of next
+	evaluated bool      // all ports
+	again     bool      // the Service has changed since the beginning
 
 	frontends []*plan.Frontend
 	summary   summaryBuilder
@@ -82,26 +83,15 @@ func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *bud
 	if r.evaluated {
 		return true
 	}
-	endpointSlices := p.cluster.Slices[r.svc.Name]
 	for ; r.next < len(families)*len(r.svc.Ports) && !r.quota.exhausted(); r.next++ {
 		f := families[r.next%len(families)]
 		if !hasFamily(r.svc, f) {
 			p.deletePools(r.svc, &r.svc.Ports[r.next/len(families)], f)
 			continue
 		}
-		if budget.spent() {
+		if budget.spent() || !p.evaluatePort(r, s, f, now, budget) {
 			return false
 		}
-		port := service.SelectEndpointsInto(&p.scratch, r.svc, &r.svc.Ports[r.next/len(families)], f, endpointSlices, p.nodeInfo)
-		calls := p.evaluator.PluginCalls()
-		d := p.decide(r, port, now)
-		budget.spend(callCost * int(p.evaluator.PluginCalls()-calls))
-		if r.policy != nil {
-			budget.spend(len(r.policy.Steps) * (requestCost + requestCostEach*len(port.Endpoints)))
-		}
-		frontends := p.rules.frontends(r, &d)
-		budget.spend(lookCost*(len(endpointSlices)+len(port.Endpoints)) + frontendCost*(1+len(frontends)))
-		r.add(&p.settings.Limits, s, &d, frontends)
 	}
 	if r.quota.first == nil && r.next < len(families)*len(r.svc.Ports) && r.quota.wanted > len(r.frontends) {
 		next := &r.svc.Ports[r.next/len(families)]
@@ -115,38 +105,98 @@ func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *bud
 	return true
 }
 
+// portRound is the evaluation of a port in one family; before it begins, the decision has no Port. A port with many endpoints takes several turns: selecting 10,000 endpoints takes 2 ms,
+// and so does deciding about a pool of them.
+type portRound struct {
+	decision PortDecision
+	holds    [2]*policy.Hold // by pool
+	decided  [2]bool
+}
+
+// largePort is from how many endpoints on a port takes several turns.
+const largePort = 1000
+
+// evaluatePort continues the evaluation of the port that is next, and reports whether it is complete.
+func (p *Planner) evaluatePort(r *round, s *serviceState, f model.Family, now time.Time, budget *budget) (done bool) {
+	if r.port.decision.Port == nil {
+		endpointSlices := p.cluster.Slices[r.svc.Name]
+		port := service.SelectEndpointsInto(&p.scratch, r.svc, &r.svc.Ports[r.next/len(families)], f, endpointSlices, p.nodeInfo)
+		if len(port.Endpoints) >= largePort { // the next turn may be after that of another Service
+			own := p.scratch
+			port, p.scratch = &own, service.Port{}
+		}
+		budget.spend(lookCost * (len(endpointSlices) + len(port.Endpoints)))
+		p.beginPort(r, &r.port, port, now)
+	}
+	d := &r.port.decision
+	large := len(d.Port.Endpoints) >= largePort
+	for pool, decided := range r.port.decided {
+		if decided {
+			continue
+		}
+		if large && budget.spent() {
+			return false
+		}
+		calls := p.evaluator.PluginCalls()
+		p.decidePool(r, &r.port, uint8(pool), now)
+		budget.spend(callCost * int(p.evaluator.PluginCalls()-calls))
+		if r.policy != nil {
+			budget.spend(len(r.policy.Steps) * (requestCost + requestCostEach*len(d.Port.Endpoints)))
+		}
+	}
+	if large && budget.spent() {
+		return false
+	}
+	frontends := p.rules.frontends(r, d)
+	budget.spend(frontendCost * (1 + len(frontends)))
+	r.add(&p.settings.Limits, s, d, frontends)
+	r.port = portRound{}
+	return true
+}
+
 // decide evaluates the policy of a Service port in one family.
 func (p *Planner) decide(r *round, port *service.Port, now time.Time) PortDecision {
-	d := PortDecision{Port: port}
+	var of portRound
+	p.beginPort(r, &of, port, now)
+	for pool := range of.decided {
+		p.decidePool(r, &of, uint8(pool), now)
+	}
+	return of.decision
+}
+
+// beginPort begins the evaluation of a Service port in one family.
+func (p *Planner) beginPort(r *round, of *portRound, port *service.Port, now time.Time) {
 	holds, heldUntil := p.evaluator.Hold(r.policy, port, now)
 	if !heldUntil.IsZero() {
 		r.enforced.requeueAt = earlier(r.enforced.requeueAt, heldUntil.UnixMilli())
 	}
+	*of = portRound{decision: PortDecision{Port: port}, holds: holds}
+}
+
+// decidePool evaluates the policy for a pool.
+func (p *Planner) decidePool(r *round, of *portRound, pool uint8, now time.Time) {
+	of.decided[pool] = true
+	port, decision := of.decision.Port, &of.decision.Cluster
+	uses := port.UsesCluster
+	if pool == abi.PoolLocal {
+		decision, uses = &of.decision.Local, port.UsesLocal
+	}
+	if !uses {
+		p.evaluator.DeletePool(policy.PoolKey{Port: port.Name, Family: port.Family, Pool: pool})
+		return
+	}
 	in := p.input(r.svc, port)
-	evaluate := func(pool uint8) policy.Decision {
-		in.Pool = pool
-		got, at := p.evaluator.Decide(r.policy, &in, now)
-		if r.err == nil {
-			r.err = got.Err
-		}
-		r.addWait(&r.enforced, &got.Evaluation, at)
-		if got.Shadow != nil {
-			r.addWait(&r.shadow, &got.Shadow.Evaluation, got.Shadow.RequeueAt)
-		}
-		got.Hold = holds[pool]
-		return got
+	in.Pool = pool
+	got, at := p.evaluator.Decide(r.policy, &in, now)
+	if r.err == nil {
+		r.err = got.Err
 	}
-	if port.UsesCluster {
-		d.Cluster = evaluate(abi.PoolCluster)
-	} else {
-		p.evaluator.DeletePool(policy.PoolKey{Port: port.Name, Family: port.Family, Pool: abi.PoolCluster})
+	r.addWait(&r.enforced, &got.Evaluation, at)
+	if got.Shadow != nil {
+		r.addWait(&r.shadow, &got.Shadow.Evaluation, got.Shadow.RequeueAt)
 	}
-	if port.UsesLocal {
-		d.Local = evaluate(abi.PoolLocal)
-	} else {
-		p.evaluator.DeletePool(policy.PoolKey{Port: port.Name, Family: port.Family, Pool: abi.PoolLocal})
-	}
-	return d
+	got.Hold = of.holds[pool]
+	*decision = got
 }
 
 // settingsOf returns the state of the settings that a Service has set.

@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -90,29 +91,40 @@ func (c *Call) Check() error {
 	return nil
 }
 
-// maxFreeCalls and maxFreeEndpoints bound the memory of calls that are kept for reuse.
+// maxFreeCalls and maxFreeEndpoints bound the memory of calls that are kept for reuse: their number, and their endpoints, of some 250 bytes.
 const (
 	maxFreeCalls     = 64
-	maxFreeEndpoints = 4096
+	maxFreeEndpoints = 16_384
 )
 
-// newCall returns a call to build a request in.
-func (e *Evaluator) newCall() *Call {
-	if n := len(e.free); n > 0 {
-		c := e.free[n-1]
-		e.free = e.free[:n-1]
-		return c
+// newCall returns a call to build a request with n endpoints in: the smallest one with room for them, or the largest.
+func (e *Evaluator) newCall(n int) *Call {
+	if len(e.free) == 0 {
+		return &Call{}
 	}
-	return &Call{}
+	best := 0
+	for i := range e.free {
+		room, of := e.free[i].room(), e.free[best].room()
+		if room >= n && (of < n || room < of) || room < n && room > of {
+			best = i
+		}
+	}
+	c := e.free[best]
+	e.freeEndpoints -= c.room()
+	e.free = slices.Delete(e.free, best, best+1)
+	return c
 }
 
 // release keeps a call that nothing refers to any more for reuse.
 func (e *Evaluator) release(c *Call) {
-	if len(e.free) < maxFreeCalls && cap(c.Request.Endpoints) <= maxFreeEndpoints {
+	if len(e.free) < maxFreeCalls && e.freeEndpoints+c.room() <= maxFreeEndpoints {
 		c.Plugin, c.Err, c.run = nil, nil, chainRun{}
 		if cap(c.values) > maxFreeEndpoints {
 			c.values = nil
 		}
-		e.free = append(e.free, c)
+		e.free, e.freeEndpoints = append(e.free, c), e.freeEndpoints+c.room()
 	}
 }
+
+// room returns how many endpoints a request can have without more memory.
+func (c *Call) room() int { return cap(c.Request.Endpoints) }

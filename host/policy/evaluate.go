@@ -17,7 +17,7 @@ func (e *Evaluator) evaluate(ch *chain, times *conditionTimes, in *Input, now ti
 	if c := ch.awaited; c != nil && (c.run.answered || c.run.unsent != nil) {
 		e.resume(ch, times, c, nowMS)
 	}
-	c := e.newCall()
+	c := e.newCall(len(in.Port.Endpoints))
 	outcomes := e.build(c, ch, times, in, now)
 	digest := e.digester.request(&c.Request)
 	if digest != ch.digest {

@@ -30,7 +30,9 @@ type Evaluator struct {
 	digester  digester
 	portIndex []int   // from the endpoints of the last request that was built to Port.Endpoints
 	free      []*Call // for reuse
-	calls     uint64  // answered so far
+	// freeEndpoints is the room of these calls.
+	freeEndpoints int
+	calls         uint64 // answered so far
 }
 
 // NewEvaluator returns an Evaluator without state. plugins returns the current revision of a plugin by name; every decision calls

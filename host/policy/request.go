@@ -15,7 +15,7 @@ func (e *Evaluator) build(c *Call, ch *chain, times *conditionTimes, in *Input, 
 	var needs uint32
 	needs, c.keys = e.asks(ch.plugins(), c.keys[:0])
 	e.portIndex = e.portIndex[:0]
-	eps := c.Request.Endpoints[:0]
+	eps := slices.Grow(c.Request.Endpoints[:0], len(p.Endpoints))
 	for i := range p.Endpoints {
 		ep := &p.Endpoints[i]
 		if in.Pool == abi.PoolLocal && !ep.Local {
