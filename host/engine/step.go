@@ -287,7 +287,7 @@ func (e *Engine) updateDegraded(d *plan.Delta) {
 			delete(e.degraded, c.Key)
 			continue
 		}
-		_, lost := plan.NormalizeFrontend(c.New, caps)
+		lost := plan.Degradations(c.New, caps)
 		for _, l := range lost {
 			if !slices.Contains(e.degraded[c.Key], l) {
 				e.Log.Warn("frontend degraded: the backend cannot represent it as planned", "frontend", l.Frontend, "service", l.Owner,

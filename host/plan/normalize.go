@@ -23,6 +23,36 @@ func Normalize(p *Plan, c Caps) (*Plan, []Degradation) {
 // NormalizeFrontend is Normalize for one frontend. It returns nil when the backend cannot represent the frontend at all, and f itself
 // when nothing changes.
 func NormalizeFrontend(f *Frontend, c Caps) (*Frontend, []Degradation) {
+	return NormalizeInto(nil, f, c)
+}
+
+// Degradations returns what a backend cannot represent of a frontend. It makes no copy of endpoints that the backend has room for.
+func Degradations(f *Frontend, c Caps) []Degradation {
+	_, lost := normalize(f, c, func(p *Pool) (rounded bool) {
+		if c.MaxEndpoints > 0 && len(p.Endpoints) > c.MaxEndpoints {
+			_, rounded = normalizePool(*p, c, new([]Endpoint))
+			return rounded
+		}
+		sum, g, n := sumGCD(p.Endpoints)
+		return c.Ratios && n > 0 && sum/g > max(c.MaxTotal, n)
+	})
+	return lost
+}
+
+// NormalizeInto is NormalizeFrontend with memory for endpoints: the result is valid until it is used again. Nil: it has its own.
+func NormalizeInto(memory *[]Endpoint, f *Frontend, c Caps) (*Frontend, []Degradation) {
+	if memory == nil {
+		memory = new([]Endpoint)
+	}
+	*memory = (*memory)[:0]
+	return normalize(f, c, func(p *Pool) (rounded bool) {
+		*p, rounded = normalizePool(*p, c, memory)
+		return rounded
+	})
+}
+
+// normalize normalizes a frontend with a function that normalizes a pool, and reports whether it has rounded weights.
+func normalize(f *Frontend, c Caps, pool func(*Pool) (rounded bool)) (*Frontend, []Degradation) {
 	var lost []Degradation
 	lose := func(wanted, got, why string) {
 		lost = append(lost, Degradation{f.Key, f.Owner, wanted, got, c.Name + ": " + why})
@@ -60,11 +90,11 @@ func NormalizeFrontend(f *Frontend, c Caps) (*Frontend, []Degradation) {
 	if n := max(len(f.Pool.Endpoints), outsideLen(f)); c.MaxEndpoints > 0 && n > c.MaxEndpoints {
 		lose(fmt.Sprintf("%d endpoints", n), fmt.Sprintf("%d endpoints", c.MaxEndpoints), "a pool has at most that many")
 	}
-	var rounded bool
-	out.Pool, rounded = normalizePool(f.Pool, c)
+	rounded := pool(&out.Pool)
 	if f.Outside != nil {
-		o, r := normalizePool(*f.Outside, c)
-		out.Outside, rounded = &o, rounded || r
+		outside := *f.Outside
+		rounded = pool(&outside) || rounded
+		out.Outside = &outside
 	}
 	if rounded {
 		lose("exact weights", fmt.Sprintf("weights rounded to a sum of %d", c.MaxTotal),
@@ -104,7 +134,8 @@ func firstEndpoints(list []Endpoint, n int) []Endpoint {
 	return out
 }
 
-func normalizePool(p Pool, c Caps) (_ Pool, rounded bool) {
+// normalizePool appends the endpoints of its result to memory.
+func normalizePool(p Pool, c Caps, memory *[]Endpoint) (_ Pool, rounded bool) {
 	if len(p.Endpoints) > 0 && c.representsExactly(&p) {
 		return p, false
 	}
@@ -114,7 +145,8 @@ func normalizePool(p Pool, c Caps) (_ Pool, rounded bool) {
 	if c.MaxEndpoints > 0 && len(p.Endpoints) > c.MaxEndpoints {
 		p.Endpoints = firstEndpoints(p.Endpoints, c.MaxEndpoints)
 	}
-	endpoints := make([]Endpoint, 0, len(p.Endpoints))
+	*memory = slices.Grow(*memory, len(p.Endpoints))
+	endpoints := (*memory)[len(*memory):]
 	for _, m := range p.Endpoints {
 		if m.Weight == 0 && !c.ZeroWeight {
 			continue
@@ -128,7 +160,8 @@ func normalizePool(p Pool, c Caps) (_ Pool, rounded bool) {
 	if c.Ratios {
 		rounded = reduceWeights(endpoints, c.MaxTotal)
 	}
-	if len(endpoints) == 0 {
+	*memory = (*memory)[:len(*memory)+len(endpoints)]
+	if endpoints = slices.Clip(endpoints); len(endpoints) == 0 {
 		endpoints = nil
 	}
 	return Pool{Verdict: p.Verdict, Endpoints: endpoints}, rounded

@@ -53,6 +53,25 @@ func TestNormalizeIsIdempotentAndKeepsPlansValid(t *testing.T) {
 	}
 }
 
+// TestNormalizedInReusedMemoryOrNotAtAll: what saves memory returns the same.
+func TestNormalizedInReusedMemoryOrNotAtAll(t *testing.T) {
+	var memory []plan.Endpoint
+	cut := plan.Caps{Name: "cut", Ratios: true, MaxTotal: 5, MaxEndpoints: 3, Balances: allBalances, Protocols: allProtocols}
+	for seed := range uint64(200) {
+		for k, f := range testgen.NewPlans(seed, testgen.PlanOptions{}).Plan().Frontends {
+			for _, c := range append(someCaps, cut) {
+				want, lost := plan.NormalizeFrontend(f, c)
+				if got := plan.Degradations(f, c); !slices.Equal(got, lost) {
+					t.Fatalf("seed %d caps %s: degradations of %s: %v, want %v", seed, c.Name, k, got, lost)
+				}
+				if got, _ := plan.NormalizeInto(&memory, f, c); (got == nil) != (want == nil) || got != nil && !got.Equal(want) {
+					t.Fatalf("seed %d caps %s: %s: in reused memory %v, want %v", seed, c.Name, k, got, want)
+				}
+			}
+		}
+	}
+}
+
 // checkDegradations: nothing that matters to packets is lost without a Degradation.
 func checkDegradations(t *testing.T, seed uint64, p, q *plan.Plan, c plan.Caps, lost []plan.Degradation) {
 	t.Helper()

@@ -253,7 +253,7 @@ func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps plan.C
 	var counted packedSlots
 	if f != nil {
 		counted = countedEndpointsOf(f) // those of weight 0 too
-		f, _ = plan.NormalizeFrontend(f, caps)
+		f, _ = plan.NormalizeInto(&b.normalized, f, caps)
 	}
 	var want *elements
 	if f != nil {

@@ -52,7 +52,8 @@ type Backend struct {
 	uncounted    bool                                          // there are endpoints beyond MaxCountedEndpoints
 	outcomes     map[model.EndpointKey]backend.OutcomeCounters // of the last ReadOutcomes
 	unprogrammed unprogrammed
-	isolating    bool // each frontend gets its own transaction: see isolate
+	normalized   []plan.Endpoint // reused by writeFrontend
+	isolating    bool            // each frontend gets its own transaction: see isolate
 
 	netns           int           // a duplicate of Options.Netns, or 0
 	watcher         *watcher      // nil: not watching

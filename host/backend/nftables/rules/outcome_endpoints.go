@@ -95,7 +95,11 @@ func countedEndpointsOf(f *plan.Frontend) packedSlots {
 	if !f.Outcomes {
 		return nil
 	}
-	var list []netip.AddrPort
+	n := len(f.Pool.Endpoints)
+	if f.Outside != nil {
+		n += len(f.Outside.Endpoints)
+	}
+	list := make([]netip.AddrPort, 0, n)
 	for m := range f.AllEndpoints() {
 		if model.FamilyOf(m.Addr.Addr()) == f.Key.Family() {
 			list = append(list, m.Addr)
