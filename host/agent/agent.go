@@ -71,6 +71,7 @@ type Agent struct {
 	status          status
 	started         time.Time
 	progress        *progress
+	backlog         *gctuner.Backlog
 	history         *statuspage.History                     // nil: there is no status page
 	recorder        *recorder.Recorder                      // nil: nothing is recorded
 	nodeEvent       func(warning bool, reason, note string) // records an Event about this node
@@ -231,7 +232,8 @@ func (a *Agent) build(ctx context.Context) {
 	loaded := make(chan struct{})
 	a.pluginsReady = sync.OnceFunc(func() { close(loaded) })
 	o := a.engineOptions()
-	observers := append(a.telemetry.observers(), a.localhost, synced, a.progress)
+	a.backlog = gctuner.NewBacklog()
+	observers := append(a.telemetry.observers(), a.localhost, synced, a.progress, &engine.BacklogObserver{Pending: a.backlog.Pending})
 	if cfg.StatusPageBindAddress != "" {
 		a.history = statuspage.NewHistory()
 		observers = append(observers, a.history)
@@ -259,4 +261,5 @@ func (a *Agent) startBackground(ctx context.Context) {
 	a.background.Go(func() { a.watchLocalAddrs(ctx) })
 	a.background.Go(func() { a.watchAffinity(ctx) })
 	a.background.Go(func() { a.tuneMemory(ctx, a.opts.Config.SyncPeriod) })
+	a.background.Go(func() { a.backlog.Run(ctx) })
 }

@@ -1,16 +1,18 @@
 package gctuner
 
 import (
+	"context"
 	"runtime"
 	"runtime/debug"
 	"testing"
+	"time"
 )
 
 func TestPercentAllowsHeadroomAboveLiveHeap(t *testing.T) {
 	for live, want := range map[uint64]int{
-		0: 100, 1 << 20: 100, 24 << 20: 100, 48 << 20: 50, 96 << 20: 25, 120 << 20: 20, 1 << 30: 20, 1 << 62: 20,
+		0: 200, 1 << 20: 200, 12 << 20: 200, 24 << 20: 100, 48 << 20: 50, 96 << 20: 25, 120 << 20: 20, 1 << 30: 20, 1 << 62: 20,
 	} {
-		if got := percent(live); got != want {
+		if got := percent(live, headroom); got != want {
 			t.Errorf("%d MiB live: GOGC %d, want %d", live>>20, got, want)
 		}
 	}
@@ -47,5 +49,43 @@ func TestGOGCFollowsLiveHeapUnlessSetByOperator(t *testing.T) {
 	Retune()
 	if got := current(); got != maxPercent {
 		t.Fatalf("GOGC %d with almost nothing live", got)
+	}
+}
+
+func TestBacklogPostponesCollection(t *testing.T) {
+	before := debug.SetGCPercent(100)
+	t.Cleanup(func() { debug.SetGCPercent(before) })
+	t.Setenv("GOGC", "")
+	live := make([]byte, 96<<20)
+	runtime.GC()
+	Retune()
+	current := func() int { // changes it for a moment, so that it may see the wrong one once
+		state.Lock()
+		defer state.Unlock()
+		p := debug.SetGCPercent(100)
+		debug.SetGCPercent(p)
+		return p
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	b, done := NewBacklog(), make(chan struct{})
+	go func() { b.Run(ctx); close(done) }()
+	usual := current()
+	waitFor(t, "more garbage", func() bool { b.Pending(); return current() > 2*usual })
+	waitFor(t, "as much garbage as before", func() bool { return current() == usual })
+	waitFor(t, "more garbage", func() bool { b.Pending(); return current() > 2*usual })
+	stop()
+	<-done
+	if got := current(); got != usual {
+		t.Errorf("GOGC %d after the end, %d before", got, usual)
+	}
+	runtime.KeepAlive(live)
+}
+
+func waitFor(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never %s", what)
+		}
 	}
 }

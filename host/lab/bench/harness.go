@@ -95,10 +95,11 @@ func newHarness(ctx context.Context, o harnessOptions) (*harness, error) {
 	l.calls.Limit(config.Default().PluginLimits.CPUPercent, o.chain)
 	h := health.New(health.Options{Now: time.Now, After: time.After, Log: failed, SyncPeriod: 30 * time.Second})
 	m := metrics.New(metrics.Options{Mode: metrics.Mode{Name: "nftables", NFTables: true}, Version: "bench", Started: time.Now()})
+	backlog := gctuner.NewBacklog()
 	l.engine = engine.New(engine.Options{
 		Source: l.in, Backend: programs, Plugins: l.calls, Log: l.log, SyncPeriod: 30 * time.Second, SignalsPeriod: o.signals,
 		ThreadCPU: func() time.Duration { return cpuOfThread(unix.Gettid()) },
-		Observer:  engine.Observers{h, m, l.latencies},
+		Observer:  engine.Observers{h, m, l.latencies, &engine.BacklogObserver{Pending: backlog.Pending}},
 		Planner: planner.New(planner.Settings{
 			Node: nodeName(0), MasqueradeMark: 0x4000, PodSources: []netip.Prefix{netip.MustParsePrefix("11.0.0.0/8")}, Policies: policies,
 			Limits: planner.Limits(config.Default().ServiceLimits), OutcomeNeeds: abi.NeedOutcomes,
@@ -117,6 +118,7 @@ func newHarness(ctx context.Context, o harnessOptions) (*harness, error) {
 		l.latencies.thread = <-thread
 	}
 	adjust := time.AfterFunc(10*time.Second, gctuner.Retune)
+	go backlog.Run(ctx)
 	l.stop = func() {
 		adjust.Stop()
 		stop()

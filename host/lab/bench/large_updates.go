@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/gctuner"
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
@@ -54,6 +55,7 @@ func measureLargeUpdates(ctx context.Context, s size, how settings) (out []large
 	if _, err := l.apply(w.all()); err != nil {
 		return nil, err
 	}
+	gctuner.ReleaseStartup()
 	calm := &largeUpdate{What: calmUpdate}
 	if err := l.measureCalm(w, calm, ticks); err != nil {
 		return nil, err
