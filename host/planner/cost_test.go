@@ -165,6 +165,45 @@ func TestSharedChangesAreBatchedAndServiceChangesComeFirst(t *testing.T) {
 	}
 }
 
+// TestFewChangesDoNotWaitForMany: a change in one namespace has a short step of its own while hundreds in another wait, and these go on whatever else changes.
+func TestFewChangesDoNotWaitForMany(t *testing.T) {
+	const services = 1000
+	p := New(testSettings(), nativePlugins)
+	p.PlanInBatches()
+	all := manyServices(services, 4)
+	other := model.Name{Namespace: "other", Name: "web"}
+	all = append(all, model.Change{Kind: model.ServiceKind, Name: other, Service: &model.Service{Name: other,
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.97.0.1")}, Ports: []model.ServicePort{{Name: "p0", Protocol: model.TCP, Port: 80}}}})
+	p.Apply(all)
+	now := time.Unix(1000, 0)
+	p.Plan(now)
+	change := func(name model.Name, n int) model.Change {
+		return model.Change{Kind: model.SliceKind, Name: name, Slice: slice(name, n)}
+	}
+	var many []model.Change
+	for i := range services {
+		many = append(many, change(model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}, 7))
+	}
+	p.Apply(many)
+	alone, left := 0, services+1
+	for steps := 0; left > 0; steps++ {
+		p.Apply([]model.Change{change(other, 5+steps%2)})
+		step := p.Plan(now)
+		if n := len(p.Current().Frontends[plan.Key{Addr: netip.MustParseAddr("10.97.0.1"), Port: 80, Protocol: model.TCP}].Pool.Endpoints); n != 5+steps%2 {
+			t.Fatalf("step %d: the other Service has %d endpoints", steps, n)
+		}
+		if step.Planned == 1 && step.Remaining > 1 {
+			alone++
+		}
+		if left = step.Remaining; steps == services {
+			t.Fatalf("%d Services still wait", left)
+		}
+	}
+	if alone < 10 {
+		t.Errorf("the other Service had %d steps of its own", alone)
+	}
+}
+
 func TestStepCostFollowsStepDuration(t *testing.T) {
 	p := New(testSettings(), nativePlugins)
 	p.PlanInBatches()

@@ -1,6 +1,10 @@
 package planner
 
-import "github.com/sluice-proxy/sluice/host/model"
+import (
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/model"
+)
 
 // fairQueue is a queue of Services in which namespaces take turns, so that the changes of one namespace, however many, do not
 // delay those of another. Within a namespace the oldest comes first.
@@ -37,9 +41,27 @@ func (q *fairQueue) push(name model.Name) {
 }
 
 // pop removes the next Service. The queue must not be empty.
-func (q *fairQueue) pop() model.Name {
-	ns := q.turns[0]
-	q.turns = q.turns[1:]
+func (q *fairQueue) pop() model.Name { return q.popOf(0) }
+
+// few returns the turn of the namespace that came last with at most limit Services, of some namespaces that came last; -1: none.
+func (q *fairQueue) few(limit int) int {
+	const some = 8
+	for i := len(q.turns) - 1; i >= max(0, len(q.turns)-some); i-- {
+		if len(q.waiting[q.turns[i]]) <= limit {
+			return i
+		}
+	}
+	return -1
+}
+
+// popOf removes the next Service of the namespace with a turn.
+func (q *fairQueue) popOf(turn int) model.Name {
+	ns := q.turns[turn]
+	if turn == 0 {
+		q.turns = q.turns[1:]
+	} else {
+		q.turns = slices.Delete(q.turns, turn, turn+1)
+	}
 	list := q.waiting[ns]
 	name := list[0]
 	if len(list) > 1 {

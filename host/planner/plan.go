@@ -52,16 +52,20 @@ func (p *Planner) Plan(now time.Time) Result {
 }
 
 // planServices plans the Services that have changed, then others, as far as the budget of a Plan allows. While there is a backlog, a
-// Plan with changed Services does not work on it, but the next one does: so a change is programmed in a short step of its own.
+// Plan with changed Services does not work on it, but the next one does: so a change is programmed in a short step of its own. Many changed
+// Services are a backlog, too, for those of namespaces with few.
 func (p *Planner) planServices(now time.Time, result *Result, all bool) {
 	var limit *budget
 	if !all && p.inBatches {
 		limit = &budget{turn: max(1, p.stepCost/4)}
 	}
-	changed := p.changed.len() > 0
-	p.takeTurns(&p.changed, limit.add(p.stepCost*3/4), now, result)
-	if p.postponed = changed && limit != nil && !p.postponed && p.hasBacklog(); !p.postponed {
-		p.planBacklog(limit, now, result)
+	limit.add(p.stepCost * 3 / 4)
+	changed, mayPostpone := p.changed.len() > 0, limit != nil && !p.postponed
+	if p.postponed = mayPostpone && p.takeFew(limit, now, result); !p.postponed {
+		p.takeTurns(&p.changed, limit, now, result)
+		if p.postponed = mayPostpone && changed && p.hasBacklog(); !p.postponed {
+			p.planBacklog(limit, now, result)
+		}
 	}
 	p.full = limit.spent()
 	if !p.builder.Reassess(limit.add(p.stepCost / 4)) {
@@ -72,6 +76,24 @@ func (p *Planner) planServices(now time.Time, result *Result, all bool) {
 	if plugin, _ := p.nextWaiting(); plugin != "" {
 		result.Remaining++
 	}
+}
+
+// If more than manyChanged Services have changed, those of namespaces with up to fewChanged come first.
+const (
+	manyChanged = 16
+	fewChanged  = 4
+)
+
+// takeFew gives the changed Services of namespaces with few of them a turn, and reports whether there are any, if many have changed.
+func (p *Planner) takeFew(limit *budget, now time.Time, result *Result) (found bool) {
+	if p.changed.len() <= manyChanged {
+		return false
+	}
+	for turn := p.changed.few(fewChanged); turn >= 0 && !limit.spent(); turn = p.changed.few(fewChanged) {
+		p.planTurn(p.changed.popOf(turn), limit, now, result)
+		found = true
+	}
+	return found
 }
 
 // hasBacklog reports whether work waits, except for shadows.
