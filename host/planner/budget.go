@@ -1,6 +1,8 @@
 package planner
 
 import (
+	"cmp"
+
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
@@ -12,6 +14,9 @@ const (
 	elementCost  = 50
 )
 
+// entryChanges is how many elements of the kernel's sets make a frontend known, beside its slots.
+const entryChanges = 3
+
 // callCost is the cost of calling a plugin and recording its answer, requestCost that of building the requests of a chain and comparing
 // them with those that have been answered, for each pool and for each of its endpoints.
 const (
@@ -22,9 +27,9 @@ const (
 
 // A Plan does about Planner.stepCost of work, which follows the duration of steps, see AdaptStep.
 const (
-	initialStepCost = 16_000
+	initialStepCost = 10_000
 	minStepCost     = 2_000
-	maxStepCost     = 64_000
+	maxStepCost     = 16_000
 )
 
 // budget is the work that may still be done; nil is unlimited.
@@ -69,13 +74,12 @@ func (b *budget) change(old, f *plan.Frontend) {
 	if b == nil || old == f {
 		return
 	}
-	if old == nil {
-		old = &plan.Frontend{}
+	n := 1
+	if old == nil || f == nil {
+		n = entryChanges
 	}
-	if f == nil {
-		f = &plan.Frontend{}
-	}
-	n := 1 + slotChanges(&old.Pool, &f.Pool)
+	old, f = cmp.Or(old, noFrontend), cmp.Or(f, noFrontend)
+	n += slotChanges(&old.Pool, &f.Pool)
 	if old.Outside != nil || f.Outside != nil {
 		n += slotChanges(orEmpty(old.Outside), orEmpty(f.Outside))
 	}
@@ -91,12 +95,10 @@ func (b *budget) equal(f, g *plan.Frontend) bool {
 	return f.Equal(g)
 }
 
-func orEmpty(p *plan.Pool) *plan.Pool {
-	if p == nil {
-		return &plan.Pool{}
-	}
-	return p
-}
+// noPool is a pool that does not exist; read-only.
+var noPool = &plan.Pool{}
+
+func orEmpty(p *plan.Pool) *plan.Pool { return cmp.Or(p, noPool) }
 
 // poolChanges returns the number of endpoints that differ.
 func poolChanges(p, q *plan.Pool) (n int) {
@@ -114,8 +116,8 @@ func slotChanges(p, q *plan.Pool) (n int) {
 	had, has := plan.SlotsOf(p, plan.MaxSlots), plan.SlotsOf(q, plan.MaxSlots)
 	for a, b := range plan.Pairs(p, q) {
 		d := had.Of(a.Weight) - has.Of(b.Weight)
-		if d = max(d, -d); d == 0 && *a != *b {
-			d = 1
+		if d = max(d, -d); d == 0 && *a != *b || a.Addr != b.Addr {
+			d++ // a new endpoint has more than slots
 		}
 		n += d
 	}

@@ -228,7 +228,7 @@ func TestStepCostFollowsStepDuration(t *testing.T) {
 		return n
 	}
 	long, short := steps(time.Second), steps(targetStepTime/3)
-	if p.stepCost != maxStepCost || long > 2*minStepCost/frontendCost || short < 10*long {
+	if p.stepCost != maxStepCost || long > 2*minStepCost/frontendCost || short < long*maxStepCost/minStepCost*3/4 {
 		t.Errorf("cost %d; %d Services when steps take a second, %d when they take little", p.stepCost, long, short)
 	}
 	p.Apply([]model.Change{ownNode("z7")})

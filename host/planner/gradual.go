@@ -22,27 +22,20 @@ func part(old, f *plan.Frontend, budget *budget) *plan.Frontend {
 	if budget == nil || cmp.Or(f, old).Balance == plan.SourceHash {
 		return f
 	}
-	from, to := old, f
-	if from == nil {
-		from = &plan.Frontend{}
-	}
-	if to == nil {
-		none := plan.Pool{Verdict: plan.Reject}
-		to = &plan.Frontend{Pool: none, Outside: &none}
-	}
+	from, to := cmp.Or(old, noFrontend), cmp.Or(f, noFrontend)
 	fromOutside, toOutside := orEmpty(from.Outside), orEmpty(to.Outside)
 	all, slots, weighted := 0, true, false
-	for _, p := range []*plan.Pool{&from.Pool, &to.Pool, fromOutside, toOutside} {
-		all += len(p.Endpoints)
+	for _, p := range [...]*plan.Pool{&from.Pool, &to.Pool, fromOutside, toOutside} {
+		all = max(all, len(p.Endpoints))
 		slots = slots && len(p.Endpoints) < plan.MaxSlots
 		weighted = weighted || slices.ContainsFunc(p.Endpoints, func(e plan.Endpoint) bool { return e.Weight > 1 })
 	}
-	count, divide := poolChanges, partOfPool
+	count, divide, cost := poolChanges, partOfPool, 2*elementCost // the slot of another endpoint, or one with its hairpin
 	if slots && weighted {
-		count, divide = slotChanges, interpolate
+		count, divide, cost = slotChanges, interpolate, elementCost
 	}
-	n := max(minPart, budget.left/elementCost, all/maxParts)
-	if count(&from.Pool, &to.Pool)+count(fromOutside, toOutside) <= 2*n {
+	n := max(minPart, budget.left/cost, all/maxParts)
+	if count(&from.Pool, &to.Pool)+count(fromOutside, toOutside) <= n+n/4 { // a small rest is not worth a part
 		return f
 	}
 	var out plan.Frontend
@@ -58,6 +51,9 @@ func part(old, f *plan.Frontend, budget *budget) *plan.Frontend {
 	}
 	return &out
 }
+
+// noFrontend is a frontend that does not exist; read-only.
+var noFrontend = &plan.Frontend{Pool: plan.Pool{Verdict: plan.Reject}, Outside: &plan.Pool{Verdict: plan.Reject}}
 
 // interpolate is plan.Interpolate.
 func interpolate(from, to *plan.Pool, n int) plan.Pool {

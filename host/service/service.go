@@ -4,6 +4,7 @@ package service
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -153,14 +154,63 @@ func (out *Port) merge(endpointSlices []*model.EndpointSlice, node NodeInfo) {
 			eps = append(eps, newEndpoint(&endpoints[i], port, node))
 		}
 	})
-	slices.SortFunc(eps, func(a, b Endpoint) int {
-		if c := a.Addr.Compare(b.Addr); c != 0 {
+	sortEndpoints(eps)
+	out.Endpoints = slices.CompactFunc(eps, func(a, b Endpoint) bool { return a.Addr == b.Addr })
+}
+
+// place is where an endpoint is in a list that is not sorted.
+type place struct {
+	high, low uint64 // of its address
+	port      uint16
+	index     int32
+}
+
+// manyEndpoints is from how many endpoints on their places are sorted first, which are a third as large.
+const manyEndpoints = 100
+
+// sortEndpoints sorts endpoints by address, those with the same one by preference.
+func sortEndpoints(eps []Endpoint) {
+	compare := func(a, b Endpoint) int { return compareEndpoints(&a, &b) }
+	if len(eps) < manyEndpoints || slices.IsSortedFunc(eps, compare) {
+		slices.SortFunc(eps, compare)
+		return
+	}
+	places := make([]place, len(eps))
+	for i := range eps {
+		a := eps[i].Addr.Addr().As16()
+		places[i] = place{binary.BigEndian.Uint64(a[:]), binary.BigEndian.Uint64(a[8:]), eps[i].Addr.Port(), int32(i)}
+	}
+	slices.SortFunc(places, func(a, b place) int {
+		if c := cmp.Or(cmp.Compare(a.high, b.high), cmp.Compare(a.low, b.low), cmp.Compare(a.port, b.port)); c != 0 {
 			return c
 		}
-		return cmp.Or(preference(&b)-preference(&a),
-			strings.Compare(a.Node, b.Node), strings.Compare(a.Zone, b.Zone), strings.Compare(a.Pod, b.Pod))
+		return compareEndpoints(&eps[a.index], &eps[b.index])
 	})
-	out.Endpoints = slices.CompactFunc(eps, func(a, b Endpoint) bool { return a.Addr == b.Addr })
+	const moved = -1
+	for i := range places {
+		if places[i].index == moved {
+			continue
+		}
+		first, to := eps[i], i
+		for {
+			from := int(places[to].index)
+			places[to].index = moved
+			if from == i {
+				eps[to] = first
+				break
+			}
+			eps[to], to = eps[from], from
+		}
+	}
+}
+
+// compareEndpoints orders endpoints by address, those with the same one by preference.
+func compareEndpoints(a, b *Endpoint) int {
+	if c := a.Addr.Compare(b.Addr); c != 0 {
+		return c
+	}
+	return cmp.Or(preference(b)-preference(a),
+		strings.Compare(a.Node, b.Node), strings.Compare(a.Zone, b.Zone), strings.Compare(a.Pod, b.Pod))
 }
 
 // preference is a total order of duplicates that differ in conditions, so that the order of slices does not matter.

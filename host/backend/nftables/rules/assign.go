@@ -63,8 +63,14 @@ func finder(endpoints []plan.Endpoint) func(raw []byte) (int, bool) {
 		a := endpoints[i].Addr.Addr().As4()
 		keys[i] = uint64(binary.BigEndian.Uint32(a[:]))<<16 | uint64(endpoints[i].Addr.Port())
 	}
-	return func(raw []byte) (int, bool) {
-		return slices.BinarySearch(keys, uint64(binary.BigEndian.Uint32(raw))<<16|uint64(binary.BigEndian.Uint16(raw[4:])))
+	next := 0 // often the one after the last
+	return func(raw []byte) (i int, found bool) {
+		key := uint64(binary.BigEndian.Uint32(raw))<<16 | uint64(binary.BigEndian.Uint16(raw[4:]))
+		if i, found = next, next < len(keys) && keys[next] == key; !found {
+			i, found = slices.BinarySearch(keys, key)
+		}
+		next = i + 1
+		return i, found
 	}
 }
 
