@@ -70,7 +70,11 @@ func measureLargeUpdates(ctx context.Context, s size, how settings) (out []large
 			return nil, err
 		}
 	}
-	for _, h := range all {
+	sum := &largeUpdate{What: "all of these, one after the other"}
+	for _, h := range all[1:] {
+		sum.latencies, sum.cpu, sum.Longest = append(sum.latencies, h.latencies...), append(sum.cpu, h.cpu...), max(sum.Longest, h.Longest)
+	}
+	for _, h := range append(all, sum) {
 		h.Updates = len(h.latencies)
 		h.Other, h.OtherCPU = percentilesOf(h.latencies), percentilesOf(h.cpu)
 		out = append(out, *h)
