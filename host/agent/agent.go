@@ -261,5 +261,5 @@ func (a *Agent) startBackground(ctx context.Context) {
 	a.background.Go(func() { a.watchLocalAddrs(ctx) })
 	a.background.Go(func() { a.watchAffinity(ctx) })
 	a.background.Go(func() { a.tuneMemory(ctx, a.opts.Config.SyncPeriod) })
-	a.background.Go(func() { a.backlog.Run(ctx) })
+	a.background.Go(func() { a.backlog.Run(ctx, time.After) })
 }

@@ -23,8 +23,8 @@ func (b *Backlog) Pending() {
 	}
 }
 
-// Run sets GOGC from Pending until ctx ends.
-func (b *Backlog) Run(ctx context.Context) {
+// Run sets GOGC from Pending until ctx ends. after is time.After.
+func (b *Backlog) Run(ctx context.Context, after func(time.Duration) <-chan time.Time) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -35,7 +35,7 @@ func (b *Backlog) Run(ctx context.Context) {
 		for again := true; again; {
 			select {
 			case <-ctx.Done():
-			case <-time.After(backlogEnd):
+			case <-after(backlogEnd):
 			}
 			select {
 			case <-b.pending:

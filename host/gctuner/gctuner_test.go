@@ -68,7 +68,7 @@ func TestBacklogPostponesCollection(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	b, done := NewBacklog(), make(chan struct{})
-	go func() { b.Run(ctx); close(done) }()
+	go func() { b.Run(ctx, time.After); close(done) }()
 	usual := current()
 	waitFor(t, "more garbage", func() bool { b.Pending(); return current() > 2*usual })
 	waitFor(t, "as much garbage as before", func() bool { return current() == usual })

@@ -118,7 +118,7 @@ func newHarness(ctx context.Context, o harnessOptions) (*harness, error) {
 		l.latencies.thread = <-thread
 	}
 	adjust := time.AfterFunc(10*time.Second, gctuner.Retune)
-	go backlog.Run(ctx)
+	go backlog.Run(ctx, time.After)
 	l.stop = func() {
 		adjust.Stop()
 		stop()
