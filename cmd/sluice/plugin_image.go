@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -202,12 +203,20 @@ digest of the module, and the file.`,
 		Example: "  sluice plugin pull registry.example.com/acme/near:v1 --file near.wasm",
 		Args:    oneArg("image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ref, module, err := flags.pull(cmd.Context(), args[0])
+			var module []byte
+			ref, err := flags.resolve(cmd.Context(), args[0], func(client *registry.Client, ref imageref.Ref) error {
+				if file == "" {
+					file = ref.Repository[strings.LastIndexByte(ref.Repository, '/')+1:] + ".wasm"
+				}
+				if _, err := os.Lstat(file); !errors.Is(err, os.ErrNotExist) { // before the download
+					return cmp.Or(err, error(&os.PathError{Op: "write", Path: file, Err: os.ErrExist}))
+				}
+				a, err := client.Pull(cmd.Context(), ref)
+				module = a.Module
+				return err
+			})
 			if err != nil {
 				return fmt.Errorf("plugin pull: %w", err)
-			}
-			if file == "" {
-				file = ref.Repository[strings.LastIndexByte(ref.Repository, '/')+1:] + ".wasm"
 			}
 			out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 			if err != nil {
@@ -247,6 +256,9 @@ plugins[].image has it.`,
 			module, err := plugins.ReadModuleFile(args[0])
 			if err != nil {
 				return fmt.Errorf("plugin digest: %w", err)
+			}
+			if err := registry.CheckModule(module); err != nil {
+				return fmt.Errorf("plugin digest: %s: %w", printable.Escape(args[0]), err)
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), digestOf(module))
 			return err

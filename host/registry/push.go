@@ -32,16 +32,24 @@ type wasmConfig struct {
 
 var moduleMagic = []byte("\x00asm\x01\x00\x00\x00")
 
+// CheckModule returns an error if something does not begin as a WebAssembly module does, or is larger than MaxModule.
+func CheckModule(module []byte) error {
+	switch {
+	case !bytes.HasPrefix(module, moduleMagic):
+		return errors.New("not a WebAssembly module: it does not begin with \\0asm and version 1")
+	case len(module) > MaxModule:
+		return fmt.Errorf("%d bytes, the limit is %d", len(module), MaxModule)
+	}
+	return nil
+}
+
 // Push pushes a module with a tag, and returns its reference by digest. configType is WasmConfig or GenericConfig. The same module with the
 // same configType has the same digest in every registry.
 func (c *Client) Push(ctx context.Context, to *imageref.TagError, module []byte, configType string) (imageref.Ref, error) {
 	registry, repository := to.Split()
 	name := to.Name + ":" + to.Tag
-	switch {
-	case !bytes.HasPrefix(module, moduleMagic):
-		return imageref.Ref{}, errors.New("not a WebAssembly module: it does not begin with \\0asm and version 1")
-	case len(module) > MaxModule:
-		return imageref.Ref{}, fmt.Errorf("%d bytes, the limit is %d", len(module), MaxModule)
+	if err := CheckModule(module); err != nil {
+		return imageref.Ref{}, err
 	}
 	layer := descriptor(moduleTypes()[0], module)
 	config, err := json.Marshal(wasmConfig{"wasm", "wasip1", []string{layer.Digest.String()}})
