@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/imageref"
@@ -209,7 +210,7 @@ digest of the module, and the file.`,
 					file = ref.Repository[strings.LastIndexByte(ref.Repository, '/')+1:] + ".wasm"
 				}
 				if _, err := os.Lstat(file); !errors.Is(err, os.ErrNotExist) { // before the download
-					return cmp.Or(err, error(&os.PathError{Op: "write", Path: file, Err: os.ErrExist}))
+					return cmp.Or(err, error(&os.PathError{Op: "open", Path: file, Err: unix.EEXIST}))
 				}
 				a, err := client.Pull(cmd.Context(), ref)
 				module = a.Module

@@ -154,7 +154,7 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 		"a bad CA":     {1, []string{"pull", image + ":v1", "--ca-file", wrong}, []string{"plugin pull: --ca-file: " + wrong + " has no certificate in PEM"}},
 		"no password":  {1, []string{"pull", image + ":v1", "--docker-config", write("empty.json", []byte("{}"))}, []string{"has no credentials for " + reg.Addr}},
 		"text":         {1, []string{"digest", wrong}, []string{wrong + ": not a WebAssembly module"}},
-		"a file":       {1, []string{"pull", image + ":v1", "--file", plain}, []string{plain + ": file already exists"}},
+		"a file":       {1, []string{"pull", image + ":v1", "--file", plain}, []string{plain + ": file exists"}},
 		"no image":     {1, []string{"pull", image + ":v9"}, []string{"not found: the registry has no such image"}},
 	} {
 		expect(what, run(c.code, append([]string{"plugin"}, c.args...)...), c.want...)
