@@ -98,12 +98,18 @@ func rotate(n int) string {
 	return b.String()
 }
 
-// newDeadlineHost returns a host whose fuel ends no call. With the race detector only fuel is sure to.
-func newDeadlineHost(t *testing.T, limits Limits) *Host {
+// requireWatchdog skips a test of calls that only the watchdog ends: with the race detector, only fuel is sure to.
+func requireWatchdog(t *testing.T) {
 	t.Helper()
 	if !watchdog.Independent {
 		t.Skip("with the race detector the watchdog waits for the scheduler, which waits for the guest")
 	}
+}
+
+// newDeadlineHost returns a host whose fuel ends no call.
+func newDeadlineHost(t *testing.T, limits Limits) *Host {
+	t.Helper()
+	requireWatchdog(t)
 	if limits.DecideTime == 0 {
 		limits.DecideTime = DefaultLimits().DecideTime
 	}
@@ -267,6 +273,7 @@ func BenchmarkFuel(b *testing.B) {
 // A virtual machine counts time in which it does not run as CPU time. A call of the self-test that is late by that would refuse the module.
 // The watchdog may not run in time to end a call of a few milliseconds on a busy machine, so the decision does not end by itself.
 func TestSelfTestHasMoreTimeThanADecision(t *testing.T) {
+	requireWatchdog(t)
 	base := strings.Replace(mustRead(t, "../../sdk/tck/hosts/guests/base.wat"), ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))", 1)
 	module := wat(t, strings.Replace(base, "(local $size i64)", `(local $size i64) (local $k i64)
 		(if (i32.ge_u (i32.load offset=76 (local.get $req)) (i32.const 1000)) (then

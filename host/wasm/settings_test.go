@@ -112,6 +112,7 @@ func TestRefusedSettingsOfAServiceHurtNoOther(t *testing.T) {
 
 // TestLateSettingsOfAServiceAreTriedAgain: whether they are late depends on the machine.
 func TestLateSettingsOfAServiceAreTriedAgain(t *testing.T) {
+	requireWatchdog(t)
 	p := openSettings(t, Limits{ConfigureFuel: 1 << 50, ConfigureTime: 5 * time.Millisecond}, LoadOptions{})
 	if _, err := askWith(p, "shop", abi.Settings{Text: c('5', 0)}, later); err != nil {
 		t.Fatal(err)
