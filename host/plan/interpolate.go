@@ -8,8 +8,8 @@ import (
 
 // Interpolate returns a pool between two others, for which a backend with Caps.Ratios changes about n slots: each endpoint has gained or
 // lost the same fraction of the slots that it gains or loses in all. Both pools have fewer than MaxSlots endpoints with weight. The weights
-// of the result are its slots, so that repeated calls reach the second pool. It returns false if it finds no such pool, which is rare.
-func Interpolate(from, to *Pool, n int) (Pool, bool) {
+// of the result are its slots, so that repeated calls reach the second pool. If it finds no such pool, which is rare, it returns the second one.
+func Interpolate(from, to *Pool, n int) Pool {
 	had, has := exactSlots(from), exactSlots(to)
 	var moves []slotMove
 	gain, loss := 0, 0
@@ -19,12 +19,12 @@ func Interpolate(from, to *Pool, n int) (Pool, bool) {
 		moves = append(moves, m)
 	}
 	if gain+loss <= n {
-		return *to, true
+		return *to
 	}
 	moveSlots(moves, 1, gain, divideUp(gain*n, gain+loss))
 	moveSlots(moves, -1, loss, divideUp(loss*n, gain+loss))
 	if !toLowestTerms(moves) {
-		return Pool{}, false
+		return *to
 	}
 	out := Pool{Verdict: to.Verdict, Endpoints: make([]Endpoint, 0, len(moves))}
 	i := 0
@@ -42,7 +42,7 @@ func Interpolate(from, to *Pool, n int) (Pool, bool) {
 	if out.Total() > 0 {
 		out.Verdict = Forward
 	}
-	return out, true
+	return out
 }
 
 // slotMove is how many slots an endpoint has, shall have, and has in between.

@@ -32,7 +32,7 @@ func part(old, f *plan.Frontend, budget *budget) *plan.Frontend {
 	}
 	count, divide, cost := poolChanges, partOfPool, 2*elementCost // the slot of another endpoint, or one with its hairpin
 	if slots && weighted {
-		count, divide, cost = slotChanges, interpolate, elementCost
+		count, divide, cost = slotChanges, plan.Interpolate, elementCost
 	}
 	n := max(minPart, budget.left/cost, all/maxParts)
 	if count(&from.Pool, &to.Pool)+count(fromOutside, toOutside) <= n+n/4 { // a small rest is not worth a part
@@ -54,14 +54,6 @@ func part(old, f *plan.Frontend, budget *budget) *plan.Frontend {
 
 // noFrontend is a frontend that does not exist; read-only.
 var noFrontend = &plan.Frontend{Pool: plan.Pool{Verdict: plan.Reject}, Outside: &plan.Pool{Verdict: plan.Reject}}
-
-// interpolate is plan.Interpolate.
-func interpolate(from, to *plan.Pool, n int) plan.Pool {
-	if out, ok := plan.Interpolate(from, to, n); ok {
-		return out
-	}
-	return *to
-}
 
 // partOfPool returns a pool that differs from one by up to n endpoints, in the direction of another.
 func partOfPool(from, to *plan.Pool, n int) plan.Pool {

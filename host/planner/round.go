@@ -138,9 +138,9 @@ func (p *Planner) evaluatePort(r *round, s *serviceState, f model.Family, now ti
 			return false
 		}
 		calls := p.evaluator.PluginCalls()
-		p.decidePool(r, &r.port, uint8(pool), now)
+		used := p.decidePool(r, &r.port, uint8(pool), now)
 		budget.spend(callCost * int(p.evaluator.PluginCalls()-calls))
-		if r.policy != nil {
+		if used && r.policy != nil {
 			budget.spend(len(r.policy.Steps) * (requestCost + requestCostEach*len(d.Port.Endpoints)))
 		}
 	}
@@ -173,17 +173,17 @@ func (p *Planner) beginPort(r *round, of *portRound, port *service.Port, now tim
 	*of = portRound{decision: PortDecision{Port: port}, holds: holds}
 }
 
-// decidePool evaluates the policy for a pool.
-func (p *Planner) decidePool(r *round, of *portRound, pool uint8, now time.Time) {
+// decidePool evaluates the policy for a pool, and reports whether the port has it.
+func (p *Planner) decidePool(r *round, of *portRound, pool uint8, now time.Time) (used bool) {
 	of.decided[pool] = true
 	port, decision := of.decision.Port, &of.decision.Cluster
-	uses := port.UsesCluster
+	used = port.UsesCluster
 	if pool == abi.PoolLocal {
-		decision, uses = &of.decision.Local, port.UsesLocal
+		decision, used = &of.decision.Local, port.UsesLocal
 	}
-	if !uses {
+	if !used {
 		p.evaluator.DeletePool(policy.PoolKey{Port: port.Name, Family: port.Family, Pool: pool})
-		return
+		return false
 	}
 	in := p.input(r.svc, port)
 	in.Pool = pool
@@ -197,6 +197,7 @@ func (p *Planner) decidePool(r *round, of *portRound, pool uint8, now time.Time)
 	}
 	got.Hold = of.holds[pool]
 	*decision = got
+	return true
 }
 
 // settingsOf returns the state of the settings that a Service has set.
