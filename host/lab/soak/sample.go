@@ -22,8 +22,8 @@ const (
 	profileURL = "http://127.0.0.1:10249/debug/pprof/profile"
 	// startTimeout bounds the time to the first connection.
 	startTimeout = 30 * time.Second
-	// Pace of the changes.
-	toggleEvery  = 200 * time.Millisecond
+	// Pace of the changes. The measured ones have a pace of their own, so that they meet the others in all their phases.
+	toggleEvery  = 70 * time.Millisecond
 	changeEvery  = 50 * time.Millisecond
 	pokeEvery    = 200 * time.Millisecond
 	connectEvery = 5 * time.Millisecond
@@ -39,7 +39,8 @@ type sample struct {
 	descriptors         int
 	goroutines          int
 	processors          float64       // used
-	update              stats.Summary // from the change of a manifest to the first connection to its endpoint, ms
+	updates             []float64     // from the change of a manifest to the first connection to its endpoint, ms; sorted
+	update              stats.Summary // of updates
 	connections, failed int64
 	livez               int // status
 	pluginFailures      int
@@ -67,7 +68,7 @@ func (n *node) observe(ctx context.Context, o options) ([]sample, error) {
 	do(toggleEvery, begin, func(i int) error { return n.measureUpdate(ctx, 1+i%2, &pending, updates) })
 	do(connectEvery, begin, func(int) error { n.connect(steadyAddr); return nil }) // counted there
 	do(changeEvery, begin, n.cluster.change)
-	do(pokeEvery, hostileFrom, n.cluster.poke)
+	do(pokeEvery, begin, n.cluster.poke)
 	// Some ten revisions of the configuration and some twenty abuses in a run.
 	do(o.duration/10, hostileFrom, func(int) error { return n.config.write(true) })
 	do(o.duration/20, hostileFrom, func(int) error { return n.cluster.disturb() })
@@ -183,14 +184,13 @@ func (n *node) sample(ctx context.Context, pending *pendingUpdate, updates <-cha
 		return s, err
 	}
 	s.descriptors = len(open)
-	var times []float64
 	for range len(updates) {
-		times = append(times, <-updates)
+		s.updates = append(s.updates, <-updates)
 	}
-	if begin := pending.Load(); begin != nil && len(times) == 0 {
-		times = append(times, milliseconds(time.Since(*begin))) // so far
+	if begin := pending.Load(); begin != nil && len(s.updates) == 0 {
+		s.updates = append(s.updates, milliseconds(time.Since(*begin))) // so far
 	}
-	s.update = stats.Summarize(times)
+	s.update = stats.Summarize(s.updates)
 	if s.livez, _, err = n.get(ctx, livezURL); err != nil {
 		s.livez = 0 // counts as a failure
 	}

@@ -129,6 +129,8 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	l.report(append(e.problems, problems...))
 	s.opt.Log.Info("read source directory", "path", s.root, "files", len(f.files), "objects", len(changes))
 	emit(append(changes, model.Change{Kind: model.Synced}))
+	f.late = newLateReads()
+	defer f.late.stop()
 
 	for {
 		dirty, ok := e.wait(ctx, f, s.opt.Poll)

@@ -27,6 +27,11 @@ type directory struct {
 	// retry contains the files that may have changed before a scan that could not read something for a temporary reason,
 	// such as too many open files. Nil: the last scan had no such error.
 	retry pathSet
+	// late are the files that scans leave for later. Nil: scans read all files.
+	late *lateReads
+	// vanished are the objects that no file has any more and that stay for now, with the scan that has missed them first: a file that is still to
+	// be read may have them.
+	vanished map[objectKey]int
 }
 
 // writeState is the state of a file that is open for writing.
@@ -61,35 +66,18 @@ func (f *directory) scan(dirty pathSet, onDir func(string)) error {
 	next := make(map[string]*file, len(t.found))
 	problems := t.problems
 	if t.retry {
-		f.addRetry(dirty)
+		f.addRetry(dirty.seen())
 	}
 	for path := range f.writing {
 		if !slices.ContainsFunc(t.found, func(m listedFile) bool { return m.path == path }) {
 			delete(f.writing, path)
 		}
 	}
-	var g errgroup.Group
-	g.SetLimit(runtime.GOMAXPROCS(0))
-	reads := make([]struct {
-		fresh *file
-		err   error
-	}, len(t.found))
-	for i, found := range t.found {
-		old := f.files[found.rel]
-		if old != nil && old.realPath == found.realPath && sameFile(old.info, found.info) && !dirty.has(found.path) && !dirty.has(found.realPath) {
-			next[found.rel] = old
-			continue
-		}
-		g.Go(func() error {
-			reads[i].fresh, reads[i].err = found.read(old)
-			return nil
-		})
-	}
-	_ = g.Wait()
+	reads := f.readChanged(t.found, dirty, next)
 	for i, found := range t.found {
 		old, fresh, err := f.files[found.rel], reads[i].fresh, reads[i].err
 		if fresh == nil && err == nil {
-			continue // unchanged
+			continue // not read
 		}
 		if err == nil && f.writing != nil && f.unfinished(found.path, fresh) {
 			if old != nil {
@@ -104,8 +92,8 @@ func (f *directory) scan(dirty pathSet, onDir func(string)) error {
 		default:
 			problems = append(problems, source.Problem{File: found.rel, Err: withKeptNote(err, old)})
 			if safefile.IsTemporary(err) {
-				f.addRetry(dirty)
-				f.retry[found.path] = true
+				f.addRetry(dirty.seen())
+				f.retry[found.path] = false
 			}
 			if old != nil {
 				next[found.rel] = old
@@ -119,6 +107,53 @@ func (f *directory) scan(dirty pathSet, onDir func(string)) error {
 	}
 	f.files, f.scanProblems = next, problems
 	return nil
+}
+
+// readResult is what became of reading a file; zero if it was not read.
+type readResult struct {
+	fresh *file
+	err   error
+}
+
+// readChanged reads the files that may have changed, of those found, and returns a result for each. It adds all that are not read to next, as they
+// were.
+func (f *directory) readChanged(found []listedFile, dirty pathSet, next map[string]*file) []readResult {
+	var changed []listedFile
+	var at []int // where they were found
+	for i, m := range found {
+		old := f.files[m.rel]
+		if !f.late.isPending(m.path) && old != nil && old.realPath == m.realPath && sameFile(old.info, m.info) && !dirty.has(m) {
+			next[m.rel] = old
+			continue
+		}
+		changed, at = append(changed, m), append(at, i)
+	}
+	if f.late != nil {
+		f.late.begin(found)
+	}
+	now := func(listedFile) bool { return true }
+	if f.late != nil {
+		now = eager(changed)
+	}
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	reads := make([]readResult, len(found))
+	for i, m := range changed {
+		old, r := f.files[m.rel], &reads[at[i]]
+		if now(m) && !f.late.isPending(m.path) {
+			g.Go(func() error {
+				r.fresh, r.err = m.read(old)
+				return nil
+			})
+			continue
+		}
+		var taken bool
+		if *r, taken = f.late.take(m, old, dirty.hasEvent(m)); !taken && r.err == nil && old != nil {
+			next[m.rel] = old
+		}
+	}
+	_ = g.Wait()
+	return reads
 }
 
 // addRetry adds files to those to read again.
@@ -152,10 +187,30 @@ func (f *directory) unfinished(path string, m *file) bool {
 	return false
 }
 
-// pathSet is a set of paths; the empty path stands for all paths.
+// pathSet is a set of paths of files to read again; the empty path stands for all. The value tells whether an event came since the last scan.
 type pathSet map[string]bool
 
-func (n pathSet) has(path string) bool { return n[path] || n[""] }
+// has reports whether a file is to be read again.
+func (n pathSet) has(m listedFile) bool {
+	for _, path := range [...]string{m.path, m.realPath, ""} {
+		if _, ok := n[path]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// seen returns the set as it is after a scan that has taken account of its events.
+func (n pathSet) seen() pathSet {
+	out := pathSet{}
+	for path := range n {
+		out[path] = false
+	}
+	return out
+}
+
+// hasEvent reports whether there was an event of a file.
+func (n pathSet) hasEvent(m listedFile) bool { return n[m.path] || n[m.realPath] || n[""] }
 
 // hasFile reports whether a manifest was read at this path or through a link to it.
 func (f *directory) hasFile(path string) bool {

@@ -78,6 +78,7 @@ func (f *directory) merge() ([]model.Change, []source.Problem) {
 			}
 		}
 	}
+	keep := f.keepVanished(nextGood)
 	f.lastGood = nextGood
 	next := state{
 		map[model.Name]*model.Service{}, map[model.Name]*model.EndpointSlice{}, map[model.Name]*model.Node{},
@@ -124,19 +125,19 @@ func (f *directory) merge() ([]model.Change, []source.Problem) {
 	})
 	problems = limitPerFile(problems, omittedByFile)
 
-	changes := diff(f.last.services, next.services, func(n model.Name, v *model.Service) model.Change {
+	changes := diff(f.last.services, next.services, keep("Service"), func(n model.Name, v *model.Service) model.Change {
 		return model.Change{Kind: model.ServiceKind, Name: n, Service: v}
 	})
-	changes = append(changes, diff(f.last.slices, next.slices, func(n model.Name, v *model.EndpointSlice) model.Change {
+	changes = append(changes, diff(f.last.slices, next.slices, keep("EndpointSlice"), func(n model.Name, v *model.EndpointSlice) model.Change {
 		return model.Change{Kind: model.SliceKind, Name: n, Slice: v}
 	})...)
-	changes = append(changes, diff(f.last.nodes, next.nodes, func(n model.Name, v *model.Node) model.Change {
+	changes = append(changes, diff(f.last.nodes, next.nodes, keep("Node"), func(n model.Name, v *model.Node) model.Change {
 		return model.Change{Kind: model.NodeKind, Name: n, Node: v}
 	})...)
-	changes = append(changes, diff(f.last.cidrs, next.cidrs, func(n model.Name, v *model.ServiceCIDR) model.Change {
+	changes = append(changes, diff(f.last.cidrs, next.cidrs, keep("ServiceCIDR"), func(n model.Name, v *model.ServiceCIDR) model.Change {
 		return model.Change{Kind: model.ServiceCIDRKind, Name: n, CIDR: v}
 	})...)
-	changes = append(changes, diff(f.last.pods, next.pods, func(n model.Name, v *model.Pod) model.Change {
+	changes = append(changes, diff(f.last.pods, next.pods, keep("Pod"), func(n model.Name, v *model.Pod) model.Change {
 		return model.Change{Kind: model.PodKind, Name: n, Pod: v}
 	})...)
 	f.last = next
@@ -148,8 +149,37 @@ func (o *object) hasErrors() bool {
 	return o.problems.errors > 0
 }
 
-// diff returns the differences of two maps, sorted by name. A nil value in a change means that the object was deleted.
-func diff[T any](prev, next map[model.Name]*T, change func(model.Name, *T) model.Change) []model.Change {
+// keepVanished returns which objects of a kind that no file has any more stay until the files have been read that a scan has left for later. It
+// adds the last good ones of them to good.
+func (f *directory) keepVanished(good map[objectKey]*object) func(kind string) func(model.Name) bool {
+	before, beforeGood := f.vanished, f.lastGood
+	f.vanished = map[objectKey]int{}
+	oldest, pending := f.late.oldest()
+	return func(kind string) func(model.Name) bool {
+		return func(n model.Name) bool {
+			k := objectKey{kind, n}
+			if !pending {
+				return false
+			}
+			scan, known := before[k]
+			if !known {
+				scan = f.late.scans
+			}
+			if scan < oldest {
+				return false
+			}
+			f.vanished[k] = scan
+			if o := beforeGood[k]; o != nil {
+				good[k] = o
+			}
+			return true
+		}
+	}
+}
+
+// diff returns the differences of two maps, sorted by name, and adds to next what keep tells to keep. A nil value in a change means that
+// the object was deleted.
+func diff[T any](prev, next map[model.Name]*T, keep func(model.Name) bool, change func(model.Name, *T) model.Change) []model.Change {
 	var out []model.Change
 	for n, v := range next {
 		if old := prev[n]; old == v || old != nil && equalValues(old, v) {
@@ -157,8 +187,12 @@ func diff[T any](prev, next map[model.Name]*T, change func(model.Name, *T) model
 		}
 		out = append(out, change(n, v))
 	}
-	for n := range prev {
-		if next[n] == nil {
+	for n, v := range prev {
+		switch {
+		case next[n] != nil:
+		case keep(n):
+			next[n] = v
+		default:
 			out = append(out, change(n, nil))
 		}
 	}

@@ -101,6 +101,8 @@ func (e *watcher) wait(ctx context.Context, f *directory, poll <-chan time.Time)
 		select {
 		case <-again:
 			return b.dirty, true
+		case <-f.late.results():
+			return b.dirty, true
 		case <-ctx.Done():
 			return nil, false
 		case ev := <-e.fs.Events:
@@ -130,7 +132,7 @@ func (e *watcher) scanAgain(f *directory, b *burst) <-chan time.Time {
 		return nil
 	}
 	for path := range f.writing {
-		b.dirty[path] = true
+		b.dirty[path] = false
 	}
 	maps.Copy(b.dirty, f.retry)
 	switch {
