@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
@@ -222,6 +223,11 @@ func (e *Engine) Run(ctx context.Context) error {
 		timer.Stop()
 		if sleep >= 0 {
 			timer.Reset(sleep)
+		}
+		if sleep == 0 {
+			// A step never waits, so in a backlog this goroutine would keep its P. The runtime looks for network events, and gives the garbage
+			// collector's workers their share in small pieces, only where a goroutine makes way.
+			runtime.Gosched()
 		}
 	}
 }

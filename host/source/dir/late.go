@@ -128,6 +128,7 @@ func (l *lateReads) work() {
 	defer l.mu.Unlock()
 	for len(l.queue) > 0 {
 		r := l.queue[0]
+		l.queue[0] = nil // it may be large
 		l.queue = l.queue[1:]
 		l.mu.Unlock()
 		fresh, err := r.file.read(r.old)
