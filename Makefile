@@ -11,7 +11,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 export CGO_ENABLED := 0
 
 .PHONY: help build plugins image krew man demo experiment quick race test test-sdk test-cluster cluster-programs test-vm test-ipvs test-guide test-compat vm-kernels \
-  compiled-plugins bench bench-peer bench-fleet soak check fmt lint format-check vet deps clean
+  compiled-plugins bench bench-peer bench-fleet soak fuzz check fmt lint format-check vet deps clean
 
 help:
 	@cat .ci/help.txt
@@ -189,6 +189,11 @@ soak: deps build
 	$(GUEST) -o bin/soak-guests/hostile.wasm ./host/lab/soak/guest
 	$(GO) build -o bin/soak ./host/lab/soak
 	bin/soak -duration $(DURATION)
+
+# Fuzzes each target for FUZZTIME, one after the other.
+FUZZTIME    ?= 20s
+fuzz:
+	GO='$(GO)' .ci/fuzz $(FUZZTIME)
 
 fmt:
 	gofmt -s -w cmd host plugins sdk deploy examples

@@ -118,37 +118,36 @@ type readResult struct {
 // readChanged reads the files that may have changed, of those found, and returns a result for each. It adds all that are not read to next, as they
 // were.
 func (f *directory) readChanged(found []listedFile, dirty pathSet, next map[string]*file) []readResult {
-	var changed []listedFile
-	var at []int // where they were found
+	var changed, late []int // of found
 	for i, m := range found {
 		old := f.files[m.rel]
-		if !f.late.isPending(m.path) && old != nil && old.realPath == m.realPath && sameFile(old.info, m.info) && !dirty.has(m) {
+		switch {
+		case f.late.isPending(m.path):
+			late = append(late, i)
+		case old != nil && old.realPath == m.realPath && sameFile(old.info, m.info) && !dirty.has(m):
 			next[m.rel] = old
-			continue
+		default:
+			changed = append(changed, i)
 		}
-		changed, at = append(changed, m), append(at, i)
 	}
 	if f.late != nil {
 		f.late.begin(found)
-	}
-	now := func(listedFile) bool { return true }
-	if f.late != nil {
-		now = eager(changed)
+		n := eager(found, changed)
+		changed, late = changed[:n], append(late, changed[n:]...)
 	}
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	reads := make([]readResult, len(found))
-	for i, m := range changed {
-		old, r := f.files[m.rel], &reads[at[i]]
-		if now(m) && !f.late.isPending(m.path) {
-			g.Go(func() error {
-				r.fresh, r.err = m.read(old)
-				return nil
-			})
-			continue
-		}
-		var taken bool
-		if *r, taken = f.late.take(m, old, dirty.hasEvent(m)); !taken && r.err == nil && old != nil {
+	for _, i := range changed {
+		g.Go(func() error {
+			reads[i].fresh, reads[i].err = found[i].read(f.files[found[i].rel])
+			return nil
+		})
+	}
+	for _, i := range late {
+		m, taken := found[i], false
+		old := f.files[m.rel]
+		if reads[i], taken = f.late.take(m, old, dirty.hasEvent(m)); !taken && reads[i].err == nil && old != nil {
 			next[m.rel] = old
 		}
 	}

@@ -153,15 +153,13 @@ func (l *lateReads) stop() {
 	l.queue = nil
 }
 
-// eager returns which of the changed files a scan reads.
-func eager(changed []listedFile) func(listedFile) bool {
-	sorted := slices.SortedFunc(slices.Values(changed), func(a, b listedFile) int { return cmp.Compare(a.info.Size(), b.info.Size()) })
-	now, size := map[string]bool{}, int64(0)
-	for _, m := range sorted {
-		if size += m.info.Size(); size > eagerBytes {
+// eager sorts the changed ones of the found files by size, and returns how many of them a scan reads.
+func eager(found []listedFile, changed []int) (n int) {
+	slices.SortStableFunc(changed, func(a, b int) int { return cmp.Compare(found[a].info.Size(), found[b].info.Size()) })
+	for size := int64(0); n < len(changed); n++ {
+		if size += found[changed[n]].info.Size(); size > eagerBytes {
 			break
 		}
-		now[m.path] = true
 	}
-	return func(m listedFile) bool { return now[m.path] }
+	return n
 }
