@@ -46,7 +46,7 @@ func newConfigCheckCommand() *cobra.Command {
 its line and the path of its field, and warns of values that are valid but probably not intended. Plugins in registries are pulled into
 the cache; for an image with a tag in place of a digest, the digest that the tag has now is printed. The exit code is 1 if
 'sluice run' would reject the file or one of its plugins. With --source, it also reports which Services of a directory of manifests
-set settings (annotation sluice.dev/settings) that would be refused, and what is wrong with the manifests. With --node, it
+set settings (annotation sluice.dev/settings) that would be refused, which bindings select none of them, and what is wrong with the manifests. With --node, it
 prints which bindings for some of the nodes (bindings[].nodes) apply on a node. With --in-pod, paths and addresses are those of a Pod of the
 DaemonSet in deploy/kustomize: it reports files that are not mounted there and probes that nothing answers, and plugins are not loaded.`,
 		Args: oneArg("file"),
@@ -78,11 +78,14 @@ DaemonSet in deploy/kustomize: it reports files that are not mounted there and p
 			} else {
 				findings = append(findings, cfg.MissingFiles()...)
 			}
-			if err := config.AddLines(text, findings); err != nil {
-				for w := range strings.SplitSeq(err.Error(), "\n") {
-					warn(args[0] + ": " + w)
+			report := func(findings []string) {
+				if err := config.AddLines(text, findings); err != nil {
+					for w := range strings.SplitSeq(err.Error(), "\n") {
+						warn(args[0] + ": " + w)
+					}
 				}
 			}
+			report(findings)
 			set, err := plugins.Open(cmd.Context(), cfg, plugins.Options{Compiler: compileCommand, Precompiled: precompiledPlugins(), Log: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				return err
@@ -99,6 +102,7 @@ DaemonSet in deploy/kustomize: it reports files that are not mounted there and p
 				if cluster, err = checkServices(cfg, set, source); err != nil {
 					return err
 				}
+				report(cfg.UnusedBindings(cluster.Services))
 			}
 			if node != "" {
 				printNodeBindings(cmd.OutOrStdout(), cfg, node, cluster)

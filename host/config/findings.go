@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/policy"
 )
 
@@ -34,6 +35,21 @@ func (c *Config) policyWarnings() (out []string) {
 	}
 	if !complete {
 		warn("bindings: too many to find out whether all of them can apply")
+	}
+	return out
+}
+
+// UnusedBindings returns messages about bindings that select none of the Services, except those that can never apply, which Warnings has.
+func (c *Config) UnusedBindings(services map[model.Name]*model.Service) (out []string) {
+	never, _ := c.PolicySet().Unreachable()
+	for i := range c.Bindings {
+		used := slices.ContainsFunc(never, func(u policy.Unreachable) bool { return u.Index == i })
+		for _, svc := range services {
+			used = used || c.Bindings[i].Selects(svc)
+		}
+		if !used {
+			out = append(out, fmt.Sprintf("bindings[%d]: selects no Service of the manifests", i))
+		}
 	}
 	return out
 }

@@ -100,7 +100,7 @@ func (b *NodeBinding) String() string {
 func (s *Set) NodeBindings(svc *model.Service) (out []NodeBinding) {
 	for i := range s.Bindings {
 		b := &s.Bindings[i]
-		if svc != nil && !b.selects(svc) {
+		if svc != nil && !b.Selects(svc) {
 			continue
 		}
 		if b.Nodes.any() {
@@ -114,7 +114,7 @@ func (s *Set) NodeBindings(svc *model.Service) (out []NodeBinding) {
 	return out
 }
 
-// selects reports whether a binding is for a Service.
-func (b *Binding) selects(svc *model.Service) bool {
+// Selects reports whether a binding is for a Service, by its namespace and labels.
+func (b *Binding) Selects(svc *model.Service) bool {
 	return (len(b.Namespaces) == 0 || slices.Contains(b.Namespaces, svc.Name.Namespace)) && b.Selector.matches(svc.Labels)
 }

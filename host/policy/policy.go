@@ -173,7 +173,7 @@ func (s *Set) All() (all []*Policy) {
 func (s *Set) bound(svc *model.Service) *Policy {
 	for i := range s.Bindings {
 		b := &s.Bindings[i]
-		if b.selects(svc) && s.applies(i) && !s.suspended[b.Policy] {
+		if b.Selects(svc) && s.applies(i) && !s.suspended[b.Policy] {
 			if b.Applied != nil {
 				return b.Applied
 			}

@@ -50,13 +50,13 @@ func reachable(set *Set, j int, all []*model.Service) bool {
 	}
 	for subset := range 1 << len(conditional) {
 		for _, svc := range all {
-			first := slices.IndexFunc(set.Bindings, func(b Binding) bool { return b.selects(svc) })
+			first := slices.IndexFunc(set.Bindings, func(b Binding) bool { return b.Selects(svc) })
 			for first >= 0 && first < j {
 				at := slices.Index(conditional, first)
 				if at < 0 || subset&(1<<at) != 0 {
 					break // it applies
 				}
-				next := slices.IndexFunc(set.Bindings[first+1:], func(b Binding) bool { return b.selects(svc) })
+				next := slices.IndexFunc(set.Bindings[first+1:], func(b Binding) bool { return b.Selects(svc) })
 				if next < 0 {
 					first = -1
 				} else {
@@ -78,14 +78,14 @@ func hiddenByOneInEachNamespace(set *Set, j int, all []*model.Service) bool {
 	for _, namespace := range []string{"x", "y", "unnamed"} {
 		var mine []*model.Service
 		for _, svc := range all {
-			if svc.Name.Namespace == namespace && b.selects(svc) {
+			if svc.Name.Namespace == namespace && b.Selects(svc) {
 				mine = append(mine, svc)
 			}
 		}
 		hides := func(i int) bool {
 			a := set.Bindings[i]
 			return !a.Nodes.any() && (!set.guarded(a.Policy) || a.Policy == b.Policy) &&
-				!slices.ContainsFunc(mine, func(svc *model.Service) bool { return !a.selects(svc) })
+				!slices.ContainsFunc(mine, func(svc *model.Service) bool { return !a.Selects(svc) })
 		}
 		if len(mine) > 0 && !slices.ContainsFunc(slices.Collect(upTo(j)), hides) {
 			return false
