@@ -20,7 +20,7 @@ const (
 	updateNoise      = 5.0 // ms
 	minSamples       = 9
 	// updateDelay is how much longer than without hostile plugins and tenants the p99 of an update may be, in ms.
-	updateDelay = 10.0
+	updateDelay = 5.0
 )
 
 const header = "    time  hostile  RSS MiB    fd  goroutines  CPUs  update ms: median   p99    max  connections  failed  livez  plugin failures"
