@@ -70,20 +70,16 @@ func (h *Host) DialFrom(ctx context.Context, network string, from netip.Addr, to
 	if network == "sctp" {
 		return h.dialSCTP(ctx, from, to)
 	}
-	var d net.Dialer
 	var w watcher
-	if network == "udp" {
-		d.Control = func(_, _ string, c syscall.RawConn) error { return h.bindUDP(c, from, to) }
-	} else {
-		if from.IsValid() {
-			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		if network == "tcp" {
+			w.wg.Go(func() { w.watch(c) })
 		}
+		return h.bind(c, network, from, to)
+	}}
+	if network == "tcp" {
 		ctx = w.start(ctx)
 		defer w.stop()
-		d.Control = func(_, _ string, c syscall.RawConn) error {
-			w.wg.Go(func() { w.watch(c) })
-			return portAtConnect(c)
-		}
 	}
 	err = h.Do(func() error {
 		c, err = d.DialContext(ctx, network, to.String())
@@ -95,19 +91,15 @@ func (h *Host) DialFrom(ctx context.Context, network string, from netip.Addr, to
 	return c, err
 }
 
-// portAtConnect makes the kernel choose the source port in connect(2), which uses all ports in turn, instead of bind(2),
-// which draws one at random and soon repeats it. conntrack keeps a reset connection for 10 s with its NAT mapping, and a
-// new one from the same port gets that endpoint if the reset overtook the client's last ACK (nf_conntrack_proto_tcp.c
-// starts over only if a reset was the last packet).
-func portAtConnect(c syscall.RawConn) (err error) {
-	cerr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1) })
-	return errors.Join(cerr, err)
-}
-
-// bindUDP uses the ports in turn for the same reason: the kernel would draw them, and conntrack keeps a flow for 30 s or
-// more.
-func (h *Host) bindUDP(c syscall.RawConn, from netip.Addr, to netip.AddrPort) (err error) {
-	const first, many = 10000, 55000
+// bind uses the ports in turn: the kernel draws them in bind(2), and in connect(2) from a place that changes every 10 s, so
+// that they repeat soon. conntrack keeps a UDP flow for 30 s or more. It keeps a reset connection for 10 s with its NAT
+// mapping, and a new one from the same port gets that endpoint if the reset overtook the client's last ACK
+// (nf_conntrack_proto_tcp.c starts over only if a reset was the last packet).
+func (h *Host) bind(c syscall.RawConn, network string, from netip.Addr, to netip.AddrPort) (err error) {
+	used, first, many := &h.tcpPorts, uint32(32768), uint32(28000) // beyond the node ports and what Servers listen on
+	if network == "udp" {
+		used, first, many = &h.udpPorts, 10000, 55000
+	}
 	if !from.IsValid() && to.Addr().Is4() {
 		from = netip.IPv4Unspecified()
 	} else if !from.IsValid() {
@@ -115,7 +107,7 @@ func (h *Host) bindUDP(c syscall.RawConn, from netip.Addr, to netip.AddrPort) (e
 	}
 	cerr := c.Control(func(fd uintptr) {
 		for range many {
-			port := uint16(first + (h.udpPorts.Add(1)-1)%many)
+			port := uint16(first + (used.Add(1)-1)%many)
 			if err = unix.Bind(int(fd), sockaddr(netip.AddrPortFrom(from, port))); !errors.Is(err, unix.EADDRINUSE) {
 				return
 			}

@@ -29,7 +29,7 @@ type Host struct {
 	ns *os.File
 	nl *netlink.Handle
 
-	udpPorts, sctpPorts atomic.Uint32 // number of ports used so far
+	tcpPorts, udpPorts, sctpPorts atomic.Uint32 // number of ports used so far
 }
 
 // The node's addresses towards its hosts, the same on every veth: a host's default gateways.

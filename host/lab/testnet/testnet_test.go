@@ -106,3 +106,38 @@ func TestPodsOfSeveralNodesReachEachOther(t *testing.T) {
 		}
 	}
 }
+
+// A port that is used again soon may be the same connection to conntrack, with the endpoint that it had.
+func TestPortsAreUsedInTurn(t *testing.T) {
+	lab, err := New(netip.MustParseAddr("192.168.9.1"), netip.MustParseAddr("fd00:9::1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lab.Close()
+	client, err := lab.AddHost("client", netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00:1::2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, network := range []string{"tcp", "udp"} {
+		for _, at := range lab.Node.Addrs {
+			to := netip.AddrPortFrom(at, 80)
+			s, err := lab.Node.Serve(network, to, "server")
+			if err != nil {
+				t.Fatal(err)
+			}
+			last := uint16(0)
+			for i := range 100 {
+				got, err := client.Ask(network, to, AnswerTimeout)
+				if err != nil {
+					t.Fatal(err)
+				}
+				port := got.Client.Port()
+				if i > 0 && port != last+1 {
+					t.Fatalf("%s %s: port %d after %d", network, to, port, last)
+				}
+				last = port
+			}
+			s.Close()
+		}
+	}
+}
