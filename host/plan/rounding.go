@@ -37,11 +37,14 @@ type Slots struct{ slots, sum int }
 // SlotsOf returns the slots of a pool for a backend with this Caps.MaxTotal.
 func SlotsOf(p *Pool, maxTotal int) Slots {
 	sum, g, n := sumGCD(p.Endpoints)
-	if n == 0 {
+	if n == 0 || n >= maxTotal { // one for each
 		return Slots{0, 1}
 	}
-	return Slots{min(sum/g, max(maxTotal, n)), sum}
+	return Slots{min(sum/g, maxTotal), sum}
 }
+
+// One reports whether each endpoint with weight has one slot, whatever its weight is.
+func (s Slots) One() bool { return s.slots == 0 }
 
 // Of returns the number for an endpoint.
 func (s Slots) Of(weight uint16) int {

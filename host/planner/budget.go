@@ -27,9 +27,8 @@ const (
 
 // A Plan does about Planner.stepCost of work, which follows the duration of steps, see AdaptStep.
 const (
-	initialStepCost = 10_000
-	minStepCost     = 2_000
-	maxStepCost     = 16_000
+	minStepCost = 2_000
+	maxStepCost = 10_000
 )
 
 // budget is the work that may still be done; nil is unlimited.
@@ -100,23 +99,14 @@ var noPool = &plan.Pool{}
 
 func orEmpty(p *plan.Pool) *plan.Pool { return cmp.Or(p, noPool) }
 
-// poolChanges returns the number of endpoints that differ.
-func poolChanges(p, q *plan.Pool) (n int) {
-	for a, b := range plan.Pairs(p, q) {
-		if *a != *b {
-			n++
-		}
-	}
-	return n
-}
-
-// slotChanges returns how many slots of a backend differ, about, and counts one for each endpoint that differs otherwise: a change of
-// a few weights can be one of a thousand slots.
+// slotChanges returns how many slots of a backend differ, about, and counts one for each endpoint whose weight differs otherwise: a change
+// of a few weights can be one of a thousand slots.
 func slotChanges(p, q *plan.Pool) (n int) {
 	had, has := plan.SlotsOf(p, plan.MaxSlots), plan.SlotsOf(q, plan.MaxSlots)
+	weighted := !had.One() || !has.One()
 	for a, b := range plan.Pairs(p, q) {
 		d := had.Of(a.Weight) - has.Of(b.Weight)
-		if d = max(d, -d); d == 0 && *a != *b || a.Addr != b.Addr {
+		if d = max(d, -d); d == 0 && a.Weight != b.Weight && weighted || a.Addr != b.Addr {
 			d++ // a new endpoint has more than slots
 		}
 		n += d

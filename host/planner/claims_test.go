@@ -374,7 +374,7 @@ func TestChangesOfOneNamespaceDoNotDelayAnother(t *testing.T) {
 	large.Name.Namespace = "tenant"
 	hostile := append(contestants(2000, 5), model.Change{Kind: model.ServiceKind, Name: large.Name, Service: large})
 	p.Apply(hostile)
-	const most = 2 * initialStepCost / elementCost // a step ends with the Service that spends the rest of its budget
+	const most = 2 * maxStepCost / elementCost // a step ends with the Service that spends the rest of its budget
 	steps := 0
 	for ; ; steps++ {
 		name := model.Name{Namespace: "victim", Name: "web"}

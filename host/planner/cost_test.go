@@ -137,7 +137,7 @@ func TestSharedChangesAreBatchedAndServiceChangesComeFirst(t *testing.T) {
 		step := p.Plan(now)
 		most := 1 // every other Plan plans only what has changed
 		if steps%2 == 1 {
-			most = 1 + initialStepCost/(2*elementCost) // two endpoints of each Service
+			most = 1 + maxStepCost/(2*elementCost) // two endpoints of each Service
 		}
 		if step.Planned > most {
 			t.Fatalf("step %d planned %d Services", steps, step.Planned)
@@ -211,7 +211,7 @@ func TestStepCostFollowsStepDuration(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p.Plan(now)
 	p.AdaptStep(time.Minute)
-	if p.stepCost != initialStepCost {
+	if p.stepCost != maxStepCost {
 		t.Errorf("%d after a first Plan that took long", p.stepCost)
 	}
 	move := 0

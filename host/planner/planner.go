@@ -75,7 +75,7 @@ func New(s Settings, plugins func(string) (policy.Plugin, error)) *Planner {
 		unfinished: newFairQueue(),
 		waiting:    map[string]*waitQueue{},
 		counted:    newCountedEndpoints(),
-		stepCost:   initialStepCost,
+		stepCost:   maxStepCost,
 		counters:   counters{policies: map[string]*PolicyTotals{}, fallbacks: map[string]*PluginFallback{}},
 	}
 	p.evaluator.Admit = p.admits

@@ -185,7 +185,7 @@ func TestManyFailuresDisturbNoOtherService(t *testing.T) {
 				for n := range maps.Values(calls) {
 					sum += n
 				}
-				if most := initialStepCost / callCost; len(calls) > most {
+				if most := maxStepCost / callCost; len(calls) > most {
 					t.Fatalf("step %d: plugins are called for %d other Services, at most %d are expected", steps, len(calls), most)
 				}
 			}

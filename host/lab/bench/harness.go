@@ -201,8 +201,7 @@ type work struct {
 	messages     int
 	transactions int
 	longest      time.Duration
-	last         time.Time // when more than one Service was last planned and acknowledged
-	pending      int       // Services of the present step
+	last         time.Time // when changes that are not marked were last acknowledged
 	left         int       // Services for the next
 }
 
@@ -294,7 +293,7 @@ func (s *latencyObserver) OnPlan(p *engine.PlannedStep) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sum.planned += p.Result.Planned
-	s.sum.pending, s.sum.left = p.Result.Planned, p.Result.Remaining
+	s.sum.left = p.Result.Remaining
 	s.probed = s.probed || slices.ContainsFunc(p.Result.Delta.Changes, func(c plan.Change) bool {
 		return c.New != nil && c.New.Owner.Service == serviceName(0)
 	})
@@ -307,13 +306,13 @@ func (s *latencyObserver) OnApply(p *engine.ApplyResult) {
 	s.sum.messages += p.Report.Messages
 	s.sum.transactions += p.Report.Transactions
 	s.sum.longest = max(s.sum.longest, p.Report.Longest)
-	if s.sum.pending > 1 || s.sum.last.IsZero() {
-		s.sum.last = p.At
-	}
 	if !p.Synced {
 		return
 	}
 	if s.sum.left == 0 {
+		if len(s.rest.dequeued) > 0 {
+			s.sum.last = p.At
+		}
 		s.acknowledge(&s.rest, p.At)
 	}
 	if s.sum.left == 0 || s.probed {

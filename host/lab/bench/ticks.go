@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -59,8 +60,13 @@ func (t *ticker) stop() error {
 	return err
 }
 
-// writeTicks writes the time to w at each interval. It does not sleep by a timer of Go, which may fire a millisecond late.
+// writeTicks writes the time to w at each interval. It does not sleep by a timer of Go, which may fire a millisecond late, and has real-time
+// priority: a change comes from the network, by an interrupt, and does not wait for a processor until sluice leaves one.
 func writeTicks(w io.Writer, interval time.Duration) error {
+	runtime.LockOSThread()
+	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0); err != nil {
+		return fmt.Errorf("run with real-time priority: %w", err)
+	}
 	begin := time.Now()
 	for n := 1; ; n++ {
 		due := begin.Add(time.Duration(n) * interval)
