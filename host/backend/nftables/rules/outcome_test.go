@@ -179,8 +179,9 @@ func TestRetransmissions(t *testing.T) {
 	await := func(what string, done func(c backend.OutcomeCounters, sent int) bool, h *testnet.Host) backend.OutcomeCounters {
 		t.Helper()
 		for end := time.Now().Add(timeout); ; time.Sleep(20 * time.Millisecond) {
+			sent := d.synRetransmits(h) // first: what was sent before is counted
 			c, _ := d.counters(1)
-			if done(c, d.synRetransmits(h)) {
+			if done(c, sent) {
 				return c
 			}
 			if time.Now().After(end) {
