@@ -51,7 +51,8 @@ func (c *cluster) kubelet(ctx context.Context, pod *corev1.Pod) error {
 		}, metav1.CreateOptions{})
 	case pod.DeletionTimestamp != nil:
 		if runs {
-			if err := p.End(syscall.SIGTERM, timeout); err != nil && !job {
+			// As process 1, a Go program that gets SIGTERM before it handles signals exits with 2 and prints nothing.
+			if err := p.End(syscall.SIGTERM, timeout); err != nil && !job && p.String() != "" {
 				c.Errorf("sluice ended: %v\n%s", err, p)
 			}
 			delete(c.runs, pod.UID)
