@@ -163,7 +163,8 @@ race:
 test:
 	+@MAKE='$(MAKE)' GO='$(GO)' KERNELS='$(KERNELS)' .ci/test
 
-# Measures the bundled plugins and two trivial ones, in Go and, if clang and lld are installed, in C.
+# Measures the bundled plugins and two trivial ones, in Go and, if clang and lld are installed, in C. Needs root: network namespaces, and real-time
+# priority for the process that ticks.
 bench: build
 	@mkdir -p bin/bench-guests
 	$(GUEST) -o bin/bench-guests/go.wasm ./host/lab/bench/guest

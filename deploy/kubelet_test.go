@@ -2,7 +2,9 @@ package deploy
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os/exec"
 	"slices"
 	"syscall"
 
@@ -52,7 +54,9 @@ func (c *cluster) kubelet(ctx context.Context, pod *corev1.Pod) error {
 	case pod.DeletionTimestamp != nil:
 		if runs {
 			// As process 1, a Go program that gets SIGTERM before it handles signals exits with 2 and prints nothing.
-			if err := p.End(syscall.SIGTERM, timeout); err != nil && !job && p.String() != "" {
+			err, exit := p.End(syscall.SIGTERM, timeout), (*exec.ExitError)(nil)
+			early := errors.As(err, &exit) && exit.ExitCode() == 2 && p.String() == ""
+			if err != nil && !job && !early {
 				c.Errorf("sluice ended: %v\n%s", err, p)
 			}
 			delete(c.runs, pod.UID)

@@ -140,18 +140,22 @@ func checkPart(from, part, to *plan.Pool, n int) (fewAndMany bool, err error) {
 	fewAndMany = min(before, after) > 0 && min(before, after) < plan.MaxSlots && max(before, after) >= plan.MaxSlots
 	inSlots := before < plan.MaxSlots && after < plan.MaxSlots // see plan.Interpolate and its test
 	counts := func(e plan.Endpoint) plan.Endpoint {
-		e.Weight, e.Phase, e.Deadline = min(1, e.Weight), 0, 0
+		e.Weight = min(1, e.Weight)
 		return e
 	}
-	changed := 0
+	endpoints, slots := 0, 0
 	for a := range now {
-		if !inSlots && counts(now[a]) != counts(old[a]) && counts(now[a]) != counts(wanted[a]) {
+		was, is := counts(old[a]), counts(now[a])
+		if !inSlots && is != was && is != counts(wanted[a]) {
 			return fewAndMany, fmt.Errorf("%+v: it was %+v and shall be %+v", now[a], old[a], wanted[a])
 		}
-		changed += max(had[a]-has[a], has[a]-had[a])
+		if was.Weight != is.Weight || was.Addr != is.Addr {
+			endpoints++
+		}
+		slots += max(had[a]-has[a], has[a]-had[a])
 	}
-	if limit := 2 * n; changed > limit {
-		return fewAndMany, fmt.Errorf("%d slots changed, more than %d: %d endpoints with weight, then %d", changed, limit, before, after)
+	if limit := 2 * n; slots > limit || endpoints > limit && !inSlots {
+		return fewAndMany, fmt.Errorf("%d endpoints and %d slots changed, more than %d: %d endpoints with weight, then %d", endpoints, slots, limit, before, after)
 	}
 	if to.Total() > 0 && part.Total() == 0 {
 		return fewAndMany, errors.New("no endpoint has weight")

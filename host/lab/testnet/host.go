@@ -75,7 +75,14 @@ func (h *Host) DialFrom(ctx context.Context, network string, from netip.Addr, to
 		if network == "tcp" {
 			w.wg.Go(func() { w.watch(c) })
 		}
-		return h.bind(c, network, from, to)
+		if !from.IsValid() && to.Addr().Is4() {
+			from = netip.IPv4Unspecified()
+		} else if !from.IsValid() {
+			from = netip.IPv6Unspecified()
+		}
+		var err error
+		cerr := c.Control(func(fd uintptr) { err = h.bind(int(fd), network, from) })
+		return errors.Join(cerr, os.NewSyscallError("bind", err))
 	}}
 	if network == "tcp" {
 		ctx = w.start(ctx)
@@ -92,28 +99,24 @@ func (h *Host) DialFrom(ctx context.Context, network string, from netip.Addr, to
 }
 
 // bind uses the ports in turn: the kernel draws them in bind(2), and in connect(2) from a place that changes every 10 s, so
-// that they repeat soon. conntrack keeps a UDP flow for 30 s or more. It keeps a reset connection for 10 s with its NAT
-// mapping, and a new one from the same port gets that endpoint if the reset overtook the client's last ACK
-// (nf_conntrack_proto_tcp.c starts over only if a reset was the last packet).
-func (h *Host) bind(c syscall.RawConn, network string, from netip.Addr, to netip.AddrPort) (err error) {
+// that they repeat soon. conntrack keeps a UDP flow for 30 s or more, and an association of SCTP for 10 s after its end. It
+// keeps a reset connection for 10 s with its NAT mapping, and a new one from the same port gets that endpoint if the reset
+// overtook the client's last ACK (nf_conntrack_proto_tcp.c starts over only if a reset was the last packet).
+func (h *Host) bind(fd int, network string, from netip.Addr) (err error) {
 	used, first, many := &h.tcpPorts, uint32(32768), uint32(28000) // beyond the node ports and what Servers listen on
-	if network == "udp" {
+	switch network {
+	case "sctp":
+		used = &h.sctpPorts
+	case "udp":
 		used, first, many = &h.udpPorts, 10000, 55000
 	}
-	if !from.IsValid() && to.Addr().Is4() {
-		from = netip.IPv4Unspecified()
-	} else if !from.IsValid() {
-		from = netip.IPv6Unspecified()
-	}
-	cerr := c.Control(func(fd uintptr) {
-		for range many {
-			port := uint16(first + (used.Add(1)-1)%many)
-			if err = unix.Bind(int(fd), sockaddr(netip.AddrPortFrom(from, port))); !errors.Is(err, unix.EADDRINUSE) {
-				return
-			}
+	for range many {
+		port := uint16(first + (used.Add(1)-1)%many)
+		if err = unix.Bind(fd, sockaddr(netip.AddrPortFrom(from, port))); !errors.Is(err, unix.EADDRINUSE) {
+			return err
 		}
-	})
-	return errors.Join(cerr, os.NewSyscallError("bind", err))
+	}
+	return err
 }
 
 // watcher polls SO_ERROR for an early refusal. On veth pairs the answer to a SYN can arrive while connect(2) still owns

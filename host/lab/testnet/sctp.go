@@ -87,7 +87,7 @@ func (h *Host) dialSCTP(ctx context.Context, from netip.Addr, to netip.AddrPort)
 			return err
 		}
 		f = os.NewFile(uintptr(s), "sctp")
-		if err := h.bindSCTP(s, from); err != nil {
+		if err := h.bind(s, "sctp", from); err != nil {
 			return os.NewSyscallError("bind", err)
 		}
 		if err := unix.Connect(s, sockaddr(to)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
@@ -109,19 +109,6 @@ func (h *Host) dialSCTP(ctx context.Context, from netip.Addr, to netip.AddrPort)
 		return nil, &net.OpError{Op: "dial", Net: "sctp", Addr: net.TCPAddrFromAddrPort(to), Err: err}
 	}
 	return c, nil
-}
-
-// bindSCTP takes the next port of the host. The kernel would draw one, and soon the same again: conntrack keeps an
-// association for 10 s after its end, with its member.
-func (h *Host) bindSCTP(s int, from netip.Addr) error {
-	const first, many = 32768, 28000
-	for range many {
-		port := first + (h.sctpPorts.Add(1)-1)%many
-		if err := unix.Bind(s, sockaddr(netip.AddrPortFrom(from, uint16(port)))); !errors.Is(err, unix.EADDRINUSE) {
-			return err
-		}
-	}
-	return unix.EADDRINUSE
 }
 
 // connected waits until the other end has answered.
