@@ -28,7 +28,10 @@ const (
 	maxUnreplied = 10_000
 	// maxUnrepliedShare bounds the CPU time of deletions: one part in so many of one processor.
 	maxUnrepliedShare = 20
-	unrepliedTimeout  = 5 * time.Second
+	// fruitlessPause follows a listing that has found nothing, as most do: listing an empty table takes 8 ms of a processor where it has
+	// 262,144 buckets, ten times as much as programming the change.
+	fruitlessPause   = 4 * time.Second
+	unrepliedTimeout = 5 * time.Second
 )
 
 // addLost adds the endpoints that lose their weight.
@@ -103,6 +106,9 @@ func (e *Engine) unrepliedDeleted(ctx context.Context, list []plan.Reset, n int,
 	u.pause = now.Add(max(handshakeWait, maxUnrepliedShare*cpu))
 	e.Observer.OnEvent(Event{Kind: UnrepliedDeleted, At: now, Duration: cpu, Count: n, Omitted: u.omitted, Err: err})
 	u.omitted = 0
+	if n == 0 {
+		u.pause = later(u.pause, now.Add(fruitlessPause))
+	}
 	switch {
 	case err != nil && ctx.Err() == nil:
 		u.pause = later(u.pause, now.Add(maxBackoff))

@@ -189,6 +189,50 @@ func TestDeletionsTakeABoundedTime(t *testing.T) {
 	}
 }
 
+// TestFruitlessListingsAreSeldom: changes go on and on. Where connections without an answer are found, the table is listed again soon.
+func TestFruitlessListingsAreSeldom(t *testing.T) {
+	for _, found := range []int{0, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
+			table := &countingTable{Kernel: r.kernel, found: found}
+			r.connTable = table
+			r.run(fake.Open(r.kernel), nil, false)
+			t.Cleanup(r.end)
+			r.emit(svc(), eps(1, 2), synced)
+			least, most := int64(5), int64(6) // in 20 s
+			if found > 0 {
+				least, most = 40, 80
+			}
+			for i := range 400 {
+				r.emit(eps(1, 2+i%200))
+				r.advance(50 * time.Millisecond)
+			}
+			if n := table.calls.Load(); n < least || n > most {
+				t.Errorf("%d listings that find %d, want %d to %d", n, found, least, most)
+			}
+			r.advance(10 * time.Second)
+			before := table.calls.Load()
+			r.emit(eps(1))
+			r.advance(300 * time.Millisecond)
+			if n := table.calls.Load() - before; n != 1 {
+				t.Errorf("%d listings 300 ms after the first change for a while, want 1", n)
+			}
+		})
+	}
+}
+
+// countingTable finds as many connections at each listing.
+type countingTable struct {
+	*fake.Kernel
+	found int
+	calls atomic.Int64
+}
+
+func (c *countingTable) DeleteUnreplied(context.Context, []plan.Reset) (int, error) {
+	c.calls.Add(1)
+	return c.found, nil
+}
+
 func TestDeletionThatFailsIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
@@ -235,7 +279,7 @@ func TestNothingIsDeletedBeforeTheNewRules(t *testing.T) {
 	})
 }
 
-// TestDeletionsAreBounded: at most 10,000 endpoints of frontends are remembered, and four deletions begin in a second.
+// TestDeletionsAreBounded: at most 10,000 endpoints of frontends are remembered.
 func TestDeletionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
@@ -255,14 +299,6 @@ func TestDeletionsAreBounded(t *testing.T) {
 		r.advance(time.Minute)
 		if table.most.Load() != 10_000 || omitted.n != n-10_000 {
 			t.Errorf("%d in a call, %d omitted", table.most.Load(), omitted.n)
-		}
-		table.calls.Store(0)
-		for i := range 400 {
-			r.emit(eps(1, 2+i%200))
-			r.advance(5 * time.Millisecond)
-		}
-		if n := table.calls.Load(); n < 2 || n > 9 {
-			t.Errorf("%d deletions in 2 s of changes", n)
 		}
 	})
 }
