@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/gctuner"
 	"github.com/sluice-proxy/sluice/host/localhostproxy"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 	"github.com/sluice-proxy/sluice/host/wasm"
 )
@@ -119,7 +120,7 @@ func (a *Agent) engineOptions() engine.Options {
 	cfg := a.opts.Config
 	o := engine.Options{
 		Backend:       a.plane.Backend(),
-		Planner:       NewPlanner(cfg, a.local, a.plugins),
+		Planner:       planner.New(a.planSettings(cfg, a.local), a.plugins.Get),
 		ConnTable:     &conntrack.Table{ResetTCP: a.plane.ResetTCP},
 		Plugins:       a.calls,
 		Log:           a.log,

@@ -31,7 +31,17 @@ func PlanSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
 		Policies:         cfg.PolicySet(),
 		Limits:           planner.Limits(cfg.ServiceLimits),
 		EndpointCIDRs:    cfg.EndpointCIDRs,
+		ClusterRanges:    cfg.ClusterRanges(),
 		OutcomeNeeds:     outcomeNeeds(cfg.Mode),
 		CountAll:         cfg.Metrics.ServiceConnections == config.ConnectionsAll,
 	}
+}
+
+// planSettings returns PlanSettings, with the API server that is in use.
+func (a *Agent) planSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
+	s := PlanSettings(cfg, local)
+	if a.opts.Client != nil {
+		s.ClusterRanges = append(s.ClusterRanges, config.ServerRange(a.opts.Client.Server())...)
+	}
+	return s
 }

@@ -138,7 +138,7 @@ func (a *Agent) applyConfig(ctx context.Context, cfg *config.Config) error {
 		return fmt.Errorf("reading local addresses failed: %w", err)
 	}
 	err = a.engine.Do(ctx, func(pl *planner.Planner) {
-		pl.Configure(PlanSettings(cfg, local))
+		pl.Configure(a.planSettings(cfg, local))
 		pl.PluginsReloaded()
 	})
 	if err != nil && ctx.Err() == nil {

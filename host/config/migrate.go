@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-proxy/sluice/host/service"
 )
 
 // NoteKind says what a Note is about. Notes are sorted by kind.
@@ -74,6 +76,10 @@ func Migrate(b []byte, o MigrateOptions) (text []byte, notes []Note, err error) 
 	full, err := m.parse()
 	if err = errors.Join(append(m.errs, err)...); err != nil {
 		return nil, nil, err
+	}
+	for _, w := range full.refusedRanges() {
+		path, text, _ := strings.Cut(w, ": ")
+		m.note(Behavior, path, "%s", text)
 	}
 	m.omitDefaults(full)
 	slices.SortStableFunc(m.notes, func(a, b Note) int {
@@ -161,6 +167,18 @@ func (m *migration) detection() {
 		if s := m.stringAt(f.path); s != "" && mode != f.of {
 			m.take(f.path)
 			m.note(Changed, f.path, "dropped: only detectLocalMode %s uses it", f.of)
+			m.keepReserved(s)
+		}
+	}
+}
+
+// keepReserved accepts endpoints in the reserved blocks that a clusterCIDR without other effect names.
+func (m *migration) keepReserved(clusterCIDR string) {
+	for s := range strings.SplitSeq(clusterCIDR, ",") {
+		if r, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil && len(service.ReservedInUse([]netip.Prefix{r})) > 0 {
+			list, _ := m.out["endpointCIDRs"].([]any)
+			m.put("endpointCIDRs", append(list, r.String()))
+			m.note(Changed, "endpointCIDRs", "%s: so that Pods in reserved addresses are accepted as endpoints", r)
 		}
 	}
 }

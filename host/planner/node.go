@@ -26,8 +26,9 @@ func (p *Planner) refresh() {
 		NodeAddrs:     sortedAddrs(slices.Concat(own.Addresses, s.LocalAddrs)),
 	}
 	r.Global = p.global(own, r.NodeAddrs)
-	if e := nodeInfo.Endpoints; e == nil || !slices.Equal(e.ServiceCIDRs, r.Global.ServiceCIDRs) || !slices.Equal(e.Allowed, s.EndpointCIDRs) {
-		nodeInfo.Endpoints = &service.EndpointRules{ServiceCIDRs: r.Global.ServiceCIDRs, Allowed: s.EndpointCIDRs}
+	allowed := s.AllowedEndpoints(own)
+	if e := nodeInfo.Endpoints; e == nil || !slices.Equal(e.ServiceCIDRs, r.Global.ServiceCIDRs) || !slices.Equal(e.Allowed, allowed) {
+		nodeInfo.Endpoints = &service.EndpointRules{ServiceCIDRs: r.Global.ServiceCIDRs, Allowed: allowed}
 	}
 	// These apply to every Service.
 	if nodeInfo != p.nodeInfo || !slices.Equal(r.NodeAddrs, p.rules.NodeAddrs) ||

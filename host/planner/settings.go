@@ -2,8 +2,11 @@ package planner
 
 import (
 	"net/netip"
+	"slices"
 
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/service"
 )
 
 // Settings is the configuration of a Planner.
@@ -29,9 +32,24 @@ type Settings struct {
 	Limits     Limits
 	// EndpointCIDRs are exceptions from the addresses that may not be endpoints, see service.EndpointRules.
 	EndpointCIDRs []netip.Prefix
+	// ClusterRanges contain addresses of the cluster that the configuration names: of Pods and of API servers.
+	ClusterRanges []netip.Prefix
 	// OutcomeNeeds are the abi.Need bits for which the outcomes of connections are counted: of Services whose policy has a plugin
 	// with one of them.
 	OutcomeNeeds uint32
 	// CountAll counts the outcomes of connections of all Services, for metrics.
 	CountAll bool
+}
+
+// AllowedEndpoints returns the exceptions of service.EndpointRules: EndpointCIDRs, and the reserved blocks that the cluster uses according to
+// the configuration and the Nodes' ranges and addresses.
+func (s *Settings) AllowedEndpoints(nodes ...*model.Node) []netip.Prefix {
+	used := slices.Clone(s.ClusterRanges)
+	for _, n := range nodes {
+		used = append(used, n.PodCIDRs...)
+		for _, a := range n.Addresses {
+			used = append(used, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return slices.Concat(s.EndpointCIDRs, service.ReservedInUse(used))
 }

@@ -27,6 +27,17 @@ var (
 	}
 )
 
+// ReservedInUse returns the reserved IPv4 blocks that contain one of the ranges: those of a cluster that uses addresses there. Packets to
+// such a block lead nowhere elsewhere, which is all that is wrong with its endpoints.
+func ReservedInUse(ranges []netip.Prefix) (out []netip.Prefix) {
+	for _, block := range [...]netip.Prefix{thisNetwork, reserved} {
+		if slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return block.Bits() <= r.Bits() && block.Contains(r.Addr()) }) {
+			out = append(out, block)
+		}
+	}
+	return out
+}
+
 // Check returns why an address may not be an endpoint, nil if it may.
 func (r *EndpointRules) Check(a netip.Addr) error {
 	if r == nil {

@@ -1,8 +1,10 @@
 package service
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -36,6 +38,21 @@ func TestUnsafeAddressesAreNoEndpoints(t *testing.T) {
 	for _, s := range []string{"241.0.0.1", "10.96.0.1"} {
 		if rules.Check(netip.MustParseAddr(s)) == nil {
 			t.Errorf("%s may be an endpoint", s)
+		}
+	}
+}
+
+func TestReservedBlocksThatTheClusterUsesAreAccepted(t *testing.T) {
+	for ranges, want := range map[string]string{
+		"": "[]", "10.0.0.0/8": "[]", "0.0.0.0/0": "[]", "128.0.0.0/1": "[]", "240.0.0.0/4": "[240.0.0.0/4]", "255.1.0.0/16": "[240.0.0.0/4]", "0.1.0.0/16": "[0.0.0.0/8]",
+		"240.0.0.1/32 0.0.0.0/8": "[0.0.0.0/8 240.0.0.0/4]", "64:ff9b::f000:0/100": "[]", "127.0.0.0/8": "[]", "169.254.0.0/16": "[]", "224.0.0.0/4": "[]",
+	} {
+		var list []netip.Prefix
+		for s := range strings.FieldsSeq(ranges) {
+			list = append(list, netip.MustParsePrefix(s))
+		}
+		if got := fmt.Sprint(ReservedInUse(list)); got != want {
+			t.Errorf("%s: %s, want %s", ranges, got, want)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func New(in Input) (*Simulation, error) {
 
 // endpointRules returns which addresses may be endpoints, as the planner does.
 func endpointRules(c *model.Snapshot, s *planner.Settings) *service.EndpointRules {
-	out := &service.EndpointRules{Allowed: s.EndpointCIDRs}
+	out := &service.EndpointRules{Allowed: s.AllowedEndpoints(slices.Collect(maps.Values(c.Nodes))...)}
 	for _, name := range sortedKeys(c.CIDRs) {
 		out.ServiceCIDRs = append(out.ServiceCIDRs, c.CIDRs[name].CIDRs...)
 	}
