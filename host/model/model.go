@@ -167,11 +167,14 @@ type EndpointSlice struct {
 	Ports     []SlicePort // in a Snapshot sorted by name, then protocol
 	Endpoints []SliceEndpoint
 	// Trigger is the annotation endpoints.kubernetes.io/last-change-trigger-time, the time of the event that caused the slice's last
-	// change, Unix milliseconds; 0: none. It is used for metrics only, see SameContent.
+	// change, Unix milliseconds; 0: none.
 	Trigger int64
+	// Version is the resourceVersion, by which the writes of slices are ordered (KEP-5504); 0: unknown. It and Trigger decide only between
+	// entries of the same Pod, see SameContent.
+	Version uint64
 }
 
-// SameContent reports whether two slices are equal except for Trigger.
+// SameContent reports whether two slices are equal except for Trigger and Version.
 func (s *EndpointSlice) SameContent(t *EndpointSlice) bool {
 	if s == t {
 		return true
@@ -180,7 +183,7 @@ func (s *EndpointSlice) SameContent(t *EndpointSlice) bool {
 		return false
 	}
 	a, b := *s, *t
-	a.Trigger, b.Trigger = 0, 0
+	a.Trigger, b.Trigger, a.Version, b.Version = 0, 0, 0, 0
 	return reflect.DeepEqual(&a, &b)
 }
 

@@ -185,7 +185,7 @@ func only(all map[string]string, keys []string) map[string]string {
 
 // sliceOf returns the form of a slice: what differs from old if not much does.
 func sliceOf(s, old *model.EndpointSlice) *wireSlice {
-	w := &wireSlice{Name: s.Name, Trigger: s.Trigger}
+	w := &wireSlice{Name: s.Name, Trigger: s.Trigger, Version: s.Version}
 	if old != nil && old.Service == s.Service && old.Family == s.Family && slices.Equal(old.Ports, s.Ports) {
 		w.Patch = true
 		shorter := min(len(s.Endpoints), len(old.Endpoints))

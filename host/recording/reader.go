@@ -245,7 +245,7 @@ func (r *Reader) change(w *wireChange) (c model.Change, err error) {
 }
 
 func (r *Reader) slice(w *wireSlice) (*model.EndpointSlice, error) {
-	out := &model.EndpointSlice{Name: w.Name, Trigger: w.Trigger}
+	out := &model.EndpointSlice{Name: w.Name, Trigger: w.Trigger, Version: w.Version}
 	var before []model.SliceEndpoint
 	if w.Patch {
 		old := r.slices[w.Name]

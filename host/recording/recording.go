@@ -134,11 +134,12 @@ type wireService struct {
 // wireSlice is an EndpointSlice. If the reader has it already, the first Head and the last Tail of its endpoints stay.
 type wireSlice struct {
 	Name      model.Name        `json:"name"`
-	Patch     bool              `json:"patch,omitempty"` // nothing changes but endpoints and the trigger time
+	Patch     bool              `json:"patch,omitempty"` // nothing changes but endpoints, trigger time and version
 	Service   string            `json:"service,omitempty"`
 	Family    model.Family      `json:"family,omitempty"`
 	Ports     []model.SlicePort `json:"ports,omitempty"`
 	Trigger   int64             `json:"trigger,omitempty"`
+	Version   uint64            `json:"version,omitempty"`
 	Head      int               `json:"head,omitempty"`
 	Tail      int               `json:"tail,omitempty"`
 	Endpoints []wireEndpoint    `json:"eps,omitempty"`

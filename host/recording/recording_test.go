@@ -67,6 +67,7 @@ func TestClustersAreReadAsTheyWere(t *testing.T) {
 			change := c.Changes[random.IntN(len(c.Changes))]
 			if change.Slice != nil {
 				own := *want.Slice(change.Name)
+				own.Trigger, own.Version = int64(i), uint64(i)
 				if own.Endpoints = slices.Clone(own.Endpoints); len(own.Endpoints) > 0 {
 					j := random.IntN(len(own.Endpoints))
 					switch random.IntN(3) {

@@ -62,6 +62,8 @@ type Endpoint struct {
 	HeldLocal    bool // counts as ready in the local pool
 	HasZoneHints bool // has zone hints
 	HasNodeHints bool // has node hints
+
+	slice int32 // its position in the list of slices, until it is merged
 }
 
 // Eligible reports whether the endpoint's conditions allow new connections to it: it is ready, or serving while terminating.
@@ -119,12 +121,13 @@ func SelectEndpointsInto(out *Port, svc *model.Service, p *model.ServicePort, f 
 	return out
 }
 
-// merge merges the endpoints of all slices. Of several with the same address and port, one that is not terminating takes precedence
-// (it is a new Pod with the address of the old one), then a ready one, then one on this node.
+// merge merges the endpoints of all slices. Of several with the same address and port, outdated ones of the same Pod do not count, see
+// choose. Then one that is not terminating takes precedence (it is a new Pod with the address of the old one), then a ready one, then one
+// on this node.
 func (out *Port) merge(endpointSlices []*model.EndpointSlice, node NodeInfo) {
 	n := 0
-	each := func(f func(endpoints []model.SliceEndpoint, port uint16)) {
-		for _, s := range endpointSlices {
+	each := func(f func(endpoints []model.SliceEndpoint, port uint16, slice int)) {
+		for i, s := range endpointSlices {
 			if s.Family != out.Family || len(s.Endpoints) == 0 {
 				continue
 			}
@@ -132,17 +135,17 @@ func (out *Port) merge(endpointSlices []*model.EndpointSlice, node NodeInfo) {
 			at, _ := slices.BinarySearchFunc(s.Ports, want, model.SlicePort.Compare)
 			for ; at < len(s.Ports) && s.Ports[at].Compare(want) == 0; at++ {
 				if port := s.Ports[at].Port; port != 0 {
-					f(s.Endpoints, port)
+					f(s.Endpoints, port, i)
 				}
 			}
 		}
 	}
-	each(func(endpoints []model.SliceEndpoint, _ uint16) { n += len(endpoints) })
+	each(func(endpoints []model.SliceEndpoint, _ uint16, _ int) { n += len(endpoints) })
 	if node.MaxEndpoints > 0 && n > node.MaxEndpoints {
 		out.Omitted, n = n-node.MaxEndpoints, node.MaxEndpoints
 	}
 	eps := slices.Grow(out.Endpoints, n)
-	each(func(endpoints []model.SliceEndpoint, port uint16) {
+	each(func(endpoints []model.SliceEndpoint, port uint16, slice int) {
 		for i := range endpoints[:min(len(endpoints), n)] {
 			n--
 			if err := node.Endpoints.Check(endpoints[i].Addr); err != nil {
@@ -152,10 +155,55 @@ func (out *Port) merge(endpointSlices []*model.EndpointSlice, node NodeInfo) {
 				continue
 			}
 			eps = append(eps, newEndpoint(&endpoints[i], port, node))
+			eps[len(eps)-1].slice = int32(slice)
 		}
 	})
 	sortEndpoints(eps)
-	out.Endpoints = slices.CompactFunc(eps, func(a, b Endpoint) bool { return a.Addr == b.Addr })
+	unique := eps[:0]
+	for first, end := 0, 0; first < len(eps); first = end {
+		for end = first + 1; end < len(eps) && eps[end].Addr == eps[first].Addr; end++ {
+		}
+		e := &eps[first]
+		if end > first+1 {
+			e = choose(eps[first:end], endpointSlices)
+		}
+		e.slice = 0
+		unique = append(unique, *e)
+	}
+	out.Endpoints = unique
+}
+
+// choose returns the endpoint that counts of several with the same address, which are sorted. Of those of the same Pod, an entry is outdated
+// if its slice was written before that of another one: the controller has moved the Pod, and the news of the slice that had it has not
+// arrived. The order is that of the slices' versions or, if one has none, of their trigger times; slices without one are not compared.
+func choose(same []Endpoint, endpointSlices []*model.EndpointSlice) *Endpoint {
+	var best *Endpoint
+	for first, end := 0, 0; first < len(same); first = end {
+		versioned := true
+		for end = first; end < len(same) && same[end].Pod == same[first].Pod; end++ {
+			versioned = versioned && endpointSlices[same[end].slice].Version != 0
+		}
+		written := func(e *Endpoint) uint64 {
+			if versioned {
+				return endpointSlices[e.slice].Version
+			}
+			return uint64(max(endpointSlices[e.slice].Trigger, 0))
+		}
+		pod, last := same[first:end], uint64(0)
+		for i := range pod {
+			last = max(last, written(&pod[i]))
+		}
+		for i := range pod {
+			e := &pod[i]
+			if at := written(e); e.Pod != "" && at != 0 && at < last {
+				continue
+			}
+			if best == nil || comparePreference(e, best) < 0 {
+				best = e
+			}
+		}
+	}
+	return best
 }
 
 // place is where an endpoint is in a list that is not sorted.
@@ -168,7 +216,7 @@ type place struct {
 // manyEndpoints is from how many endpoints on their places are sorted first, which are a third as large.
 const manyEndpoints = 100
 
-// sortEndpoints sorts endpoints by address, those with the same one by preference.
+// sortEndpoints sorts endpoints by address, those with the same one by Pod, then by preference.
 func sortEndpoints(eps []Endpoint) {
 	compare := func(a, b Endpoint) int { return compareEndpoints(&a, &b) }
 	if len(eps) < manyEndpoints || slices.IsSortedFunc(eps, compare) {
@@ -204,11 +252,16 @@ func sortEndpoints(eps []Endpoint) {
 	}
 }
 
-// compareEndpoints orders endpoints by address, those with the same one by preference.
+// compareEndpoints orders endpoints by address, those with the same one by Pod, then by preference.
 func compareEndpoints(a, b *Endpoint) int {
 	if c := a.Addr.Compare(b.Addr); c != 0 {
 		return c
 	}
+	return cmp.Or(strings.Compare(a.Pod, b.Pod), comparePreference(a, b))
+}
+
+// comparePreference orders endpoints with the same address by preference.
+func comparePreference(a, b *Endpoint) int {
 	return cmp.Or(preference(b)-preference(a),
 		strings.Compare(a.Node, b.Node), strings.Compare(a.Zone, b.Zone), strings.Compare(a.Pod, b.Pod))
 }

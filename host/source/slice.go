@@ -3,6 +3,7 @@ package source
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +26,7 @@ func Slice(o *discoveryv1.EndpointSlice) (*model.EndpointSlice, Skip, []Problem)
 		Name:    model.Name{Namespace: o.Namespace, Name: o.Name},
 		Service: model.Name{Namespace: o.Namespace, Name: svc},
 		Trigger: trigger(o.Annotations[corev1.EndpointsLastChangeTriggerTime]),
+		Version: version(o.ResourceVersion),
 	}
 	switch o.AddressType {
 	case discoveryv1.AddressTypeIPv4:
@@ -123,8 +125,17 @@ func (p *problems) endpoint(o *discoveryv1.Endpoint, i int, s *model.EndpointSli
 	return e, true
 }
 
-// trigger parses the trigger time of a change, in Unix milliseconds; 0 if there is none. An invalid one is not reported,
-// because it is used for a metric only.
+// version parses a resourceVersion; 0 if it is none that can be compared.
+func version(s string) uint64 {
+	v, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return v
+}
+
+// trigger parses the trigger time of a change, in Unix milliseconds; 0 if there is none. An invalid one counts as none and is not
+// reported: it matters for a metric, and where two slices have the same Pod.
 func trigger(annotation string) int64 {
 	if annotation == "" {
 		return 0

@@ -40,3 +40,13 @@ func TestTriggerTimeIsParsedAndNotCompared(t *testing.T) {
 		t.Error("slices that differ are the same")
 	}
 }
+
+func TestVersionIsParsedAndNotCompared(t *testing.T) {
+	none, _, _ := Slice(slice(func(*discoveryv1.EndpointSlice) {}))
+	for text, want := range map[string]uint64{"": 0, "0": 0, "4711": 4711, "-1": 0, "12a": 0, "18446744073709551615": 1<<64 - 1, "18446744073709551616": 0} {
+		s, _, problems := Slice(slice(func(o *discoveryv1.EndpointSlice) { o.ResourceVersion = text }))
+		if s.Version != want || len(problems) > 0 || !s.SameContent(none) {
+			t.Errorf("%q: %d, want %d; problems %v, same content %v", text, s.Version, want, problems, s.SameContent(none))
+		}
+	}
+}
