@@ -63,7 +63,6 @@ func (f *registryFlags) resolve(ctx context.Context, image string, read func(*re
 	if err != nil {
 		return ref, err
 	}
-	defer client.Close()
 	ref, err = imageref.Parse(image)
 	if tag, ok := imageref.IsTag(err); ok {
 		ref, err = client.Resolve(ctx, tag)
@@ -138,7 +137,6 @@ the format of cosign, which plugins[].verify and 'cosign verify --key' check.`,
 			if err != nil {
 				return fmt.Errorf("plugin push: %w", err)
 			}
-			defer client.Close()
 			config := registry.WasmConfig
 			if generic {
 				config = registry.GenericConfig

@@ -61,14 +61,14 @@ const (
 // MaxModule bounds the size of a module, in bytes.
 const MaxModule = 16 << 20
 
-// Client pulls from registries. It reads its files when it is made.
+// Client pulls from registries, and pushes. It reads its files when it is made, and has no connections between calls.
 type Client struct {
 	o           Options
-	http        *http.Client
+	tls         *tls.Config
 	credentials auth.CredentialFunc
 }
 
-// NewClient returns a client. Close it after use.
+// NewClient returns a client.
 func NewClient(o Options) (*Client, error) {
 	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
 	o.Names = cmp.Or(o.Names, Names{"pluginImages.dockerConfig", "pluginImages.caFile", "pluginImages.plainHTTP"})
@@ -102,32 +102,9 @@ func NewClient(o Options) (*Client, error) {
 		}
 		c.credentials = credentials.Credential(store)
 	}
-	c.http = &http.Client{
-		Transport: &http.Transport{
-			Proxy: o.Proxy, TLSClientConfig: config, DialContext: (&net.Dialer{Timeout: connectTimeout}).DialContext, ForceAttemptHTTP2: true,
-			TLSHandshakeTimeout: connectTimeout, ResponseHeaderTimeout: headerTimeout, MaxResponseHeaderBytes: maxHeader,
-			DisableCompression: true, // the size of what is read is that which the manifest says
-		},
-		CheckRedirect: c.checkRedirect,
-	}
+	c.tls = config
 	return c, nil
 }
-
-// Close closes connections that are idle.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
-
-// checkRedirect refuses to leave TLS, except for hosts that may be asked without.
-func (c *Client) checkRedirect(req *http.Request, via []*http.Request) error {
-	switch {
-	case len(via) > maxRedirects:
-		return fmt.Errorf("more than %d redirects", maxRedirects)
-	case req.URL.Scheme != "https" && !c.isPlain(req.URL.Host) && !isLoopback(req.URL.Host):
-		return fmt.Errorf("a redirect to %s without TLS: list it in plainHTTP to allow it", req.URL.Host)
-	}
-	return nil
-}
-
-func (c *Client) isPlain(host string) bool { return slices.Contains(c.o.PlainHTTP, host) }
 
 // isLoopback reports whether a host, with or without a port, is this one by its name or address.
 func isLoopback(host string) bool {
@@ -216,13 +193,17 @@ func (c *Client) with(ctx context.Context, registry, repository string, f func(c
 	if err != nil {
 		return err
 	}
-	client := &auth.Client{Client: c.http, Credential: c.credentials, Cache: auth.NewCache()}
-	client.SetUserAgent(cmp.Or(c.o.UserAgent, "sluice"))
-	repo.Client, repo.PlainHTTP, repo.MaxMetadataBytes = client, c.isPlain(registry), maxManifest
-	err = f(ctx, repo)
+	try := func(plain bool) error {
+		g := newGuard(repo.Reference.Host(), plain, &c.o, c.tls)
+		defer g.transport.CloseIdleConnections()
+		client := &auth.Client{Client: &http.Client{Transport: g, CheckRedirect: g.checkRedirect}, Credential: c.credentials, Cache: auth.NewCache()}
+		client.SetUserAgent(cmp.Or(c.o.UserAgent, "sluice"))
+		repo.Client, repo.PlainHTTP, repo.MaxMetadataBytes = client, plain, maxManifest
+		return f(ctx, repo)
+	}
+	err = try(slices.Contains(c.o.PlainHTTP, registry))
 	if errors.Is(err, http.ErrSchemeMismatch) && isLoopback(registry) {
-		repo.PlainHTTP = true
-		err = f(ctx, repo)
+		err = try(true)
 	}
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)

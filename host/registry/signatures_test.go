@@ -19,7 +19,6 @@ func TestSignaturesAreBesideTheImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
 	ref, err := c.Push(t.Context(), &imageref.TagError{Name: r.Addr + "/acme/spill", Tag: "v1"}, module(1000), WasmConfig)
 	if err != nil {
 		t.Fatal(err)

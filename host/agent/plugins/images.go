@@ -91,7 +91,6 @@ func (i *images) pull(ctx context.Context, cfg *config.Config, ref imageref.Ref)
 	if err != nil {
 		return fmt.Errorf("image %s: %w", ref, err)
 	}
-	defer client.Close()
 	artifact, err := client.Pull(ctx, ref)
 	if err != nil {
 		return err
@@ -165,7 +164,6 @@ func ResolveTag(ctx context.Context, image *config.UnpinnedError) (imageref.Ref,
 	if err != nil {
 		return imageref.Ref{}, err
 	}
-	defer client.Close()
 	return client.Resolve(ctx, image.TagError)
 }
 

@@ -248,6 +248,11 @@ func (r *Registry) Push(i Image) imageref.Ref {
 	return imageref.Ref{Registry: r.Addr, Repository: i.Name, Digest: desc.Digest.String()}
 }
 
+// Ref returns a reference to an image that no registry has.
+func Ref(registry, name string) imageref.Ref {
+	return imageref.Ref{Registry: registry, Repository: name, Digest: "sha256:" + strings.Repeat("0", 64)}
+}
+
 var build sync.Mutex
 
 // binary returns the path of distribution, after building it if the user's cache does not have it.
