@@ -105,7 +105,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return err
 	}
 	a.plugins.LoadCachedOnly() // a registry may be behind a Service that sluice makes
-	a.puller = newPuller(a)
+	a.puller = newPuller(a.plugins, a.config.Load, a.log)
 	reserveCPU(1)
 	a.calls = dispatch.New(dispatch.Options{CPUPercent: a.cpuPercent(cfg), Log: a.log})
 	defer a.end(ctx)

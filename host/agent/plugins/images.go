@@ -79,7 +79,7 @@ func (i *images) pull(ctx context.Context, cfg *config.Config, ref imageref.Ref)
 		if err == nil {
 			delete(i.failed, ref)
 			i.pulls.Succeeded++
-		} else if ctx.Err() == nil {
+		} else if !errors.Is(context.Cause(ctx), context.Canceled) { // otherwise sluice ends, or the image is no longer wanted
 			i.failed[ref] = err
 			i.pulls.Failed++
 		}
