@@ -91,6 +91,12 @@ func (l *pullLab) play(t *testing.T, f func()) {
 	}
 }
 
+// sleep waits, and then until nothing runs.
+func sleep(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 func images(n int, of string) (out []imageref.Ref) {
 	for i := range n {
 		out = append(out, registry.Ref(of, fmt.Sprintf("acme/p%02d", i)))
@@ -140,18 +146,18 @@ func TestEachImageIsRetriedByItself(t *testing.T) {
 		bad, late := registry.Ref("a.test", "acme/bad"), registry.Ref("a.test", "acme/late")
 		l := newPullLab(map[imageref.Ref]time.Duration{bad: -time.Millisecond})
 		l.play(t, func() {
-			time.Sleep(40 * time.Second)
+			sleep(40 * time.Second)
 			before := len(l.tries[bad])
 			if before < 4 || before > 6 { // after 1, 2, 4, 8 and 16 s, and up to a half more
 				t.Errorf("%d attempts", before)
 			}
 			l.do(func() { l.takes[late] = time.Millisecond })
 			l.wake()
-			time.Sleep(time.Second)
+			sleep(time.Second)
 			if _, ok := l.at[late]; !ok || len(l.tries[bad]) > before+1 {
 				t.Errorf("a new image: %t; the other one was tried %d times, then %d", ok, before, len(l.tries[bad]))
 			}
-			time.Sleep(10 * time.Minute)
+			sleep(10 * time.Minute)
 			for i, at := range l.tries[bad][max(0, len(l.tries[bad])-3):] {
 				if i > 0 && at-l.tries[bad][len(l.tries[bad])-4+i] < maxPullRetry {
 					t.Errorf("attempts at %s", l.tries[bad])
@@ -176,7 +182,7 @@ func TestChangedFileRetriesAllImages(t *testing.T) {
 				t.Error(err)
 			}
 			l.wake()
-			time.Sleep(10 * time.Second)
+			sleep(10 * time.Second)
 			if !slices.Contains(l.tries[bad], time.Minute) || !slices.Contains(l.tries[slow], 65*time.Second) {
 				t.Errorf("attempts at %s and %s, want one at 1m0s, 1m5s", l.tries[bad], l.tries[slow])
 			}
@@ -193,10 +199,10 @@ func TestImageThatIsNoLongerWanted(t *testing.T) {
 			l.takes[ref] = never
 		}
 		l.play(t, func() {
-			time.Sleep(time.Second)
+			sleep(time.Second)
 			l.do(func() { clear(l.takes); l.takes[stays] = time.Millisecond })
 			l.wake()
-			time.Sleep(time.Second)
+			sleep(time.Second)
 			if _, ok := l.at[stays]; !ok || l.running["a.test"] != 0 {
 				t.Errorf("the other one: %t; %d are running", ok, l.running["a.test"])
 			}
