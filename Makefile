@@ -11,7 +11,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 export CGO_ENABLED := 0
 
 .PHONY: help build plugins image krew man demo experiment quick race test test-sdk test-cluster cluster-programs test-vm test-ipvs test-guide test-compat vm-kernels \
-  compiled-plugins bench bench-peer bench-fleet soak fuzz check fmt lint format-check vet deps clean
+  compiled-plugins bench bench-peer bench-peer-base bench-fleet soak fuzz check fmt lint format-check vet deps clean
 
 help:
 	@cat .ci/help.txt
@@ -178,6 +178,11 @@ bench: build
 bench-peer: build cluster-programs
 	$(GO) build -o bin/peer ./host/lab/benchcompare
 	bin/peer -write host/README.md
+
+# Measures BASE, the binary of another build of sluice, instead of kube-proxy, and writes nothing.
+bench-peer-base: build cluster-programs
+	$(GO) build -o bin/peer ./host/lab/benchcompare
+	bin/peer -base '$(or $(BASE),$(error BASE= names the binary of the other build))' -sizes 1000,10000 -rounds 0
 
 bench-fleet: cluster-programs
 	$(GO) build -o bin/fleet ./host/lab/scaletest

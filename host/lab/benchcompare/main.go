@@ -1,5 +1,5 @@
-// Command benchcompare measures kube-proxy and sluice alternately, with the same cluster at the same real API server, each
-// time on a new node (a network namespace). It observes them from outside: connections, and CPU time and memory of their
+// Command benchcompare measures kube-proxy, or another build of sluice, and sluice alternately, with the same cluster at the same real API
+// server, each time on a new node (a network namespace). It observes them from outside: connections, and CPU time and memory of their
 // processes. It prints Markdown tables; -write writes them to a file between its markers.
 package main
 
@@ -28,10 +28,11 @@ type options struct {
 	sizes        string
 	endpoints    int
 	reps         int
-	changes      [2]int // of kube-proxy and of sluice, a repetition
+	changes      [2]int // of each proxy, a repetition
 	rounds       int
 	minSync      time.Duration
 	bin          string
+	base         string
 	only         string
 	write        string
 	quick        bool
@@ -48,6 +49,7 @@ func main() {
 	flag.IntVar(&o.changes[1], "changes", 100, "updates to measure per start of sluice")
 	flag.IntVar(&o.rounds, "rounds", 15, "rounds of data plane measurements; 0: none")
 	flag.DurationVar(&o.minSync, "kube-proxy-min-sync", time.Second, "kube-proxy's nftables.minSyncPeriod; 1s is its default")
+	flag.StringVar(&o.base, "base", "", "binary of another build of sluice to measure instead of kube-proxy, as often as sluice")
 	flag.StringVar(&o.only, "only", "", "measure only this proxy, without data plane; the tables lack the other one's values")
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the sluice binary")
 	flag.BoolVar(&o.quick, "quick", false, "smoke test with a small cluster and few rounds")
@@ -89,7 +91,7 @@ func (o *options) run() error {
 type bench struct {
 	options
 	env      *environment
-	proxies  [2]*proxy // kube-proxy, sluice
+	proxies  [2]*proxy // the other one and sluice
 	updater  *loadgen.SliceUpdater
 	services int // Services
 	results  results
@@ -141,10 +143,16 @@ func (b *bench) findPrograms(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	kube := filepath.Join(dir, binaries.KubeProxy)
-	b.proxies = [2]*proxy{kubeProxy(kube, b.minSync, b.changes[0]), sluice(own, b.changes[1])}
+	other, version := kubeProxy(filepath.Join(dir, binaries.KubeProxy), b.minSync, b.changes[0]), "--version"
+	if b.base != "" {
+		if b.base, err = filepath.Abs(b.base); err != nil {
+			return err
+		}
+		other, version = sluice("base", b.base, b.changes[1]), "version"
+	}
+	b.proxies = [2]*proxy{other, sluice("sluice", own, b.changes[1])}
 	var versions []string
-	for _, c := range [][]string{{"kube-proxy", kube, "--version"}, {"nft", "nft", "--version"}, {"sluice", own, "version"}} {
+	for _, c := range [][]string{{other.name, other.path, version}, {"nft", "nft", "--version"}, {"sluice", own, "version"}} {
 		out, err := exec.CommandContext(ctx, c[1], c[2:]...).Output()
 		if err != nil {
 			return fmt.Errorf("%s: %w", strings.Join(c[1:], " "), err)
@@ -155,7 +163,7 @@ func (b *bench) findPrograms(ctx context.Context) error {
 		}
 		versions = append(versions, c[0]+" "+f[1]) // each begins with a name
 	}
-	b.results = results{Machine: benchutil.DescribeMachine(), Versions: versions, Endpoints: b.endpoints, MinSync: b.minSync, Quick: b.quick}
+	b.results = results{Machine: benchutil.DescribeMachine(), Versions: versions, Other: other.name, Endpoints: b.endpoints, MinSync: b.minSync, Quick: b.quick}
 	return nil
 }
 

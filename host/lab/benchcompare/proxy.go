@@ -16,15 +16,16 @@ import (
 // proxy is a program to measure.
 type proxy struct {
 	name    string
+	path    string
 	changes int           // how many a repetition
 	pause   time.Duration // at least, between two changes
 	// command writes the proxy's files for a node and returns its arguments.
-	command func(s *environment, n *node) (path string, args []string, err error)
+	command func(s *environment, n *node) (args []string, err error)
 }
 
 // kubeProxy is kube-proxy in nftables mode. minSync 0 means its default of 1 s.
 func kubeProxy(path string, minSync time.Duration, changes int) *proxy {
-	return &proxy{name: "kube-proxy", changes: changes, pause: max(minSync, 50*time.Millisecond), command: func(s *environment, n *node) (string, []string, error) {
+	return &proxy{name: "kube-proxy", path: path, changes: changes, pause: max(minSync, 50*time.Millisecond), command: func(s *environment, n *node) ([]string, error) {
 		config := filepath.Join(n.dir, "kube-proxy.yaml")
 		text := fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -36,12 +37,12 @@ clusterCIDR: %s
 nftables: {minSyncPeriod: %s}
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 `, n.name, s.users[kubeProxyUser], podCIDR, minSync)
-		return path, []string{"--config=" + config}, os.WriteFile(config, []byte(text), 0o600)
+		return []string{"--config=" + config}, os.WriteFile(config, []byte(text), 0o600)
 	}}
 }
 
-func sluice(path string, changes int) *proxy {
-	return &proxy{name: "sluice", changes: changes, pause: 50 * time.Millisecond, command: func(s *environment, n *node) (string, []string, error) {
+func sluice(name, path string, changes int) *proxy {
+	return &proxy{name: name, path: path, changes: changes, pause: 50 * time.Millisecond, command: func(s *environment, n *node) ([]string, error) {
 		config := filepath.Join(n.dir, "sluice.yaml")
 		text := fmt.Sprintf(`apiVersion: sluice.dev/v1alpha1
 kind: SluiceConfiguration
@@ -52,7 +53,7 @@ clusterCIDR: %s
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 `, n.name, s.users[sluiceUser], podCIDR)
 		args := []string{"run", "--config", config, "--checkpoint", filepath.Join(n.dir, "checkpoint"), "--socket", filepath.Join(n.dir, "sock")}
-		return path, args, os.WriteFile(config, []byte(text), 0o600)
+		return args, os.WriteFile(config, []byte(text), 0o600)
 	}}
 }
 
@@ -68,7 +69,7 @@ type runningProxy struct {
 
 // start starts a proxy in a node's namespace.
 func (p *proxy) start(s *environment, n *node) (*runningProxy, error) {
-	path, args, err := p.command(s, n)
+	args, err := p.command(s, n)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +78,7 @@ func (p *proxy) start(s *environment, n *node) (*runningProxy, error) {
 		return nil, err
 	}
 	defer log.Close()
-	cmd := exec.Command(path, args...)
+	cmd := exec.Command(p.path, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = n.dir, log, log
 	cmd.Env = []string{"HOME=" + n.dir, "PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

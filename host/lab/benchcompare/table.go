@@ -16,6 +16,7 @@ import (
 type results struct {
 	Machine   string
 	Versions  []string
+	Other     string // the name of the proxy beside sluice
 	Endpoints int
 	MinSync   time.Duration
 	Quick     bool
@@ -27,7 +28,7 @@ type results struct {
 type sizeResult struct {
 	Services                 int
 	AckLatency, WatchLatency []float64      // ms: lower bounds for every proxy
-	Proxies                  [2]proxyResult // kube-proxy, sluice
+	Proxies                  [2]proxyResult // the other one and sluice
 }
 
 // dataPlaneResult has the data plane's blocks at one size, by target.
@@ -67,7 +68,7 @@ func (r *results) print(w io.Writer) {
 	if r.Quick {
 		fmt.Fprint(w, "Quick run: a smoke test, not a measurement.\n")
 	}
-	fmt.Fprintf(w, "\n**kube-proxy (nftables) / sluice = ratio**, Services of %d endpoints each\n\n", r.Endpoints)
+	fmt.Fprintf(w, "\n**%s / sluice = ratio**, Services of %d endpoints each\n\n", r.Other, r.Endpoints)
 	line := func(name string, cell func(*sizeResult) string) {
 		fmt.Fprintf(w, "| %s |", name)
 		for i := range r.Rows {
@@ -102,7 +103,7 @@ func (r *results) print(w io.Writer) {
 	line("lower bound: API write → acknowledgement, ms: median, p99", func(r *sizeResult) string { return medianAndP99(r.AckLatency) })
 	line("lower bound: API write → event on a plain watch, ms: median, p99", func(r *sizeResult) string { return medianAndP99(r.WatchLatency) })
 	for i := range r.Planes {
-		r.Planes[i].print(w)
+		r.Planes[i].print(w, r.Other)
 	}
 }
 
@@ -118,10 +119,10 @@ func medianAndP99(v []float64) string {
 	return formatNumber(s.Median) + ", " + formatNumber(s.P99)
 }
 
-func (p *dataPlaneResult) print(w io.Writer) {
-	k, s, d := p.Blocks["kube-proxy"], p.Blocks["sluice"], p.Blocks["direct"]
+func (p *dataPlaneResult) print(w io.Writer, other string) {
+	k, s, d := p.Blocks[other], p.Blocks["sluice"], p.Blocks["direct"]
 	fmt.Fprintf(w, "\n**Data plane**, new connections through the last of %d Services, %d blocks per column\n\n", p.Services, len(k))
-	fmt.Fprintln(w, "| median of blocks | no proxy | kube-proxy | sluice | sluice / kube-proxy (95 % CI) | kube-proxy / itself (95 % CI) | sluice is |")
+	fmt.Fprintf(w, "| median of blocks | no proxy | %[1]s | sluice | sluice / %[1]s (95 %% CI) | %[1]s / itself (95 %% CI) | sluice is |\n", other)
 	fmt.Fprintln(w, "|---|---|---|---|---|---|---|")
 	for _, q := range []struct {
 		name string
