@@ -25,6 +25,7 @@ kubeconfig, or a list of such ConfigMaps; a file of kubeadm; a Pod or DaemonSet 
 also in the log of k3s or RKE2. After --, the flags of kube-proxy.
 
 Standard error lists what behaves differently, then settings that are lost, then those that are written in another way.
+What kube-proxy ignores is in the third list: metadata, fields that it no longer has, the first of a key that is there twice.
 With --strict, a lost setting is an error. Unknown fields are always errors.`,
 		Example: `  kubectl -n kube-system get configmap kube-proxy -o yaml | sluice config migrate --for daemonset - > sluice.yaml
   journalctl -u k3s | sluice config migrate --for host -

@@ -2,7 +2,6 @@ package config
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -37,6 +36,7 @@ func droppedFields() map[string]struct {
 		"configSyncPeriod":            {"sluice watches and does not resync periodically", []string{"15m0s"}},
 		"featureGates.":               {"sluice has no feature gates; generally available features are enabled", nil},
 		"iptables.localhostNodePorts": {"NodePorts are served on loopback addresses, TCP only, if nodePortAddresses has localhost", []string{"true"}},
+		"iptables.snatNodeInternalIP": {"sluice masquerades with the address of the outgoing interface", nil},
 		"ipvs.excludeCIDRs":           {"not used in this mode", nil},
 		"ipvs.scheduler":              {"mode nftables selects endpoints at random, by the weights of policies", nil},
 		"ipvs.strictARP":              {"in mode nftables Service addresses are not assigned to an interface", nil},
@@ -58,11 +58,11 @@ func droppedFields() map[string]struct {
 
 // dropRest reports the remaining fields: those with a non-default value one by one, the others grouped by reason.
 func (m *migration) dropRest() {
-	all := droppedFields()
+	all, known := droppedFields(), knownFields()
 	find := func(path string) string {
 		best := ""
 		for p := range all {
-			if (p == path || strings.HasSuffix(p, ".") && strings.HasPrefix(path, p)) && len(p) > len(best) {
+			if (p == path || strings.HasSuffix(p, ".") && strings.HasPrefix(path, p) && (p == "featureGates." || slices.Contains(known, path))) && len(p) > len(best) {
 				best = p
 			}
 		}
@@ -73,10 +73,10 @@ func (m *migration) dropRest() {
 		rule := find(path)
 		d := all[rule]
 		switch {
-		case rule == "" && slices.ContainsFunc(knownFields(), func(f string) bool { return strings.HasPrefix(f, path+".") }):
-			m.errs = append(m.errs, fmt.Errorf("%s: %s is not an object", path, strictyaml.Describe(v)))
+		case rule == "" && (all[path+"."].why != "" || slices.ContainsFunc(known, func(f string) bool { return strings.HasPrefix(f, path+".") })):
+			m.errorf("%s: %s is not an object", path, strictyaml.Describe(v))
 		case rule == "":
-			m.errs = append(m.errs, fmt.Errorf("%s: unknown field of kube-proxy's configuration%s", path, spelling.DidYouMean(path, knownFields())))
+			m.errorf("%s: unknown field of kube-proxy's configuration%s", path, spelling.DidYouMean(path, known))
 		case isDefault(v, d.defaults):
 			defaults[d.why] = append(defaults[d.why], path)
 		default:
@@ -123,16 +123,22 @@ func isDefault(v any, defaults []string) bool {
 	return false
 }
 
-// knownFields returns the fields of a KubeProxyConfiguration, for spelling suggestions.
+// knownFields returns the fields of a KubeProxyConfiguration.
 func knownFields() []string {
-	out := keptFields()
+	out := append(keptFields(), "mode")
 	for p := range droppedFields() {
-		out = append(out, strings.TrimSuffix(p, "."))
-	}
-	for _, section := range []string{"iptables.", "ipvs.", "nftables."} {
-		for _, f := range []string{"minSyncPeriod", "syncPeriod", "masqueradeAll", "masqueradeBit"} {
-			out = append(out, section+f)
+		if !strings.HasSuffix(p, ".") {
+			out = append(out, p)
 		}
 	}
-	return append(out, "mode")
+	for section, names := range map[string]string{
+		"iptables.": "masqueradeAll masqueradeBit minSyncPeriod syncPeriod", "nftables.": "masqueradeAll masqueradeBit minSyncPeriod syncPeriod", "ipvs.": "minSyncPeriod syncPeriod",
+		"clientConnection.": "acceptContentTypes burst contentType qps", "winkernel.": "enableDSR forwardHealthCheckVip networkName rootHnsEndpointName sourceVip",
+		"logging.options.": "json.infoBufferSize json.splitStream text.infoBufferSize text.splitStream",
+	} {
+		for name := range strings.FieldsSeq(names) {
+			out = append(out, section+name)
+		}
+	}
+	return out
 }

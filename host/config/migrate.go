@@ -102,7 +102,7 @@ func (m *migration) mode() {
 	case m.backend == "", m.backend == "iptables", m.backend == ModeIPVS:
 		was := m.backend
 		if m.backend == "" {
-			m.backend, was = "iptables", "empty, which means iptables"
+			m.backend, was = "iptables", "empty, which means iptables before Kubernetes 1.40, and nftables from then on, where an empty nodePortAddresses is the primary address, not all, and NodePorts are not at 127.0.0.1"
 		}
 		m.behavior(was)
 		if list, isList := m.in["nodePortAddresses"].([]any); len(list) == 0 && (isList || m.in["nodePortAddresses"] == nil) {
@@ -139,6 +139,9 @@ func (m *migration) addresses() {
 		{"metricsBindAddress", "10249", "[::1]:10249"},
 		{"healthzBindAddress", "10256", "[::]:10256"},
 	} {
+		if m.out[a.path] != nil { // disabled by a flag
+			continue
+		}
 		s := m.stringAt(a.path)
 		if ip, err := netip.ParseAddr(s); err == nil {
 			m.in[a.path] = net.JoinHostPort(ip.String(), a.port)

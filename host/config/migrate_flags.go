@@ -1,9 +1,13 @@
 package config
 
 import (
-	"errors"
+	"encoding/csv"
 	"fmt"
+	"maps"
+	"net"
+	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/host/spelling"
@@ -31,11 +35,12 @@ func proxyFlags() map[string]proxyFlag {
 			proxy-mode=mode proxy-port-range=portRange show-hidden-metrics-for-version=showHiddenMetricsForVersion
 			service-node-port-range=nodePortRange vmodule=logging.vmodule config= write-config-to=
 			log-json-info-buffer-size=logging.options.json.infoBufferSize log-text-info-buffer-size=logging.options.text.infoBufferSize
-			log_dir= log_file= log_file_max_size= log_backtrace_at= stderrthreshold= log-dir= log-file= log-file-max-size=`,
+			log-backtrace-at= stderrthreshold= log-dir= log-file= log-file-max-size= healthz-port=healthzPort metrics-port=metricsPort
+			conntrack-max= resource-container= udp-timeout= azure-container-registry-config= boot-id-file= google-json-key= machine-id-file=`,
 		"bool": `bind-address-hard-fail=bindAddressHardFail cleanup= conntrack-tcp-be-liberal=conntrack.tcpBeLiberal init-only=
 			iptables-localhost-nodeports=iptables.localhostNodePorts ipvs-strict-arp=ipvs.strictARP masquerade-all=iptables.masqueradeAll
-			profiling=enableProfiling version= help= alsologtostderr= logtostderr= add_dir_header= skip_headers= skip_log_headers=
-			one_output= log-json-split-stream=logging.options.json.splitStream log-text-split-stream=logging.options.text.splitStream`,
+			profiling=enableProfiling version= help= alsologtostderr= logtostderr= add-dir-header= skip-headers= skip-log-headers=
+			one-output= cleanup-iptables= cleanup-ipvs= log-json-split-stream=logging.options.json.splitStream log-text-split-stream=logging.options.text.splitStream`,
 		"number": `conntrack-max-per-core=conntrack.maxPerCore conntrack-min=conntrack.min iptables-masquerade-bit=iptables.masqueradeBit
 			kube-api-burst=clientConnection.burst kube-api-qps=clientConnection.qps oom-score-adj=oomScoreAdj v=logging.verbosity`,
 		"list":  "ipvs-exclude-cidrs=ipvs.excludeCIDRs nodeport-addresses=nodePortAddresses",
@@ -50,77 +55,82 @@ func proxyFlags() map[string]proxyFlag {
 }
 
 // applyFlags sets the fields of kube-proxy's flags. With a configuration file, kube-proxy ignores its flags but a few.
-func applyFlags(tree map[string]any, words []string, hasFile bool) (ignored []string, err error) {
-	all := proxyFlags()
-	var errs []error
+func (m *migration) applyFlags(words []string, hasFile bool) {
+	all, former := proxyFlags(), formerFlags()
+	set := map[string]bool{} // flags seen so far
+	var ignored []string
 	for i := 0; i < len(words); i++ {
 		word := strings.TrimLeft(words[i], "-")
 		name, value, hasValue := strings.Cut(word, "=")
+		name = strings.ReplaceAll(name, "_", "-")
 		f, ok := all[name]
 		switch {
 		case word == words[i]:
-			errs = append(errs, fmt.Errorf("%q is not a flag of kube-proxy", words[i]))
+			m.errorf("%q is not a flag of kube-proxy", words[i])
 			continue
 		case !ok:
-			var names []string
-			for n := range all {
-				names = append(names, n)
-			}
-			slices.Sort(names)
-			errs = append(errs, fmt.Errorf("--%s: unknown flag of kube-proxy%s", name, spelling.DidYouMean(name, names)))
+			m.errorf("--%s: unknown flag of kube-proxy%s", name, spelling.DidYouMean(name, slices.Collect(maps.Keys(all))))
 			continue
 		case !hasValue && f.typ == "bool":
 			value = "true"
 		case !hasValue && i+1 == len(words):
-			errs = append(errs, fmt.Errorf("--%s: missing value", name))
+			m.errorf("--%s: missing value", name)
 			continue
 		case !hasValue:
 			i++
 			value = words[i]
 		}
+		reference := variable.FindString(value)
 		switch {
-		case name == "config" && !hasFile:
-			errs = append(errs, fmt.Errorf("--config: %s: kube-proxy reads its settings from this file, and ignores its flags: migrate the file, or the ConfigMap "+
-				"that contains it (kubectl -n kube-system get configmap -o yaml)", value))
+		case name == "config" && !hasFile && value != "":
+			m.errorf("--config: %s: kube-proxy reads its settings from this file, and ignores its flags: migrate the file, or the ConfigMap "+
+				"that contains it (kubectl -n kube-system get configmap -o yaml)", value)
+		case former[name] != "":
+			m.note(Changed, "--"+name, "dropped: kube-proxy does not have it since Kubernetes %s", former[name])
 		case f.field == "":
 		case hasFile && f.field != "hostnameOverride" && f.field != "logging.verbosity" && f.field != "nodePortRange":
 			ignored = append(ignored, "--"+name)
+		case reference != "" && f.field == "hostnameOverride":
+			m.unresolved = reference
+		case reference != "":
+			m.errorf("--%s: %s is not resolved: it is in the environment of kube-proxy; put its value in its place", name, reference)
 		default:
-			setFlag(tree, f, value)
+			if err := setFlag(m.in, f, value, set[name]); err != nil {
+				m.errorf("--%s: %v", name, err)
+			}
+			set[name] = true
 		}
 	}
-	if v, ok := object(tree, "iptables")["masqueradeAll"]; ok && tree["mode"] == ModeNFTables && !hasFile { // --masquerade-all is of all modes
-		delete(object(tree, "iptables"), "masqueradeAll")
-		tree["nftables"] = map[string]any{"masqueradeAll": v}
+	if len(ignored) > 0 {
+		m.note(Changed, strings.Join(ignored, ", "), "dropped: kube-proxy ignores these flags beside a configuration file")
 	}
-	return ignored, errors.Join(errs...)
-}
-
-func setFlag(tree map[string]any, f proxyFlag, value string) {
-	var v any = value
-	switch f.typ {
-	case "bool":
-		if value == "true" || value == "false" {
-			v = value == "true"
-		}
-	case "number":
-		v = number(value)
-	case "list":
-		list := []any{}
-		for s := range strings.SplitSeq(value, ",") {
-			if s = strings.TrimSpace(s); s != "" {
-				list = append(list, s)
-			}
-		}
-		v = list
-	case "pairs":
-		for pair := range strings.SplitSeq(value, ",") {
-			if k, on, ok := strings.Cut(pair, "="); ok {
-				setFlag(tree, proxyFlag{f.field + "." + strings.TrimSpace(k), "bool"}, on)
-			}
-		}
+	if hasFile {
 		return
 	}
+	if v, ok := object(m.in, "iptables")["masqueradeAll"]; ok && m.in["mode"] == ModeNFTables { // --masquerade-all is of all modes
+		delete(object(m.in, "iptables"), "masqueradeAll")
+		m.in["nftables"] = map[string]any{"masqueradeAll": v}
+	}
+	m.listenFlags("healthzBindAddress", "healthzPort")
+	m.listenFlags("metricsBindAddress", "metricsPort")
+}
+
+// listenFlags applies the flag of a server's port: 0, or an empty address, disables the server; others are of addresses without a port.
+func (m *migration) listenFlags(address, port string) {
+	n, hasPort := m.in[port].(string)
+	delete(m.in, port)
+	a, err := netip.ParseAddr(m.stringAt(address))
+	switch {
+	case hasPort && n == "0" || m.in[address] == "":
+		delete(m.in, address)
+		m.out[address] = ""
+	case hasPort && err == nil:
+		m.in[address] = net.JoinHostPort(a.String(), n)
+	}
+}
+
+// setFlag sets the field of a flag. Lists and pairs of a flag that is given again are added.
+func setFlag(tree map[string]any, f proxyFlag, value string, again bool) error {
 	parts := strings.Split(f.field, ".")
 	for _, p := range parts[:len(parts)-1] {
 		sub, _ := tree[p].(map[string]any)
@@ -130,5 +140,52 @@ func setFlag(tree map[string]any, f proxyFlag, value string) {
 		}
 		tree = sub
 	}
-	tree[parts[len(parts)-1]] = v
+	last := parts[len(parts)-1]
+	switch f.typ {
+	case "bool":
+		on, err := strconv.ParseBool(value)
+		if err != nil {
+			return fmt.Errorf("%q is not true or false", value)
+		}
+		tree[last] = on
+	case "number":
+		tree[last] = number(value)
+	case "list":
+		list, err := csvFields(value)
+		if err != nil {
+			return fmt.Errorf("%q is not a list of values with commas between them: %w", value, err)
+		}
+		if before, ok := tree[last].([]any); ok && again {
+			list = append(before, list...)
+		}
+		tree[last] = list
+	case "pairs":
+		for pair := range strings.SplitSeq(value, ",") {
+			k, on, _ := strings.Cut(pair, "=")
+			if k = strings.TrimSpace(k); k == "" {
+				continue
+			}
+			if err := setFlag(tree, proxyFlag{last + "." + k, "bool"}, strings.TrimSpace(on), again); err != nil {
+				return fmt.Errorf("%s: %w", k, err)
+			}
+		}
+	default:
+		tree[last] = value
+	}
+	return nil
+}
+
+// csvFields returns the values of a flag that is a list: a line of CSV.
+func csvFields(value string) ([]any, error) {
+	list := []any{}
+	if value == "" {
+		return list, nil
+	}
+	fields, err := csv.NewReader(strings.NewReader(value)).Read()
+	for _, s := range fields {
+		if s = strings.TrimSpace(s); s != "" {
+			list = append(list, s)
+		}
+	}
+	return list, err
 }

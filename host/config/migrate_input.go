@@ -3,10 +3,10 @@ package config
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -20,6 +20,7 @@ type kubeProxyInput struct {
 	kubeconfig map[string]any // kube-proxy's kubeconfig
 	cluster    map[string]any // kubeadm's ClusterConfiguration
 	configs    int
+	twice      []string // messages about keys that are there twice
 	kinds      []string // of the other documents
 	hasFlags   bool
 }
@@ -77,8 +78,11 @@ const maxNested = 3
 func (in *kubeProxyInput) documents(text string, depth int) error {
 	for _, doc := range strictyaml.SplitYAML(text) {
 		raw, twice, err := doc.ToJSON()
-		if err = errors.Join(err, twice); err != nil {
+		if err != nil {
 			return err
+		}
+		if twice != nil {
+			in.twice = append(in.twice, strings.Split(twice.Error(), "\n")...)
 		}
 		tree, _, _ := strictyaml.ParseJSON(raw)
 		if err := in.document(tree, depth); err != nil {
@@ -146,7 +150,7 @@ func (in *kubeProxyInput) containers(pod map[string]any) {
 	found := false
 	for _, c := range list {
 		c, _ := c.(map[string]any)
-		words := append(texts(c["command"]), texts(c["args"])...)
+		words := expand(append(texts(c["command"]), texts(c["args"])...), c["env"])
 		if len(words) > 0 && (path.Base(words[0]) == "kube-proxy" || c["name"] == "kube-proxy") {
 			if !strings.HasPrefix(words[0], "-") {
 				words = words[1:]
@@ -157,6 +161,24 @@ func (in *kubeProxyInput) containers(pod map[string]any) {
 	if !found {
 		in.kinds = append(in.kinds, `"Pod" without kube-proxy`)
 	}
+}
+
+// variable is a reference that the kubelet or a shell replaces: $(NAME), ${NAME} or $NAME.
+var variable = regexp.MustCompile(`\$(\(\w+\)|\{\w+\}|[A-Z]\w*)`)
+
+// expand replaces $(NAME) as the kubelet does, as far as the container's environment has values.
+func expand(words []string, env any) []string {
+	list, _ := env.([]any)
+	for _, e := range list {
+		e, _ := e.(map[string]any)
+		name, _ := e["name"].(string)
+		if value, ok := e["value"].(string); ok && name != "" {
+			for i, w := range words {
+				words[i] = strings.ReplaceAll(w, "$("+name+")", value)
+			}
+		}
+	}
+	return words
 }
 
 // server returns the API server's URL of the kubeconfig or of kubeadm's configuration, or "".

@@ -71,9 +71,12 @@ func (m *migration) client(in *kubeProxyInput, o MigrateOptions) error {
 // target sets the other fields that depend on where sluice runs.
 func (m *migration) target(o MigrateOptions) {
 	if o.For != ForDaemonSet {
+		if m.unresolved != "" {
+			m.note(Lost, "--hostname-override", "%s is not resolved: it is in the environment of kube-proxy; pass its value with --node, on each host whose name is another one", m.unresolved)
+		}
 		return
 	}
-	if v := m.take("hostnameOverride"); v != nil && v != "" {
+	if v := m.take("hostnameOverride"); v != nil && v != "" || m.unresolved != "" {
 		m.note(Changed, "hostnameOverride", "dropped: the DaemonSet sets --node to the name of its Pod's node")
 	}
 	if m.stringAt("logging.format") != LogJSON {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ type migration struct {
 	notes           []Note
 	omittedDefaults []string // fields omitted because they have sluice's default
 	errs            []error  // errors that parsing the result does not find
+	unresolved      string   // the variable in --hostname-override
 }
 
 func newMigration(in *kubeProxyInput) (*migration, error) {
@@ -31,18 +33,34 @@ func newMigration(in *kubeProxyInput) (*migration, error) {
 	if m.in == nil {
 		m.in = map[string]any{}
 	}
-	ignored, err := applyFlags(m.in, in.flags, in.configs > 0)
-	if err != nil {
-		return nil, err
-	}
-	if len(ignored) > 0 {
-		m.note(Changed, strings.Join(ignored, ", "), "dropped: kube-proxy ignores these flags beside a configuration file")
+	m.applyFlags(in.flags, in.configs > 0)
+	if len(m.errs) > 0 {
+		return nil, errors.Join(m.errs...)
 	}
 	delete(m.in, "apiVersion")
 	delete(m.in, "kind")
 	removeEmpty(m.in)
+	m.lenient(in)
 	m.fromCluster(in.cluster)
 	return m, nil
+}
+
+// lenient reports and removes what kube-proxy ignores: it decodes a file leniently if it cannot decode it strictly.
+func (m *migration) lenient(in *kubeProxyInput) {
+	for _, text := range in.twice {
+		_, key, _ := strings.Cut(text, `key "`)
+		key, _, _ = strings.Cut(key, `"`)
+		m.note(Changed, key, "%s: kube-proxy uses the last one", text)
+	}
+	if m.in["metadata"] != nil {
+		delete(m.in, "metadata")
+		m.note(Changed, "metadata", "dropped: kube-proxy ignores it")
+	}
+	for _, field := range slices.Sorted(maps.Keys(formerFields())) {
+		if m.take(field) != nil {
+			m.note(Changed, field, "dropped: kube-proxy ignores it since Kubernetes %s", formerFields()[field])
+		}
+	}
 }
 
 // removeEmpty removes null fields and empty objects.
@@ -60,6 +78,10 @@ func removeEmpty(m map[string]any) {
 
 func (m *migration) note(kind NoteKind, path, format string, args ...any) {
 	m.notes = append(m.notes, Note{kind, path, fmt.Sprintf(format, args...)})
+}
+
+func (m *migration) errorf(format string, args ...any) {
+	m.errs = append(m.errs, fmt.Errorf(format, args...))
 }
 
 // take removes a field from the input and returns it, or nil if it does not exist.
@@ -112,8 +134,8 @@ func (m *migration) parse() (*Config, error) {
 	errs := slices.Clone(list.Unwrap())
 	for i, e := range errs {
 		var p strictyaml.FieldError
-		if errors.As(e, &p) && m.moved[p.Path] != "" {
-			p.Path = m.moved[p.Path]
+		if errors.As(e, &p) {
+			p.Path, p.Line = cmp.Or(m.moved[p.Path], p.Path), 0 // the line is that of the result
 			errs[i] = p
 		}
 		if p.Path == "mode" {

@@ -9,6 +9,7 @@ func TestDidYouMean(t *testing.T) {
 	names := []string{"zone-spill", "staged-drain", "slow-start", "a"}
 	for s, want := range map[string]string{
 		"zonespil": "zone-spill", "Zone_Spill": "zone-spill", "stageddrain": "staged-drain", "capacity": "", "zoen-spill": "zone-spill", "solw-satrt": "slow-start", "b": "", "": "", "a": "",
+		"SlowStart": "slow-start", "slow-stort": "slow-start",
 	} {
 		got := DidYouMean(s, names)
 		if want != "" {
@@ -16,6 +17,18 @@ func TestDidYouMean(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%s:%s, want%s", s, got, want)
+		}
+	}
+}
+
+// TestNamesOfAnotherMeaningAreNotProposed: one that is followed blindly must not change what is configured.
+func TestNamesOfAnotherMeaningAreNotProposed(t *testing.T) {
+	for s, other := range map[string]string{
+		"conntrack.max": "conntrack.min", "maxSyncPeriod": "minSyncPeriod", "tcpTimeout": "udpTimeout", "internalTrafficPolicy": "externalTrafficPolicy", "syncPeriod": "minSyncPeriod",
+		"disableProfiling": "enableProfiling", "include-cidrs": "exclude-cidrs", "tcptimeout": "udpTimeout", "tcp": "udp", "mx": "min",
+	} {
+		if got := DidYouMean(s, []string{other}); got != "" {
+			t.Errorf("%s:%s", s, got)
 		}
 	}
 }
