@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/planner"
@@ -161,7 +162,24 @@ func checkServices(cfg *config.Config, set *plugins.Set, source string) (*model.
 	for _, err := range result.SettingsErrors {
 		errs = append(errs, err)
 	}
+	warnOfOpenFrontends(pl)
 	return cluster, errors.Join(errs...)
+}
+
+// warnOfOpenFrontends warns of Services whose source ranges do not apply to all of their frontends.
+func warnOfOpenFrontends(pl *planner.Planner) {
+	for _, name := range pl.ServiceNames() {
+		if svc := pl.Service(name); svc == nil || len(svc.SourceRanges) == 0 {
+			continue
+		}
+		x, err := pl.Explain(name)
+		if err != nil {
+			continue
+		}
+		for _, text := range state.Unrestricted(x) {
+			warn("Service " + name.String() + ": " + text)
+		}
+	}
 }
 
 // printNodeBindings prints which bindings for some of the nodes apply on a node.

@@ -31,8 +31,12 @@ func Check(ctx context.Context, cfg *config.Config) []probe.Finding {
 	others := slices.DeleteFunc(h.Sysctls(), func(f probe.Finding) bool {
 		return slices.ContainsFunc(own, func(o probe.Finding) bool { return o.Name == f.Name })
 	})
+	var oomScoreAdj *int
+	if cfg.OOMScoreAdjSet {
+		oomScoreAdj = &cfg.OOMScoreAdj
+	}
 	return slices.Concat(
-		h.Capabilities(cfg.OOMScoreAdj),
+		h.Capabilities(oomScoreAdj),
 		[]probe.Finding{probe.Kernel()},
 		mode.Probe(ctx),
 		own,

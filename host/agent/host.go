@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,14 +28,23 @@ func InitHost(cfg *config.Config, hostRoot string, log *slog.Logger) error {
 // sluice can forward without them.
 func configureHost(cfg *config.Config, log *slog.Logger) {
 	h := thisHost()
-	if err := h.SetOOMScoreAdj(cfg.OOMScoreAdj); err != nil {
-		log.Warn("setting oomScoreAdj failed", "err", err)
-	}
+	setOOMScoreAdj(h, cfg, log)
 	if err := setConntrack(h, cfg, log); err != nil {
 		for _, e := range unjoin(err) {
 			log.Warn("setting a sysctl failed", "err", e,
 				"remedy", "run sluice run --init-only with full rights on the host, or configure 0 to keep the kernel's value")
 		}
+	}
+}
+
+// setOOMScoreAdj sets this process's OOM score. That it fails is a warning only if somebody has asked for the value.
+func setOOMScoreAdj(h probe.Host, cfg *config.Config, log *slog.Logger) {
+	if err := h.SetOOMScoreAdj(cfg.OOMScoreAdj); err != nil {
+		level := slog.LevelDebug
+		if cfg.OOMScoreAdjSet {
+			level = slog.LevelWarn
+		}
+		log.Log(context.Background(), level, "setting oomScoreAdj failed", "err", err)
 	}
 }
 

@@ -58,7 +58,8 @@ type Config struct {
 	Conntrack          Conntrack
 	SessionAffinity    SessionAffinity
 	IPVS               IPVS
-	OOMScoreAdj        int // of the process, -1000–1000
+	OOMScoreAdj        int  // of the process, -1000–1000
+	OOMScoreAdjSet     bool // in the file; ignored by Equal
 	ClientConnection   ClientConnection
 	Logging            Logging
 	EnableProfiling    bool
@@ -269,7 +270,11 @@ func (c *Config) SettingsOf(plugin string) []PluginSettings {
 }
 
 // Equal reports whether two configurations are equal.
-func (c *Config) Equal(d *Config) bool { return reflect.DeepEqual(c, d) }
+func (c *Config) Equal(d *Config) bool {
+	same := *c
+	same.OOMScoreAdjSet = d.OOMScoreAdjSet
+	return reflect.DeepEqual(&same, d)
+}
 
 // RestartError names fields whose change requires a restart. The other fields of the configuration can be in force.
 type RestartError struct{ Fields []string }

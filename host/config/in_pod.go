@@ -50,7 +50,7 @@ func (c *Config) InPod() (problems, warnings []string) {
 	if c.HostnameOverride != "" {
 		warn("hostnameOverride: %s: the DaemonSet sets --node to the name of its Pod's node, which takes precedence", c.HostnameOverride)
 	}
-	if c.OOMScoreAdj < daemonSetOOM {
+	if c.OOMScoreAdj < daemonSetOOM && c.OOMScoreAdjSet {
 		warn("oomScoreAdj: %d: lower than the kubelet's value for system-node-critical Pods, %d, which requires a capability that the Pod does not have", c.OOMScoreAdj, daemonSetOOM)
 	}
 	if probe := netip.MustParseAddrPort(daemonSetProbe); !serves(c.HealthzBindAddress, probe) {

@@ -19,7 +19,14 @@ clientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}
 healthzBindAddress: 127.0.0.2:10256
 `, `clientConnection.kubeconfig: /var/lib/kube-proxy/kubeconfig.conf is not in the Pod: the DaemonSet mounts /etc/sluice (the ConfigMap) and /run/sluice (of the host), and the image has /plugins
 healthzBindAddress: "127.0.0.2:10256" does not serve 127.0.0.1:10256, which the DaemonSet's probes ask: the Pod never becomes ready`,
-			`oomScoreAdj: -999: lower than the kubelet's value for system-node-critical Pods, -997, which requires a capability that the Pod does not have`},
+			""},
+		"an oomScoreAdj that somebody has set": {`
+clientConnection: {server: "https://192.0.2.1:6443"}
+oomScoreAdj: -999
+`, "", `oomScoreAdj: -999: lower than the kubelet's value for system-node-critical Pods, -997, which requires a capability that the Pod does not have`},
+		"an oomScoreAdj that nobody has set": {`
+clientConnection: {server: "https://192.0.2.1:6443"}
+`, "", ""},
 		"a host's": {`
 hostnameOverride: n1
 oomScoreAdj: 0

@@ -87,7 +87,7 @@ func (p *parser) node(f *configFile, c *Config) {
 		if *adj < -1000 || *adj > 1000 {
 			p.errorf("oomScoreAdj", "%d is not between -1000 and 1000", *adj)
 		}
-		c.OOMScoreAdj = int(*adj)
+		c.OOMScoreAdj, c.OOMScoreAdjSet = int(*adj), true
 	}
 	switch f.Logging.Format {
 	case "":

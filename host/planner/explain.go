@@ -44,6 +44,8 @@ type Explanation struct {
 	DrainingSince map[netip.AddrPort]int64
 	Omitted       []plan.Degradation // what is left out because of Settings.Limits or the endpoints' addresses
 	Shadow        ServiceShadow
+	// WithoutPort are endpoints that ports of the Service do not reach; at most maxExplained.
+	WithoutPort []WithoutPort
 }
 
 // maxExplained bounds how many conflicts an Explanation lists.
@@ -95,6 +97,7 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	e.Conflicts, e.Contested = p.builder.ConflictsOf(name, maxExplained)
 	e.Omitted, e.DrainingSince = s.omitted, maps.Clone(s.draining)
 	e.addTerminating()
+	e.WithoutPort = withoutPort(svc, p.cluster.Slices[name])
 	return e, nil
 }
 

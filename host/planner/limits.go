@@ -88,7 +88,7 @@ func (q *quota) take(f *plan.Frontend) bool {
 func (r *round) omitted(l *Limits) (out []plan.Degradation) {
 	add := func(f *plan.Frontend, what string, wanted, got int, limit string, n int) {
 		out = append(out, plan.Degradation{Frontend: f.Key, Owner: f.Owner, Wanted: fmt.Sprintf("%d %s", wanted, what),
-			Got: fmt.Sprintf("%d %s", got, what), Why: fmt.Sprintf("serviceLimits.%s is %d", limit, n)})
+			Got: fmt.Sprintf("%d, %d are left out", got, wanted-got), Why: fmt.Sprintf("serviceLimits.%s of the configuration is %d; it can be raised", limit, n)})
 	}
 	if f := r.quota.first; f != nil {
 		limit, n := "frontends", l.Frontends

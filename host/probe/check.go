@@ -20,8 +20,8 @@ const (
 	groupConntrack    = "connection tracking"
 )
 
-// Capabilities checks the capabilities of this process.
-func (h Host) Capabilities(oomScoreAdj int) []Finding {
+// Capabilities checks the capabilities of this process. oomScoreAdj is what it shall be; nil: nobody has asked for a value.
+func (h Host) Capabilities(oomScoreAdj *int) []Finding {
 	set, err := h.effectiveCapabilities()
 	has := func(bit int) bool { return set&(1<<bit) != 0 }
 	finding := func(name string, bit int, required bool, costs, remedy string) Finding {
@@ -38,11 +38,14 @@ func (h Host) Capabilities(oomScoreAdj int) []Finding {
 		finding("CAP_NET_ADMIN", unix.CAP_NET_ADMIN, true, "sluice cannot program the kernel",
 			"run as root, or add the capability to the container"),
 	}
-	oom := finding("CAP_SYS_RESOURCE", unix.CAP_SYS_RESOURCE, false, fmt.Sprintf("oomScoreAdj %d: %s", oomScoreAdj, oomScoreSetting(0).Impact),
+	if oomScoreAdj == nil {
+		return out
+	}
+	oom := finding("CAP_SYS_RESOURCE", unix.CAP_SYS_RESOURCE, false, fmt.Sprintf("oomScoreAdj %d: %s", *oomScoreAdj, oomScoreSetting(0).Impact),
 		"add the capability, or let the container runtime set it")
-	if is, ierr := readInt(h.path(oomFile)); oom.State == Missing && ierr == nil && oomScoreAdj >= is {
+	if is, ierr := readInt(h.path(oomFile)); oom.State == Missing && ierr == nil && *oomScoreAdj >= is {
 		oom.State, oom.Impact, oom.Remedy = OK, "", ""
-		oom.Found = fmt.Sprintf("not needed: oom_score_adj is %d, oomScoreAdj is %d", is, oomScoreAdj)
+		oom.Found = fmt.Sprintf("not needed: oom_score_adj is %d, oomScoreAdj is %d", is, *oomScoreAdj)
 	}
 	return append(out, oom)
 }

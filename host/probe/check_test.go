@@ -31,7 +31,8 @@ func healthyHost() map[string]string {
 func check(t *testing.T, files map[string]string, entries int, err error) map[string]Finding {
 	t.Helper()
 	h := Host{Root: tree(t, files), CPUs: 8}
-	all := slices.Concat(h.Capabilities(-999), h.Sysctls(), h.Conntrack(kubeProxyDefaults(), func() (int, error) { return entries, err }))
+	oomScoreAdj := -999
+	all := slices.Concat(h.Capabilities(&oomScoreAdj), h.Sysctls(), h.Conntrack(kubeProxyDefaults(), func() (int, error) { return entries, err }))
 	out := map[string]Finding{}
 	for _, f := range all {
 		if (f.State == Missing || f.State == Warning) && f.Impact == "" || f.State == OK && f.Impact != "" {
@@ -110,9 +111,17 @@ func TestSettingThatCannotBeSetIsAWarning(t *testing.T) {
 }
 
 func TestProbeThisHost(t *testing.T) {
-	for _, f := range slices.Concat(Host{}.Capabilities(0), Host{}.Sysctls()) {
+	for _, f := range slices.Concat(Host{}.Capabilities(new(int)), Host{}.Sysctls()) {
 		if f.Name == "CAP_NET_ADMIN" && f.State != OK {
 			t.Errorf("in an own user namespace: %+v", f)
+		}
+	}
+}
+
+func TestOOMScoreThatNobodyHasSetIsNoFinding(t *testing.T) {
+	for _, f := range (Host{}).Capabilities(nil) {
+		if strings.Contains(f.Name+f.Impact, "oomScoreAdj") || f.Name == "CAP_SYS_RESOURCE" {
+			t.Errorf("%+v", f)
 		}
 	}
 }

@@ -32,7 +32,7 @@ func compare(a, b string) (distance int, similar bool) {
 	}
 	for i := range x {
 		d := editDistance(x[i], y[i])
-		if d > max(1, len(x[i])/5) || d >= len(x[i]) {
+		if d > max(1, len(x[i])/5) || d >= max(len(x[i]), len(y[i])) {
 			return 0, false
 		}
 		distance += d

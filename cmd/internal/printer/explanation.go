@@ -75,6 +75,12 @@ func Explanation(w io.Writer, x *state.Explanation, kernelNote string) error {
 	for _, o := range x.Omitted {
 		fmt.Fprintf(w, "  limit      %s\n", o)
 	}
+	for _, f := range x.Unrestricted {
+		fmt.Fprintf(w, "  open       %s\n", f)
+	}
+	for _, e := range x.WithoutPort {
+		fmt.Fprintf(w, "  no port    %s\n", e)
+	}
 	for _, d := range x.Degraded {
 		fmt.Fprintf(w, "  degraded   %s\n", d)
 	}

@@ -41,6 +41,10 @@ type Explanation struct {
 	Frontends []string `json:"frontends"`
 	Contested []string `json:"contested,omitempty"` // frontends that another Service has
 	Omitted   []string `json:"omitted,omitempty"`   // what is left out because of limits or addresses
+	// Unrestricted are frontends to which the Service's loadBalancerSourceRanges do not apply, each with the reason.
+	Unrestricted []string `json:"unrestricted,omitempty"`
+	// WithoutPort are endpoints that a port does not reach, because their EndpointSlices do not have it.
+	WithoutPort []string `json:"withoutPort,omitempty"`
 	// Degraded are frontends that the backend can represent only approximately, Unprogrammed those that the kernel has rejected.
 	Degraded     []string `json:"degraded,omitempty"`
 	Unprogrammed []string `json:"unprogrammed,omitempty"`
@@ -230,6 +234,10 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 	for _, d := range e.Omitted {
 		x.Omitted = append(x.Omitted, fmt.Sprintf("wanted %s, got %s: %s", d.Wanted, d.Got, d.Why))
 	}
+	x.Unrestricted = Unrestricted(e)
+	for i := range e.WithoutPort {
+		x.WithoutPort = append(x.WithoutPort, e.WithoutPort[i].String())
+	}
 	for i := range e.Decisions {
 		d := &e.Decisions[i]
 		var seen planner.PortSeen
@@ -246,6 +254,21 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 		}
 	}
 	return x
+}
+
+// maxUnrestricted bounds how many frontends Unrestricted lists.
+const maxUnrestricted = 20
+
+// Unrestricted describes the frontends to which the source ranges of a Service do not apply.
+func Unrestricted(e *planner.Explanation) (out []string) {
+	list := e.Unrestricted()
+	for _, f := range list[:min(len(list), maxUnrestricted)] {
+		out = append(out, f.Kind.String()+" "+f.Key.String()+": "+planner.WhyUnrestricted(f))
+	}
+	if more := len(list) - maxUnrestricted; more > 0 {
+		out = append(out, fmt.Sprintf("%d more frontends", more))
+	}
+	return out
 }
 
 func newGuard(g *planner.GuardStatus, wallTime func(int64) time.Time) Guard {

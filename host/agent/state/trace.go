@@ -85,6 +85,9 @@ func (t *Tracer) Trace(flow plan.Flow) Traced {
 // unclaimed explains why no frontend matches a flow.
 func (t *Tracer) unclaimed(flow plan.Flow, o *plan.Outcome) string {
 	p := t.planner.Current()
+	if d, kind, ok := t.planner.LeftOut(flow.To, flow.Protocol); ok {
+		return fmt.Sprintf("%s %s of %s is left out: wanted %s, got %s: %s", kind, d.Frontend, d.Owner, d.Wanted, d.Got, d.Why)
+	}
 	if o.Matched && o.Verdict == plan.Reject {
 		return fmt.Sprintf("%s is the ClusterIP of %s, which has no port %d/%s",
 			flow.To.Addr(), strings.Join(ownersOf(p, flow.To.Addr()), " and "), flow.To.Port(), flow.Protocol)
@@ -183,6 +186,9 @@ func (t *Tracer) reasons(flow plan.Flow, o *plan.Outcome) []string {
 		scope += chosenBy(d, x, local)
 	}
 	out = append(out, scope)
+	if x != nil && len(x.Service.SourceRanges) > 0 && f.SourceRanges == nil && f.Kind != plan.ClusterIP {
+		out = append(out, planner.WhyUnrestricted(f))
+	}
 	if f.Affinity > 0 {
 		out = append(out, fmt.Sprintf("session affinity: a client keeps its endpoint for %s", f.Affinity))
 	}
