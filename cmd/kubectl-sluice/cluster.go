@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/flagrange"
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/spelling"
 )
@@ -50,7 +51,7 @@ func (o *options) register(root *cobra.Command) {
 	f.StringVarP(&o.namespace, "namespace", "n", "", "namespace of Services and Pods (default: that of the context)")
 	f.StringVar(&o.agentNamespace, "sluice-namespace", "sluice-system", "namespace in which sluice runs")
 	f.StringVar(&o.selector, "sluice-selector", "app.kubernetes.io/name=sluice", "label selector of its Pods")
-	f.DurationVar(&o.timeout, "timeout", defaultTimeout, "time for a node to answer")
+	flagrange.Duration(f, &o.timeout, "timeout", defaultTimeout, time.Millisecond, time.Hour, "time for a node to answer")
 }
 
 // cluster is a cluster and what is asked of it.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/flagrange"
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/printable"
@@ -55,9 +56,6 @@ nodes. Without a Service and -n, those of all namespaces.`,
 		Example: "  kubectl sluice drains\n  kubectl sluice drains -n shop catalog --watch",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if interval < time.Second {
-				return usageError{fmt.Errorf("--interval %s: must be at least 1s", interval)}
-			}
 			namespace, service := o.namespace, ""
 			c, err := o.cluster()
 			if err != nil {
@@ -86,7 +84,7 @@ nodes. Without a Service and -n, those of all namespaces.`,
 	}
 	cmd.ValidArgsFunction = o.completeServices
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print again after each --interval, until interrupted")
-	cmd.Flags().DurationVar(&interval, "interval", 5*time.Second, "with --watch: how often to look")
+	flagrange.Duration(cmd.Flags(), &interval, "interval", 5*time.Second, time.Second, 24*time.Hour, "with --watch: how often to look")
 	out.register(cmd)
 	return cmd
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/flagrange"
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent/state"
 )
@@ -36,9 +37,6 @@ its connections is reset each minute), Reset (its deadline has passed).`,
 			if err := checkOutput(f.output, "text", "json", "yaml"); err != nil {
 				return err
 			}
-			if f.interval < minWatchInterval {
-				return usageError{fmt.Errorf("--interval %s: must be at least %s", f.interval, minWatchInterval)}
-			}
 			service := ""
 			if len(args) == 1 {
 				if service = args[0]; !strings.Contains(service, "/") {
@@ -52,7 +50,7 @@ its connections is reset each minute), Reset (its deadline has passed).`,
 	cmd.Flags().StringVarP(&f.output, "output", "o", "text", "text, or json: with --watch one object per change")
 	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "print again whenever something changes, until interrupted")
 	cmd.Flags().BoolVar(&f.untilNone, "until-none", false, "with --watch: end when nothing drains any more")
-	cmd.Flags().DurationVar(&f.interval, "interval", 2*time.Second, "with --watch: how often to look")
+	flagrange.Duration(cmd.Flags(), &f.interval, "interval", 2*time.Second, minWatchInterval, 24*time.Hour, "with --watch: how often to look")
 	registerSocket(cmd, &f.socket)
 	return cmd
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/flagrange"
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/config"
@@ -38,11 +39,8 @@ the medians of their blocks, with its 95 % confidence interval.`,
   sluice plugin bench new.wasm --against old.wasm --request shop.cart.http.json`,
 		Args: oneArg("WebAssembly module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case settings != "" && !json.Valid([]byte(settings)):
+			if settings != "" && !json.Valid([]byte(settings)) {
 				return usageError{fmt.Errorf("--settings is not JSON: %.100q", settings)}
-			case b.rounds < 2 || b.rounds > maxBenchRounds:
-				return usageError{fmt.Errorf("--rounds: %d: want 2 to %d", b.rounds, maxBenchRounds)}
 			}
 			if err := checkOutput(output, "text", "json", "yaml"); err != nil {
 				return err
@@ -65,7 +63,7 @@ the medians of their blocks, with its 95 % confidence interval.`,
 	cmd.Flags().StringVar(&b.against, "against", "", "another WebAssembly module, to compare with")
 	cmd.Flags().StringVar(&settings, "settings", "", "settings of both, as JSON; by default those of the request")
 	cmd.Flags().StringArrayVar(&b.requests, "request", nil, "request, a file that explain --dump-request has written; may be repeated")
-	cmd.Flags().IntVar(&b.rounds, "rounds", 100, "rounds of two blocks of calls of each module")
+	flagrange.Int(cmd.Flags(), &b.rounds, "rounds", "", 100, 2, maxBenchRounds, "rounds of two blocks of calls of each module")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	return cmd
 }

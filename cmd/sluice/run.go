@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/flagrange"
 	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/gctuner"
 	"github.com/sluice-proxy/sluice/host/source/kube"
@@ -45,13 +45,13 @@ from a directory of manifests, with --source. While the API server is unavailabl
 	registerSocket(cmd, &f.socket)
 	cmd.Flags().StringVar(&f.checkpoint, "checkpoint", agent.DefaultCheckpoint, "file that preserves drains in progress and last good decisions across restarts; empty: none")
 	cmd.Flags().StringVar(&f.record.File, "record", "", "file to record to what this node sees, for 'sluice replay': changes of the cluster and outcomes of connections, with times")
-	cmd.Flags().Int64Var(&f.recordMiB, "record-size", 64, "size in MiB from which another file is begun; the one before is renamed to FILE.1, and so on")
-	cmd.Flags().IntVar(&f.record.Files, "record-files", 4, "how many files are kept, with the current one")
+	flagrange.Int64(cmd.Flags(), &f.recordMiB, "record-size", 64, 1, 1<<20, "size in MiB from which another file is begun; the one before is renamed to FILE.1, and so on")
+	flagrange.Int(cmd.Flags(), &f.record.Files, "record-files", "", 4, 1, 1000, "how many files are kept, with the current one")
 	cmd.Flags().BoolVar(&f.once, "once", false, "program the current state and exit")
 	cmd.Flags().BoolVar(&f.initOnly, "init-only", false, "load kernel modules and set sysctls, which needs full privileges on the host, and exit; other runs need CAP_NET_ADMIN only")
 	cmd.Flags().StringVar(&f.hostRoot, "host-root", "", "with --init-only: the host's root directory, in a container; kernel modules are loaded with the host's modprobe")
 	cmd.Flags().BoolVar(&f.kubeProxy, "cleanup-kube-proxy", false, "after the first sync, remove what kube-proxy has left in the kernel (nftables, iptables, IPVS)")
-	cmd.Flags().IntVarP(&f.verbosity, "v", "v", 0, "log verbosity: debug level if 1 or more (default: logging.verbosity of the configuration)")
+	flagrange.Int(cmd.Flags(), &f.verbosity, "v", "v", 0, 0, 1000, "log verbosity: debug level if 1 or more (default: logging.verbosity of the configuration)")
 	return cmd
 }
 
@@ -100,12 +100,7 @@ func (f *runFlags) run(ctx context.Context) error {
 // checkRecord checks the flags of a recording.
 func (f *runFlags) checkRecord() error {
 	f.record.MaxBytes = f.recordMiB << 20
-	switch {
-	case f.recordMiB < 1 || f.recordMiB > 1<<20:
-		return usageError{fmt.Errorf("--record-size %d: want 1 to 1048576", f.recordMiB)}
-	case f.record.Files < 1 || f.record.Files > 1000:
-		return usageError{fmt.Errorf("--record-files %d: want 1 to 1000", f.record.Files)}
-	case f.record.File != "" && f.once:
+	if f.record.File != "" && f.once {
 		return usageError{errors.New("--record and --once: there is nothing to record")}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/flagrange"
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
@@ -57,7 +59,7 @@ prints the load of zones and endpoints that follows. Needs neither root nor a ke
 			"  sluice simulate --kubeconfig ~/.kube/config --config new.yaml --against old.yaml --timeline zone-lost.scenario --fail-if 'max_overload > 1.5'",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(checkOutput(output, "text", "json", "yaml"), conditions.parse(), in.check()); err != nil {
+			if err := errors.Join(checkOutput(output, "text", "json", "yaml"), conditions.parse(), in.sourceFlags.check()); err != nil {
 				return err
 			}
 			result, err := in.run(cmd.Context())
@@ -79,30 +81,16 @@ prints the load of zones and endpoints that follows. Needs neither root nor a ke
 	f.StringVar(&in.against, "against", "", "configuration file to compare with: run B; none: no policies")
 	f.StringVar(&in.timeline, "timeline", "", "scenario file: what happens to the cluster")
 	f.StringVar(&in.demand, "demand", "nodes", "new connections: nodes, cpu (in proportion to the allocatable CPU of Nodes), a file with rates, or a recording of sluice run --record")
-	f.Float64Var(&in.rate, "rate", 1, "new connections per second of each Node, the mean, to each Service port, with --demand nodes or cpu")
+	flagrange.Float(f, &in.rate, "rate", 1, 0, 1e6, "new connections per second of each Node, the mean, to each Service port, with --demand nodes or cpu")
 	f.StringVar(&in.capacity, "capacity", "equal", "capacity of endpoints: equal, request:cpu, annotation:KEY or label:KEY of their Pods")
-	f.DurationVar(&in.lifetime, "connection-lifetime", 30*time.Second, "mean lifetime of a connection, for policies that count open connections")
-	f.DurationVar(&in.step, "step", 0, "time between two samples (default: 1s, or more in a long timeline)")
-	f.Int64Var(&in.seed, "seed", 1, "seed of what the timeline leaves open, such as which 20 % of the Pods")
+	flagrange.Duration(f, &in.lifetime, "connection-lifetime", 30*time.Second, time.Second, 24*time.Hour, "mean lifetime of a connection, for policies that count open connections")
+	flagrange.Duration(f, &in.step, "step", 0, 0, time.Hour, "time between two samples (default: 1s, or more in a long timeline)")
+	flagrange.Int64(f, &in.seed, "seed", 1, math.MinInt64, math.MaxInt64, "seed of what the timeline leaves open, such as which 20 % of the Pods")
 	f.BoolVar(&in.everyNode, "every-node", false, "compute each node by itself, even if others see the same")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	f.StringVar(&page, "html", "", "file to write the report to, as an HTML page without references to others")
 	conditions.register(cmd, "'max_overload > 1.3', 'cross_zone_share >= 40%' or 'b.plugin_calls == 0'")
 	return cmd
-}
-
-func (in *simulateFlags) check() error {
-	err := in.sourceFlags.check()
-	if in.rate < 0 || in.rate > 1e6 {
-		err = errors.Join(err, usageError{fmt.Errorf("--rate %g: want 0 to 1000000", in.rate)})
-	}
-	if in.lifetime < time.Second || in.lifetime > 24*time.Hour {
-		err = errors.Join(err, usageError{fmt.Errorf("--connection-lifetime %s: want 1s to 24h", in.lifetime)})
-	}
-	if in.step < 0 || in.step > time.Hour {
-		err = errors.Join(err, usageError{fmt.Errorf("--step %s: want at most 1h", in.step)})
-	}
-	return err
 }
 
 // run reads the inputs and simulates.

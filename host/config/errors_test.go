@@ -302,3 +302,26 @@ func TestMarkMask(t *testing.T) {
 		}
 	}
 }
+
+// TestDurationsHaveAnUpperBound: what sluice computes with them is a duration too.
+func TestDurationsHaveAnUpperBound(t *testing.T) {
+	for field, text := range map[string]string{
+		"syncPeriod": "syncPeriod: 2000000h", "minSyncPeriod": "minSyncPeriod: 2000000h", "signals.period": "signals: {period: 2000000h}", "conntrack.udpTimeout": "conntrack: {udpTimeout: 2000000h}",
+		"ipvs.tcpTimeout": "ipvs: {tcpTimeout: 2000000h}", "policies[0].panic.hold": "policies: [{name: p, panic: {below: 5, hold: 2000000h}}]",
+		"policies[0].guard.window": "plugins: [{name: a, file: a}]\npolicies: [{name: p, plugins: [{name: a}], guard: {failedPercent: 5, window: 2000000h}}]",
+	} {
+		if _, err := Parse([]byte(head+text+"\n"), ""); err == nil || !strings.Contains(err.Error(), field+": ") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	for _, s := range []string{"NaN", "1e30h", "-1s", ".h"} {
+		if _, err := Parse([]byte(head+"syncPeriod: "+s+"\n"), ""); err == nil {
+			t.Errorf("%s is accepted", s)
+		}
+	}
+	for _, n := range []string{".nan", ".inf", "1e3", "1.5", "4294967296", "0x7fffffffffffffffff"} {
+		if _, err := Parse([]byte(head+"masqueradeBit: "+n+"\n"), ""); err == nil {
+			t.Errorf("masqueradeBit %s is accepted", n)
+		}
+	}
+}

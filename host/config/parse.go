@@ -117,6 +117,9 @@ type bindingEntry struct {
 	Settings   map[string]json.RawMessage `json:"settings"`
 }
 
+// maxSyncPeriod bounds syncPeriod, and thereby minSyncPeriod: multiples of it are durations too.
+const maxSyncPeriod = 365 * 24 * time.Hour
+
 // maxReported is the maximum number of errors that are reported; others are counted.
 const maxReported = 100
 
@@ -238,6 +241,9 @@ func (p *parser) config(f *configFile) *Config {
 	p.ipvs(f, c)
 	p.duration("minSyncPeriod", f.MinSyncPeriod, 0, &c.MinSyncPeriod)
 	p.duration("syncPeriod", f.SyncPeriod, time.Second, &c.SyncPeriod)
+	if c.SyncPeriod > maxSyncPeriod {
+		p.errorf("syncPeriod", "%s is more than %s", c.SyncPeriod, maxSyncPeriod)
+	}
 	if c.MinSyncPeriod > c.SyncPeriod {
 		p.errorf("minSyncPeriod", "%s is greater than syncPeriod, %s", c.MinSyncPeriod, c.SyncPeriod)
 	}

@@ -117,7 +117,9 @@ func (w *WithoutPort) String() string {
 		portText(&w.Port), w.Family, names, strings.Join(has, ", "))
 }
 
-func portText(p *model.ServicePort) string { return fmt.Sprintf("%s %d/%s", nameOf(p.Name), p.Port, p.Protocol) }
+func portText(p *model.ServicePort) string {
+	return fmt.Sprintf("%s %d/%s", nameOf(p.Name), p.Port, p.Protocol)
+}
 
 func nameOf(port string) string {
 	if port == "" {

@@ -371,6 +371,10 @@ func TestNodeFields(t *testing.T) {
 	if n, problems := Node(o); n.MilliCPU != 0 || len(problems) != 2 {
 		t.Errorf("negative CPU: %d %v", n.MilliCPU, problems)
 	}
+	o.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("9E")
+	if n, _ := Node(o); n.MilliCPU != maxMilliCPU {
+		t.Errorf("absurd CPU: %d", n.MilliCPU)
+	}
 }
 
 func TestMirrorGroupsByPortsAndFamilyUpToTheLimit(t *testing.T) {

@@ -58,7 +58,7 @@ func Node(o *corev1.Node) (*model.Node, []Problem) {
 		if cpu.Sign() < 0 {
 			p.add("status.allocatable.cpu", "%s is negative: using unknown", cpu.String())
 		} else {
-			n.MilliCPU = cpu.MilliValue()
+			n.MilliCPU = milliCPU(cpu)
 		}
 	}
 	return n, p.all()

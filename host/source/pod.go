@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -94,21 +95,25 @@ func (p *problems) values(all map[string]string, keys []string, field string, li
 	return out
 }
 
-// maxMilliCPU bounds the CPU of a Pod: a million processors.
+// maxMilliCPU bounds the CPU of a Pod or Node: a million processors.
 const maxMilliCPU = 1_000_000_000
+
+// milliCPU returns a quantity in millicores, at most maxMilliCPU; 0 if it is negative.
+func milliCPU(q resource.Quantity) int64 {
+	switch {
+	case q.Sign() <= 0:
+		return 0
+	case q.Value() > maxMilliCPU/1000: // MilliValue would overflow
+		return maxMilliCPU
+	}
+	return min(q.MilliValue(), maxMilliCPU)
+}
 
 // requestedCPU returns the millicores that a Pod requests while it runs (KEP-753, KEP-2837): those of the Pod, or those of its
 // containers and sidecar containers together.
 func requestedCPU(spec *corev1.PodSpec) int64 {
 	of := func(r *corev1.ResourceRequirements) int64 {
-		cpu, ok := r.Requests[corev1.ResourceCPU]
-		if !ok || cpu.Sign() <= 0 {
-			return 0
-		}
-		if cpu.Value() > maxMilliCPU/1000 { // MilliValue would overflow
-			return maxMilliCPU
-		}
-		return min(cpu.MilliValue(), maxMilliCPU)
+		return milliCPU(r.Requests[corev1.ResourceCPU])
 	}
 	if spec.Resources != nil {
 		if n := of(spec.Resources); n > 0 {
