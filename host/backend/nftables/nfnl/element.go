@@ -15,19 +15,18 @@ const (
 	MaxListElements = 1000
 )
 
-// Attributes that golang.org/x/sys/unix lacks, from linux/netfilter/nf_tables.h and libnftnl.
+// Numbers that golang.org/x/sys/unix lacks, from linux/netfilter/nf_tables.h and libnftnl.
 const (
-	nftaSetElemKeyEnd = 10
-	udElemComment     = 0
-	jump              = 1<<32 + unix.NFT_JUMP
+	udElemComment = 0
+	jump          = 1<<32 + unix.NFT_JUMP
 )
 
 // Element is one element of a set or map.
 type Element struct {
-	Key, KeyEnd, Data []byte
-	Comment           string
-	IntervalEnd       bool
-	Jump              string // the chain that an element of a map of verdicts leads to
+	Key, Data   []byte
+	Comment     string
+	IntervalEnd bool
+	Jump        string // the chain that an element of a map of verdicts leads to
 	// Timeout is how long the element lives after it was added or refreshed, and Expires how much of that remains, in
 	// milliseconds. Zero is none; an element that is added without Expires gets the whole timeout.
 	Timeout, Expires time.Duration
@@ -38,9 +37,6 @@ func AppendElement(b []byte, e Element) []byte {
 	at := len(b)
 	b = openAttr(b, unix.NFTA_LIST_ELEM)
 	b = appendValue(b, unix.NFTA_SET_ELEM_KEY, e.Key)
-	if e.KeyEnd != nil {
-		b = appendValue(b, nftaSetElemKeyEnd, e.KeyEnd)
-	}
 	if e.Data != nil {
 		b = appendValue(b, unix.NFTA_SET_ELEM_DATA, e.Data)
 	}
@@ -101,8 +97,6 @@ func DecodeElement(b []byte) (e Element) {
 		switch typ {
 		case unix.NFTA_SET_ELEM_KEY:
 			e.Key = Attr(v, unix.NFTA_DATA_VALUE)
-		case nftaSetElemKeyEnd:
-			e.KeyEnd = Attr(v, unix.NFTA_DATA_VALUE)
 		case unix.NFTA_SET_ELEM_DATA:
 			e.Data = Attr(v, unix.NFTA_DATA_VALUE)
 			if verdict := Attr(v, unix.NFTA_DATA_VERDICT); Uint32(Attr(verdict, unix.NFTA_VERDICT_CODE)) == jump {

@@ -11,7 +11,6 @@ import (
 func TestElementsDecodeAsEncoded(t *testing.T) {
 	for _, e := range []Element{
 		{Key: []byte{1, 2, 3, 4}},
-		{Key: []byte{1, 2, 3, 4}, KeyEnd: []byte{1, 2, 3, 9}},
 		{Key: []byte{1, 2, 3, 4}, Data: []byte{5, 6, 7, 8, 0, 80}, Comment: "shop/web:http ClusterIP"},
 		{Key: []byte{1, 2, 3, 4}, IntervalEnd: true},
 		{Key: []byte{1, 2, 3, 4}, Jump: "learn_affinity"},

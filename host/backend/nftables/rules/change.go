@@ -147,18 +147,9 @@ func (t *table) refer(x *tx, k plan.Key, h *elements, by int32) {
 
 func (t *table) changeRanges(x *tx, ss *lookupSets, key []byte, now, want *elements) {
 	changeList(x, now.ranges, want.ranges, func(p netip.Prefix) (*set, []nfnl.Element) {
-		return ss.ranges, []nfnl.Element{rangeElement(key, p)}
+		return ss.ranges[p.Bits()], []nfnl.Element{{Key: appendAddr(slices.Clone(key), p.Addr())}}
 	})
-	if want.sourceRanged {
-		t.need(ss.ranges)
-	}
 	x.toggle(ss.sourceRanged, key, now.sourceRanged, want.sourceRanged)
-}
-
-func rangeElement(key []byte, p netip.Prefix) nfnl.Element {
-	from := appendAddr(slices.Clone(key), p.Addr())
-	to := appendAddr(slices.Clone(key), lastOf(p))
-	return nfnl.Element{Key: from, KeyEnd: to}
 }
 
 // lastOf returns the last address of a masked prefix.

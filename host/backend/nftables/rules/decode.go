@@ -123,25 +123,12 @@ func (t *table) frontendLoader(i lookup, s *set) func([]nfnl.Element) error {
 			return true
 		})
 	}
-	if s == ss.ranges {
-		return t.loadEach(i, s, func(h *elements, rest []byte, e nfnl.Element) bool {
-			if e.KeyEnd == nil {
-				// A range of one address may come without its upper end.
-				e.KeyEnd = e.Key
-			}
-			if len(e.KeyEnd) < t.addr.bytes {
-				return false
-			}
-			from, _ := netip.AddrFromSlice(rest)
-			to, ok := netip.AddrFromSlice(e.KeyEnd[len(e.KeyEnd)-t.addr.bytes:])
-			v := interval{from: rest}
-			if n := to.Next(); n.IsValid() {
-				v.to = n.AsSlice()
-			}
-			p, ok2 := v.prefix()
+	if bits := slices.Index(ss.ranges, s); bits >= 0 {
+		return t.loadEach(i, s, func(h *elements, rest []byte, _ nfnl.Element) bool {
+			a, ok := netip.AddrFromSlice(rest)
+			p := netip.PrefixFrom(a, bits)
 			h.ranges = append(h.ranges, p)
-			slices.SortFunc(h.ranges, netip.Prefix.Compare)
-			return ok && ok2 && from.IsValid()
+			return ok && p == p.Masked()
 		})
 	}
 	switch s {
@@ -237,6 +224,7 @@ func (t *table) loadEach(i lookup, s *set, put func(h *elements, rest []byte, e 
 func (t *table) countRefs() {
 	x := &tx{t: t}
 	for k, h := range t.frontends {
+		slices.SortFunc(h.ranges, netip.Prefix.Compare)
 		t.refer(x, k, h, 1)
 		t.countChains(h, 1)
 		for l := range scopes {

@@ -231,10 +231,11 @@ func trials() []trial {
 			p.set(p.podSources, p.podInterfaces)
 			p.prerouting(p.rules.rule().saddr().in(p.podSources).drop(), p.rules.rule().iifname().in(p.podInterfaces).drop())
 		}),
-		required("ranges in concatenated keys", "5.6", "loadBalancerSourceRanges", func(p *prober) {
-			s := &p.lookups[byAddress]
-			p.set(s.ranges)
-			p.prerouting(p.rules.rule().frontendKey(byAddress).saddr().notIn(s.ranges).drop())
+		required("masked addresses in concatenated keys", "4.1", "loadBalancerSourceRanges", func(p *prober) {
+			const bits = 24
+			s := p.lookups[byAddress].ranges[bits]
+			p.set(s)
+			p.prerouting(p.rules.rule().frontendKey(byAddress).saddrPrefix(bits).in(s).drop())
 		}),
 		required("dynamic maps with timeouts", "5.4", "session affinity", func(p *prober) {
 			a := p.clientsSet(clientSet{})

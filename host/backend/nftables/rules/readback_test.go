@@ -133,7 +133,7 @@ func TestLoadersRejectElementsOfAnyLength(t *testing.T) {
 			}
 			for n := range 48 {
 				for _, m := range []int{0, 3, 4, 5, 8, 17, 20} {
-					e := nfnl.Element{Key: make([]byte, n), Data: make([]byte, m), KeyEnd: make([]byte, n/2)}
+					e := nfnl.Element{Key: make([]byte, n), Data: make([]byte, m)}
 					if err := put([]nfnl.Element{e}); err != nil {
 						refused++
 						if !strings.Contains(err.Error(), name) {

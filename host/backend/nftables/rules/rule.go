@@ -2,6 +2,7 @@ package rules
 
 import (
 	"encoding/binary"
+	"net"
 
 	"github.com/google/nftables/expr"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
@@ -53,6 +54,21 @@ func (r *ruleBuilder) header(offset4, offset6 uint32) *ruleBuilder {
 
 func (r *ruleBuilder) saddr() *ruleBuilder { return r.header(12, 8) }
 func (r *ruleBuilder) daddr() *ruleBuilder { return r.header(16, 24) }
+
+// saddrPrefix loads the first bits of the source address.
+func (r *ruleBuilder) saddrPrefix(bits int) *ruleBuilder {
+	at, n := r.reg, ipv4Field.bytes
+	if r.family == model.IPv6 {
+		n = ipv6Field.bytes
+	}
+	if r.saddr(); bits < n*8 {
+		r.exprs = append(r.exprs, &expr.Bitwise{
+			SourceRegister: at, DestRegister: at, Len: uint32(n), Mask: net.CIDRMask(bits, n*8), Xor: make([]byte, n),
+		})
+	}
+	return r
+}
+
 func (r *ruleBuilder) proto() *ruleBuilder {
 	return r.load(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: r.reg}, 4)
 }

@@ -181,17 +181,24 @@ func prefix(i lookup, scope int) string {
 	return p
 }
 
-// frontendChains returns the chains that packets to frontends pass: source ranges and masquerading, the choice of a
-// scope, and those of poolChains.
+// frontendChains returns the chains that packets to frontends pass: source ranges, masquerading, the choice of a scope, and
+// those of poolChains.
 func (r rulesetBuilder) frontendChains(i lookup) []chain {
 	ss, in, out := &r.lookups[i], prefix(i, inside), prefix(i, outside)
-	chains := []chain{r.chain(in+"service", append(r.balancing.entryRules(r),
-		r.rule().frontendKey(i).in(ss.sourceRanged).frontendKey(i).saddr().notIn(ss.ranges).drop(),
+	chains := []chain{
+		r.chain(in+"service", append(r.balancing.entryRules(r),
+			r.rule().frontendKey(i).in(ss.sourceRanged).gotoChain(in+"restricted"),
+			r.rule().gotoChain(in+"admitted"))...),
+	}
+	if ss.sourceRanged.exists {
+		chains = append(chains, r.sourceRangeChains(i)...)
+	}
+	chains = append(chains, r.chain(in+"admitted",
 		r.rule().frontendKey(i).in(ss.masq[plan.MasqueradeOutside]).jump("mark_outside"),
 		r.rule().frontendKey(i).in(ss.masq[plan.MasqueradeAlways]).orMark(r.bit),
 		r.rule().frontendKey(i).in(ss.masq[plan.MasqueradeFromNode]).jump("mark_node"),
 		r.rule().frontendKey(i).in(ss.split).gotoChain(in+"split"),
-		r.rule().gotoChain(in+"pools"))...)}
+		r.rule().gotoChain(in+"pools")))
 	chains = append(chains, r.poolChains(i, inside)...)
 	if !ss.split.exists {
 		return chains
@@ -202,6 +209,25 @@ func (r rulesetBuilder) frontendChains(i lookup) []chain {
 		r.rule().fromNode().gotoChain(in+"pools"),
 		r.rule().gotoChain(out+"pools")))
 	return append(chains, r.poolChains(i, outside)...)
+}
+
+// sourceRangeChains return the chains of frontends with source ranges. A source is looked up once for each length of a prefix, so
+// adding and deleting a range costs the same however many there are: in an interval set, it costs as much as the set is large.
+// During a change, a source can be in one set when that is looked up and in another one later, so it is looked up again.
+func (r rulesetBuilder) sourceRangeChains(i lookup) []chain {
+	ss, p := &r.lookups[i], prefix(i, inside)
+	var find []*ruleBuilder
+	for bits, s := range slices.Backward(ss.ranges) {
+		find = append(find, r.rule().frontendKey(i).saddrPrefix(bits).in(s).gotoChain(p+"admitted"))
+	}
+	return []chain{
+		r.chain(p+"restricted",
+			r.rule().jump(p+"source_ranges"),
+			r.rule().jump(p+"source_ranges"),
+			r.rule().frontendKey(i).in(ss.sourceRanged).drop(),
+			r.rule().gotoChain(p+"admitted")), // its ranges were deleted meanwhile
+		r.chain(p+"source_ranges", find...),
+	}
 }
 
 // poolChains returns the chains of one scope's pools.

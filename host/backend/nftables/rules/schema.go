@@ -9,7 +9,7 @@ import (
 )
 
 // version changes with the meaning of sets or rules. A table of another version is replaced.
-const version = 4
+const version = 5
 
 // tableName is the name of both families' tables. A table that replaces another is filled under handoverName first: see
 // replaceTable.
@@ -55,8 +55,8 @@ type scopeSets struct {
 // lookupSets are the sets keyed by frontend.
 type lookupSets struct {
 	frontends    *set
-	sourceRanged *set // frontends with source ranges
-	ranges       *set
+	sourceRanged *set    // frontends with source ranges
+	ranges       []*set  // by the length of the prefix: frontend and first address of a source range
 	masq         [4]*set // by plan.Masquerade; none for Never
 	split        *set    // frontends with a pool for sources outside the cluster
 	scopes       [scopes]scopeSets
@@ -130,7 +130,9 @@ func (s *schema) newLookupSets(l lookup) lookupSets {
 	ls := lookupSets{}
 	ls.frontends = s.addSet(name, key...)
 	ls.sourceRanged = s.addSet(p+"source_ranged", key...)
-	ls.ranges = s.addSet(p+"source_ranges", with(key, s.addr)...).flag(unix.NFT_SET_INTERVAL | nftSetConcat)
+	for bits := range s.addr.bytes*8 + 1 {
+		ls.ranges = append(ls.ranges, s.addSet(p+"source_ranges_"+strconv.Itoa(bits), with(key, s.addr)...))
+	}
 	ls.masq[plan.MasqueradeOutside] = s.addSet(p+"masq_outside", key...)
 	ls.masq[plan.MasqueradeAlways] = s.addSet(p+"masq_always", key...)
 	ls.masq[plan.MasqueradeFromNode] = s.addSet(p+"masq_from_node", key...)

@@ -181,20 +181,9 @@ func (t *table) newSet(b *nfnl.Batch, s *set, id uint32) {
 		b.PutUint32(unix.NFTA_SET_DATA_LEN, uint32(padded(s.data)))
 	}
 	b.PutUint32(unix.NFTA_SET_ID, id)
-	if s.size > 0 || s.flags&nftSetConcat != 0 {
+	if s.size > 0 {
 		at := b.BeginNest(unix.NFTA_SET_DESC)
-		if s.size > 0 {
-			b.PutUint32(unix.NFTA_SET_DESC_SIZE, s.size)
-		}
-		if s.flags&nftSetConcat != 0 {
-			fields := b.BeginNest(nftaSetDescConcat)
-			for _, f := range s.key {
-				one := b.BeginNest(unix.NFTA_LIST_ELEM)
-				b.PutUint32(1, uint32(f.bytes)) // NFTA_SET_FIELD_LEN
-				b.EndNest(one)
-			}
-			b.EndNest(fields)
-		}
+		b.PutUint32(unix.NFTA_SET_DESC_SIZE, s.size)
 		b.EndNest(at)
 	}
 	if s.counters {
