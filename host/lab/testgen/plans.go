@@ -228,7 +228,7 @@ func (g *Plans) sourceRanges(family model.Family) []netip.Prefix {
 			list = append(list, netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(1 + g.rng.IntN(223)), byte(g.rng.IntN(256)), byte(g.rng.IntN(256)), byte(g.rng.IntN(256))}), 1+g.rng.IntN(32)))
 		} else {
 			a := [16]byte{0x20, 0x01, 0x0d, 0xb8, byte(g.rng.IntN(256)), byte(g.rng.IntN(256)), 15: byte(g.rng.IntN(256))}
-			list = append(list, netip.PrefixFrom(netip.AddrFrom16(a), pick(g.rng, []int{32, 40, 48, 64, 128})))
+			list = append(list, netip.PrefixFrom(netip.AddrFrom16(a), pick(g.rng, []int{29, 32, 48, 61, 64, 127, 128})))
 		}
 	}
 	return plan.NormalizePrefixes(list)

@@ -150,6 +150,7 @@ func (t *table) changeRanges(x *tx, ss *lookupSets, key []byte, now, want *eleme
 		return ss.ranges[p.Bits()], []nfnl.Element{{Key: appendAddr(slices.Clone(key), p.Addr())}}
 	})
 	x.toggle(ss.sourceRanged, key, now.sourceRanged, want.sourceRanged)
+	x.toggle(ss.uncommon, key, now.uncommon, want.uncommon)
 }
 
 // lastOf returns the last address of a masked prefix.

@@ -180,6 +180,8 @@ func (ss *lookupSets) flag(s *set) func(*elements) {
 	switch s {
 	case ss.sourceRanged:
 		return func(h *elements) { h.sourceRanged = true }
+	case ss.uncommon:
+		return func(h *elements) { h.uncommon = true }
 	case ss.split:
 		return func(h *elements) { h.split = true }
 	}

@@ -3,6 +3,7 @@ package rules
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -16,6 +17,7 @@ type elements struct {
 	comment      string // "shop/web:http ClusterIP": its Service port and kind
 	masq         uint8  // bits by plan.Masquerade
 	sourceRanged bool
+	uncommon     bool // of its source ranges, see isUncommon
 	split        bool
 	groups       []affinityID // at most one if we wrote them, like learn
 	learn        []learnChain
@@ -71,6 +73,7 @@ func (s *schema) encode(f *plan.Frontend, before *elements) (*elements, error) {
 		return nil, fmt.Errorf("nftables: %s %s: %d source ranges, more than the %d of a frontend", f.Owner, f.Key, len(f.SourceRanges), maxRanges)
 	}
 	h.sourceRanged, h.ranges = f.SourceRanges != nil, f.SourceRanges
+	h.uncommon = slices.ContainsFunc(f.SourceRanges, func(p netip.Prefix) bool { return isUncommon(s.family, p.Bits()) })
 	var err error
 	if h.scopes[inside], err = s.balancing.encodePool(f, &f.Pool, inside, before.scopes[inside].slots); err != nil {
 		return nil, fmt.Errorf("nftables: %s %s: %w", f.Owner, f.Key, err)

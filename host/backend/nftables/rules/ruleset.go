@@ -211,23 +211,38 @@ func (r rulesetBuilder) frontendChains(i lookup) []chain {
 	return append(chains, r.poolChains(i, outside)...)
 }
 
-// sourceRangeChains return the chains of frontends with source ranges. A source is looked up once for each length of a prefix, so
+// sourceRangeChains returns the chains of frontends with source ranges. A source is looked up once for each length of a prefix, so
 // adding and deleting a range costs the same however many there are: in an interval set, it costs as much as the set is large.
+// Lengths that are uncommon are looked up for frontends that have such ranges only, so that their number does not slow down others.
 // During a change, a source can be in one set when that is looked up and in another one later, so it is looked up again.
 func (r rulesetBuilder) sourceRangeChains(i lookup) []chain {
 	ss, p := &r.lookups[i], prefix(i, inside)
-	var find []*ruleBuilder
+	var common, uncommon []*ruleBuilder
 	for bits, s := range slices.Backward(ss.ranges) {
-		find = append(find, r.rule().frontendKey(i).saddrPrefix(bits).in(s).gotoChain(p+"admitted"))
+		list := &common
+		if isUncommon(r.family, bits) {
+			list = &uncommon
+		}
+		*list = append(*list, r.rule().frontendKey(i).saddrPrefix(bits).in(s).gotoChain(p+"admitted"))
 	}
-	return []chain{
+	common = append(common, r.rule().frontendKey(i).in(ss.uncommon).gotoChain(p+"uncommon_source_ranges"))
+	chains := []chain{
 		r.chain(p+"restricted",
 			r.rule().jump(p+"source_ranges"),
 			r.rule().jump(p+"source_ranges"),
 			r.rule().frontendKey(i).in(ss.sourceRanged).drop(),
 			r.rule().gotoChain(p+"admitted")), // its ranges were deleted meanwhile
-		r.chain(p+"source_ranges", find...),
+		r.chain(p+"source_ranges", common...),
 	}
+	if ss.uncommon.exists {
+		chains = append(chains, r.chain(p+"uncommon_source_ranges", uncommon...))
+	}
+	return chains
+}
+
+// isUncommon reports whether few source ranges have a length. Those of registries, clouds and sites are multiples of 4 bits up to 64.
+func isUncommon(f model.Family, bits int) bool {
+	return f == model.IPv6 && (bits%4 != 0 || bits > 64) && bits != 128
 }
 
 // poolChains returns the chains of one scope's pools.

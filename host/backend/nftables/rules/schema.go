@@ -57,6 +57,7 @@ type lookupSets struct {
 	frontends    *set
 	sourceRanged *set    // frontends with source ranges
 	ranges       []*set  // by the length of the prefix: frontend and first address of a source range
+	uncommon     *set    // frontends with ranges of uncommon lengths
 	masq         [4]*set // by plan.Masquerade; none for Never
 	split        *set    // frontends with a pool for sources outside the cluster
 	scopes       [scopes]scopeSets
@@ -133,6 +134,7 @@ func (s *schema) newLookupSets(l lookup) lookupSets {
 	for bits := range s.addr.bytes*8 + 1 {
 		ls.ranges = append(ls.ranges, s.addSet(p+"source_ranges_"+strconv.Itoa(bits), with(key, s.addr)...))
 	}
+	ls.uncommon = s.addSet(p+"uncommon_source_ranges", key...)
 	ls.masq[plan.MasqueradeOutside] = s.addSet(p+"masq_outside", key...)
 	ls.masq[plan.MasqueradeAlways] = s.addSet(p+"masq_always", key...)
 	ls.masq[plan.MasqueradeFromNode] = s.addSet(p+"masq_from_node", key...)
