@@ -2,6 +2,7 @@ package planner
 
 import (
 	"cmp"
+	"net/netip"
 
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -82,15 +83,30 @@ func (b *budget) change(old, f *plan.Frontend) {
 	if old.Outside != nil || f.Outside != nil {
 		n += slotChanges(orEmpty(old.Outside), orEmpty(f.Outside))
 	}
-	if len(old.SourceRanges) != len(f.SourceRanges) {
-		n += max(len(old.SourceRanges), len(f.SourceRanges))
-	}
+	n += rangeChanges(old.SourceRanges, f.SourceRanges)
 	b.left -= n * elementCost
+}
+
+// rangeChanges returns how many source ranges are added and deleted. Both lists are sorted.
+func rangeChanges(old, list []netip.Prefix) (n int) {
+	for len(old) > 0 && len(list) > 0 {
+		order := old[0].Compare(list[0])
+		if order <= 0 {
+			old = old[1:]
+		}
+		if order >= 0 {
+			list = list[1:]
+		}
+		if order != 0 {
+			n++
+		}
+	}
+	return n + len(old) + len(list)
 }
 
 // equal reports whether two frontends are equal, and spends the cost of comparing them.
 func (b *budget) equal(f, g *plan.Frontend) bool {
-	b.spend(frontendCost + len(f.Pool.Endpoints)*lookCost)
+	b.spend(frontendCost + (len(f.Pool.Endpoints)+len(f.SourceRanges))*lookCost)
 	return f.Equal(g)
 }
 

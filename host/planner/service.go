@@ -75,6 +75,7 @@ func (p *Planner) planService(name model.Name, now time.Time, result *Result, bu
 	r := s.round
 	if r == nil {
 		r = p.begin(svc)
+		budget.spend(len(svc.SourceRanges) * lookCost)
 		p.sweep.visited(s)
 		p.indexPods(name, s, r.policy)
 		s.setGuards(name, r.guards)

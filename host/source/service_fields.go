@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // udpDrain parses the annotation that keeps UDP flows to terminating endpoints.
@@ -90,7 +91,6 @@ func (p *problems) sourceRanges(list []string) ([]netip.Prefix, bool) {
 	var out []netip.Prefix
 	var valid, invalid int
 	unrestricted := map[int]bool{} // by address length in bits
-	seen := map[netip.Prefix]bool{}
 	for i, s := range list {
 		if strings.TrimSpace(s) == "" {
 			continue
@@ -104,8 +104,7 @@ func (p *problems) sourceRanges(list []string) ([]netip.Prefix, bool) {
 		valid++
 		if r.Bits() == 0 {
 			unrestricted[r.Addr().BitLen()] = true
-		} else if !seen[r] {
-			seen[r] = true
+		} else {
 			out = append(out, r)
 		}
 	}
@@ -114,10 +113,7 @@ func (p *problems) sourceRanges(list []string) ([]netip.Prefix, bool) {
 		return nil, false
 	}
 	out = slices.DeleteFunc(out, func(r netip.Prefix) bool { return unrestricted[r.Addr().BitLen()] })
-	if len(out) == 0 {
-		out = nil
-	}
-	return out, true
+	return plan.NormalizePrefixes(out), true // nil if there are none; once here, not in each round of planning
 }
 
 func (p *problems) isLocalPolicy(field string, policy *string) bool {

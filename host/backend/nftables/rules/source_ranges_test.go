@@ -99,7 +99,7 @@ func TestChangesOfSourceRangesLoseNoConnection(t *testing.T) {
 			d.mustApply(last, nil)
 			to, _, _ := strings.Cut(c.key, "/")
 			stop := d.connectRepeatedly(to, 0)
-			changes := 3000
+			changes := 10_000
 			if testing.Short() {
 				changes = 500
 			}
