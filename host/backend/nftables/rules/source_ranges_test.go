@@ -3,6 +3,7 @@ package rules
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -114,6 +115,34 @@ func TestChangesOfSourceRangesLoseNoConnection(t *testing.T) {
 			d.expectPlan(last)
 			t.Logf("%d connections during %d changes", n, changes)
 		})
+	}
+}
+
+// TestUpgradeFromVersionFourLosesNoConnection replaces a table whose source ranges are in an interval set, as version 4 wrote it.
+func TestUpgradeFromVersionFourLosesNoConnection(t *testing.T) {
+	testenv.OnceForAllKernels(t)
+	d := newTestEnv(t, 2)
+	old, err := os.ReadFile("testdata/version4.nft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.mustNFT(string(old))
+	d.expectDropped(d.pods[0], "tcp", "[2001:db8:2::2]:80")
+	ranged := func(line, ranges string) string {
+		return strings.Replace(frontend(line, "1 2"), "    forward", "    source-ranges "+ranges+"\n    forward", 1)
+	}
+	p := parse(t, service(
+		ranged("203.0.113.2:80/TCP LoadBalancer masquerade=never", "10.244.0.0/30 198.51.100.0/24"),
+		ranged("[2001:db8:2::2]:80/TCP LoadBalancer masquerade=never", "2001:db8::9/128"),
+		frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1 2")))
+	stop := d.connectRepeatedly("203.0.113.2:80", 0)
+	d.mustApply(p, nil)
+	stop(100)
+	d.expectPlan(p)
+	d.expectDropped(d.pods[0], "tcp", "[2001:db8:2::2]:80")
+	d.ask(d.client, "tcp", "[2001:db8:2::2]:80")
+	if got := d.tables(); got != ourTables {
+		t.Errorf("there are %s", got)
 	}
 }
 
