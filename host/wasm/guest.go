@@ -12,6 +12,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
+	"github.com/sluice-proxy/sluice/host/wasm/registers"
 	"github.com/sluice-proxy/sluice/host/wasm/watchdog"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -157,6 +158,7 @@ func (g *guest) begin(limit time.Duration) {
 func (g *guest) call(f api.Function, what string, budget int64) error {
 	g.lines, g.bytes, g.loggedError = 0, 0, ""
 	g.fuel.Set(uint64(budget))
+	registers.Clear()
 	err := f.CallWithStack(g.ctx, g.args[:])
 	left := g.fuelLeft()
 	g.fuelUsed = min(budget-left, budget) // a bulk operation is charged in full before it traps

@@ -11,6 +11,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
+	"github.com/sluice-proxy/sluice/host/wasm/registers"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -105,6 +106,7 @@ func (c *code) addImports(ctx context.Context) error {
 				g := ctx.Value(guestKey{}).(*guest)
 				g.charge(0) // code without loops does not check its fuel between host calls
 				run(g, stack)
+				registers.Clear()
 			}), valueTypes(im.Type.Params), valueTypes(im.Type.Results)).Export(im.Name)
 		}
 		if len(seen) == 0 {

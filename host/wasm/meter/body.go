@@ -3,6 +3,7 @@ package meter
 import (
 	"bytes"
 	"fmt"
+	"slices"
 )
 
 // edit is an insertion into a function body.
@@ -13,14 +14,16 @@ type edit struct {
 	unit  int64 // bulk: fuel per element if positive, elements per unit of fuel if negative
 	check bool
 	chunk chunked
+	by    replacement
 }
 
 type editKind uint8
 
 const (
-	editBlock  editKind = iota // charge for a basic block
-	editBulk                   // charge for an operation by the number on top of the stack
-	editReturn                 // a return in a function with a frame: branch to the end of the wrapping block instead
+	editBlock   editKind = iota // charge for a basic block
+	editBulk                    // charge for an operation by the number on top of the stack
+	editReturn                  // a return in a function with a frame: branch to the end of the wrapping block instead
+	editReplace                 // an instruction that is replaced
 )
 
 // frame is an open block, loop, if or the function itself.
@@ -34,10 +37,12 @@ type frame struct {
 	passed   int64 // scanner.passed at its start
 	since    int64 // scanner.since at its start
 
-	params, results int
-	start           flow  // without the parameters
-	following       edges // to the block after its end
-	loopEdges       int   // to the header
+	typ         FuncType
+	height      int  // of the operand stack, without the parameters
+	unreachable bool // the rest of it
+	start       flow
+	following   edges // to the block after its end
+	loopEdges   int   // to the header
 }
 
 // body is the result of scanning a function.
@@ -54,7 +59,7 @@ type body struct {
 	loops    int
 	work     work
 	total    int64 // fuel of all blocks
-	bulk     bool
+	scratch  scratch
 	edits    []edit
 }
 
@@ -63,6 +68,7 @@ type scanner struct {
 	r      reader
 	fn     int
 	params int
+	locals []byte // types, parameters first
 	b      *body
 	stack  []frame
 	loops  int // currently open
@@ -72,18 +78,20 @@ type scanner struct {
 	// be used on a path to this place after the last check.
 	passed, since int64
 	flow          flow
+	operands      []byte // types, see operands.go
 }
 
 // scan reads the body of function fn (index including imports), checks all indices in it, and finds where to charge fuel.
 func (m *module) scan(fn int, raw []byte, b *body, stack []frame) ([]frame, error) {
-	s := &scanner{m: m, r: reader{b: raw}, fn: fn, params: len(m.types[m.funcs[fn]].Params), b: b, stack: stack[:0]}
+	t := m.types[m.funcs[fn]]
+	s := &scanner{m: m, r: reader{b: raw}, fn: fn, params: len(t.Params), locals: slices.Clone(t.Params), b: b, stack: stack[:0]}
 	*b = body{edits: b.edits[:0]}
 	s.readLocals()
 	b.code = s.r.pos
 	b.work.values = s.params + b.locals + 2
 	s.flow.live = true
 	s.newBlock()
-	s.stack = append(s.stack, frame{header: -1, start: s.flow, results: len(m.types[m.funcs[fn]].Results)})
+	s.stack = append(s.stack, frame{header: -1, start: s.flow, typ: FuncType{Results: t.Results}})
 	s.beginBlock(false)
 	s.fuelCheck()
 	at := s.r.pos
@@ -99,6 +107,7 @@ func (m *module) scan(fn int, raw []byte, b *body, stack []frame) ([]frame, erro
 	if s.r.err == nil && s.r.left() > 0 {
 		s.r.fail("%d bytes after the end", s.r.left())
 	}
+	b.work.add(b.scratch)
 	if space := b.work.space(); s.r.err == nil && space > int64(m.limits.FunctionWork) {
 		w := &b.work
 		s.r.fail("too expensive to compile: %d instructions with %d calls, %d locals, %d blocks and %d edges between them make %d, the limit is %d",
@@ -129,6 +138,7 @@ func (s *scanner) readLocals() {
 			s.r.fail("at least %d locals, the limit is %d", int64(n)+int64(s.b.locals)+int64(s.params), s.m.limits.Locals)
 			return
 		}
+		s.locals = append(s.locals, bytes.Repeat([]byte{t}, int(n))...)
 		s.b.locals += int(n)
 		s.b.slots += int(n)
 		if t == 0x7b {

@@ -22,8 +22,6 @@ const (
 	chunkedInit
 )
 
-const i32 = 0x7f
-
 // chunk appends a call of the function for a chunked operation, if the number in the local scratch is large. The operands are
 // and stay on the stack.
 func (e *emitter) chunk(b []byte, scratch uint32, kind chunked) []byte {

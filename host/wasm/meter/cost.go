@@ -80,7 +80,7 @@ type opcode struct {
 	cost uint8
 	// traps is set for division and conversion; instructions with an immediate are known to trap.
 	traps bool
-	push  int8 // by how much it changes the height of the operand stack; calls, blocks and the like: 0
+	effect
 }
 
 // newOpcodes returns the one-byte opcodes of WebAssembly 2.0; others are refused.
@@ -102,8 +102,8 @@ func newOpcodes() *[256]opcode {
 	set(0x0f, 0x0f, immNone, costPlain)
 	set(0x10, 0x10, immCall, costCall)
 	set(0x11, 0x11, immIndirect, costIndirect)
-	set(0x1a, 0x1b, immNone, costPlain)
-	set(0x1c, 0x1c, immSelect, costPlain)
+	set(0x1a, 0x1a, immNone, costPlain)
+	set(0x1b, 0x1c, immSelect, costPlain)
 	set(0x20, 0x22, immLocal, costPlain)
 	set(0x23, 0x24, immGlobal, costPlain)
 	set(0x25, 0x26, immTable, costTable)
@@ -128,7 +128,7 @@ func newOpcodes() *[256]opcode {
 	set(0xd2, 0xd2, immRefFunc, 0)
 	set(0xfc, 0xfc, immMisc, 0)
 	set(0xfd, 0xfd, immVector, 0)
-	setPushes(&t)
+	setEffects(&t)
 	return &t
 }
 

@@ -24,7 +24,7 @@ type emitter struct {
 }
 
 func newEmitter(m *module) *emitter {
-	return &emitter{m: m, types: m.types, fuel: uint32(m.globals), stack: uint32(m.globals + 1), floor: uint32(m.globals + 2)}
+	return &emitter{m: m, types: m.types, fuel: uint32(len(m.globals)), stack: uint32(len(m.globals) + 1), floor: uint32(len(m.globals) + 2)}
 }
 
 // blockType appends the type of a block without parameters and with these results.
@@ -68,13 +68,9 @@ func (e *emitter) checkBoth(b []byte) []byte {
 func (e *emitter) body(out []byte, fn int, raw []byte, b *body) []byte {
 	t := e.m.types[e.m.funcs[fn]]
 	scratch := uint32(len(t.Params) + b.locals)
-	if b.bulk {
-		out = appendU32(out, uint32(b.groups+1))
-		out = append(out, raw[b.localsAt:b.code]...)
-		out = append(out, 1, 0x7f)
-	} else {
-		out = append(out, raw[:b.code]...)
-	}
+	groups := b.scratch.groups()
+	out = appendU32(out, uint32(b.groups+len(groups)/2))
+	out = append(append(out, raw[b.localsAt:b.code]...), groups...)
 	frame := frameSlots(len(t.Params), len(t.Results), b.slots, b.count)
 	if b.calls > 0 {
 		out = append(out, 0x02)
@@ -101,6 +97,9 @@ func (e *emitter) body(out []byte, fn int, raw []byte, b *body) []byte {
 		case editReturn:
 			out = appendU32(append(out, 0x0c), uint32(ed.cost))
 			at++
+		case editReplace:
+			out = e.replace(out, scratch, ed.by)
+			at += ed.by.length
 		}
 	}
 	out = append(out, raw[at:b.end]...)

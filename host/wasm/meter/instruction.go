@@ -9,7 +9,7 @@ func (s *scanner) instruction() {
 	info := s.m.ops[op]
 	s.b.count++
 	s.b.work.moves++
-	s.push(int(info.push))
+	s.operate(info.effect)
 	s.charge(int64(info.cost))
 	switch info.imm {
 	case immInvalid:
@@ -38,16 +38,23 @@ func (s *scanner) instruction() {
 		if op == 0x20 {
 			s.find()
 		}
-		if i := s.r.u32(); s.r.err == nil && int64(i) >= int64(s.params+s.b.locals) {
-			s.r.fail("local %d does not exist, there are %d", i, s.params+s.b.locals)
-		}
-		if op != 0x20 {
+		i := s.r.u32()
+		switch {
+		case s.r.err == nil && int64(i) >= int64(len(s.locals)):
+			s.r.fail("local %d does not exist, there are %d", i, len(s.locals))
+		case op != 0x20:
 			s.sets++
+		case s.r.err == nil:
+			s.push(s.locals[i])
 		}
 	case immGlobal:
 		s.find()
-		if i := s.r.u32(); s.r.err == nil && int64(i) >= int64(s.m.globals) {
-			s.r.fail("global %d does not exist, there are %d", i, s.m.globals)
+		i := s.r.u32()
+		switch {
+		case s.r.err == nil && int64(i) >= int64(len(s.m.globals)):
+			s.r.fail("global %d does not exist, there are %d", i, len(s.m.globals))
+		case op == 0x23 && s.r.err == nil:
+			s.push(s.m.globals[i])
 		}
 	case immTable:
 		s.table()
@@ -70,10 +77,13 @@ func (s *scanner) instruction() {
 	case immF64:
 		s.r.bytes(8)
 	case immSelect:
-		if n := s.r.u32(); s.r.err == nil && n != 1 {
-			s.r.fail("select with %d types", n)
+		if op == 0x1c {
+			if n := s.r.u32(); s.r.err == nil && n != 1 {
+				s.r.fail("select with %d types", n)
+			}
+			s.r.valType()
 		}
-		s.r.valType()
+		s.selected(start)
 	case immCall:
 		f := s.m.funcIndex(&s.r, false)
 		if s.r.err != nil {
@@ -105,6 +115,8 @@ func (s *scanner) plain(op byte, start int) {
 		s.trap(6)
 	}
 	switch op {
+	case opCopysign32, opCopysign64, opRemS32, opRemU32, opRemS64, opRemU64:
+		s.replace(start, replacement{op: op, typ: s.m.ops[op].result})
 	case 0x00: // unreachable
 		s.leaveUnreachable()
 	case 0x05: // else
@@ -146,12 +158,14 @@ func (s *scanner) plain(op byte, start int) {
 func (s *scanner) leaveUnreachable() {
 	s.block = -1
 	s.flow.live = false
+	f := &s.stack[len(s.stack)-1]
+	f.unreachable = true
+	s.operands = s.operands[:f.height]
 }
 
 // openBlock reads the type of a block and enters it.
 func (s *scanner) openBlock(op byte) {
 	f := frame{kind: op, header: -1, sets: s.sets, passed: s.passed, since: s.since}
-	params, results := 0, 0
 	if t := s.r.sleb(33); s.r.err == nil {
 		switch {
 		case t >= 0:
@@ -159,30 +173,28 @@ func (s *scanner) openBlock(op byte) {
 				s.r.fail("a block of type %d, there are %d", t, len(s.m.types))
 				return
 			}
-			if op == opLoop {
-				f.arity = len(s.m.types[t].Params)
-			} else {
-				f.arity = len(s.m.types[t].Results)
-			}
-			params, results = len(s.m.types[t].Params), len(s.m.types[t].Results)
+			f.typ = s.m.types[t]
 		case t == -0x40: // nothing
 		default:
 			if t < -0x40 {
 				s.r.fail("unknown block type %d", t)
 				return
 			}
-			results = 1
 			one := reader{b: []byte{byte(t & 0x7f)}}
-			one.valType()
+			f.typ.Results = []byte{one.valType()}
 			if one.err != nil {
 				s.r.fail("block type: %w", one.err)
 			}
 		}
 	}
+	f.arity = len(f.typ.Results)
+	if op == opLoop {
+		f.arity = len(f.typ.Params)
+	}
 	if len(s.stack) >= s.m.limits.Nesting {
 		s.r.fail("more than %d nested blocks", s.m.limits.Nesting)
 	}
-	s.enter(&f, params, results)
+	s.enter(&f)
 	switch op {
 	case opLoop:
 		s.loops++
@@ -211,7 +223,8 @@ func (s *scanner) openBlock(op byte) {
 func (s *scanner) call(t uint32, host bool) {
 	s.b.calls++
 	params, results := len(s.m.types[t].Params), len(s.m.types[t].Results)
-	s.push(results - params)
+	s.pop(params)
+	s.push(s.m.types[t].Results...)
 	w := &s.b.work
 	w.moves += int64(8 + 2*(params+results))
 	w.reloads += int64(s.m.mutableGlobals + 3) // and fuel, floor and stack
@@ -255,7 +268,7 @@ func (s *scanner) sized(start int, cost, unit int64) { s.sizedChunks(start, cost
 
 // sizedChunks is sized for an operation that is done in chunks.
 func (s *scanner) sizedChunks(start int, cost, unit int64, chunk chunked) {
-	s.b.bulk = true
+	s.b.scratch = max(s.b.scratch, scratchSize)
 	s.b.total += cost
 	s.loop()
 	s.b.edits = append(s.b.edits, edit{pos: start, kind: editBulk, cost: cost, unit: unit, check: true, chunk: chunk})

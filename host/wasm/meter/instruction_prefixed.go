@@ -30,12 +30,16 @@ func (s *scanner) misc(start int) {
 		}
 	}
 	switch op {
+	case 0, 1, 2, 3:
+		s.operate(effect{1, i32})
+	case 4, 5, 6, 7:
+		s.operate(effect{1, i64})
 	case 8, 10, 11, 12, 14, 17:
-		s.push(-3)
+		s.operate(effect{3, none})
 	case 15:
-		s.push(-1)
+		s.operate(effect{2, i32})
 	case 16:
-		s.push(1)
+		s.operate(effect{0, i32})
 	}
 	switch {
 	case op <= 7: // saturating truncation
@@ -103,7 +107,7 @@ func (s *scanner) vector() {
 		return
 	}
 	s.charge(costVector)
-	s.push(int(s.m.vectors[op]))
+	s.operate(s.m.vectors[op])
 	lane := func() { s.r.byte() }
 	switch {
 	case op <= 0x0b, op == 0x5c, op == 0x5d:

@@ -37,7 +37,7 @@ func Rewrite(wasm []byte, limits Limits) ([]byte, *Info, error) {
 }
 
 func rewrite(wasm []byte, limits Limits, chunkSize int64) ([]byte, *Info, error) {
-	m := &module{limits: &limits, chunkSize: chunkSize, ops: newOpcodes(), vectors: newVectorPushes()}
+	m := &module{limits: &limits, chunkSize: chunkSize, ops: newOpcodes(), vectors: newVectors()}
 	if err := m.split(wasm); err != nil {
 		return nil, nil, err
 	}
@@ -45,7 +45,7 @@ func rewrite(wasm []byte, limits Limits, chunkSize int64) ([]byte, *Info, error)
 		return nil, nil, err
 	}
 	info := &Info{Size: len(wasm), Functions: len(m.bodies), Imports: m.imports, Exports: m.exports,
-		Start: m.hasStart, Elements: m.elements, Data: m.dataSegments, DataBytes: m.dataBytes, Globals: m.globals, Producers: m.producers}
+		Start: m.hasStart, Elements: m.elements, Data: m.dataSegments, DataBytes: m.dataBytes, Globals: len(m.globals), Producers: m.producers}
 	for _, t := range m.tables {
 		info.TableMin += int(t.min)
 		info.TableMax += int(t.max)

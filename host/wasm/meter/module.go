@@ -90,13 +90,13 @@ type Producer struct{ Field, Name, Version string }
 type module struct {
 	limits          *Limits
 	ops             *[256]opcode
-	vectors         *[256]int8     // see newVectorPushes
+	vectors         *[256]effect
 	sections        [secTag][]byte // content by section number; nil: absent
 	types           []FuncType
 	imports         []Import
 	funcs           []uint32 // type of each function, imports first
 	tables          []table
-	globals         int
+	globals         []byte // their types
 	mutableGlobals  int
 	exports         []Export
 	elementSegments int

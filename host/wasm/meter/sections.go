@@ -163,14 +163,14 @@ func (m *module) readMemory(r *reader) {
 func (m *module) readGlobals(r *reader) {
 	n := r.count("globals", m.limits.Globals, 4)
 	for i := 0; i < n && r.err == nil; i++ {
-		r.valType()
+		t := r.valType()
 		mut := r.byte()
 		if r.err == nil && mut > 1 {
 			r.fail("global %d has mutability %d", i, mut)
 		}
 		m.mutableGlobals += int(mut)
 		m.constExpr(r, i)
-		m.globals++
+		m.globals = append(m.globals, t)
 	}
 }
 
@@ -208,7 +208,7 @@ func (m *module) readExports(r *reader) {
 				have = 1
 			}
 		case KindGlobal:
-			have = m.globals
+			have = len(m.globals)
 		default:
 			r.fail("export %s is of unknown kind %d", Quote(e.Name), e.Kind)
 			return

@@ -78,7 +78,7 @@ func (m *module) readElements(r *reader) {
 			if r.err == nil && int64(t) >= int64(len(m.tables)) {
 				r.fail("element segment %d is for table %d of %d", i, t, len(m.tables))
 			}
-			m.constExpr(r, m.globals)
+			m.constExpr(r, len(m.globals))
 		}
 		if flag&3 != 0 {
 			if flag&4 != 0 {
@@ -93,7 +93,7 @@ func (m *module) readElements(r *reader) {
 		}
 		for j := 0; j < c && r.err == nil; j++ {
 			if flag&4 != 0 {
-				m.constExpr(r, m.globals)
+				m.constExpr(r, len(m.globals))
 			} else {
 				m.funcIndex(r, true)
 			}
@@ -127,7 +127,7 @@ func (m *module) readData(r *reader) {
 		}
 		begin := r.pos
 		if flag != 1 {
-			m.constExpr(r, m.globals)
+			m.constExpr(r, len(m.globals))
 		}
 		expr := r.b[begin:r.pos]
 		content := r.bytes(int(r.u32()))

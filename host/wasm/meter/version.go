@@ -8,7 +8,7 @@ import (
 )
 
 //go:embed advice.go body.go chunks.go cost.go doc.go emit.go error.go instruction.go instruction_prefixed.go limits.go meter.go module.go
-//go:embed names.go outline.go reader.go sections.go segments.go stack.go version.go work.go
+//go:embed names.go operands.go outline.go reader.go replace.go sections.go segments.go version.go work.go
 var sources embed.FS
 
 // Version identifies what Rewrite does: it is a digest of the source of this package. Code that has been compiled from a rewritten module

@@ -56,7 +56,7 @@ func (m *module) sectionWork() int64 {
 
 // functionWork is the cost of a function beside its body.
 func (m *module) functionWork() int64 {
-	return 8 + int64(len(m.types)+m.globals)/visitedPerUnit
+	return 8 + int64(len(m.types)+len(m.globals))/visitedPerUnit
 }
 
 // space is the part of the cost that takes memory as well as time.
@@ -75,7 +75,6 @@ func (w *work) total() int64 {
 // flow is what the compiler knows at the current instruction.
 type flow struct {
 	live   bool // reachable
-	height int  // of the operand stack
 	chain  int  // blocks since the last join
 	bounds int  // addresses known to be within memory
 }
@@ -102,9 +101,6 @@ const (
 	opIf    = 0x04
 )
 
-// push changes the height of the operand stack.
-func (s *scanner) push(n int) { s.flow.height = max(s.flow.height+n, 0) }
-
 // find counts the search for the value of a local, a global or the memory's base address.
 func (s *scanner) find() {
 	if s.flow.live {
@@ -120,7 +116,7 @@ func (s *scanner) newBlock() {
 	s.flow.chain++
 	w := &s.b.work
 	w.blocks++
-	w.live += int64(w.values + s.flow.height)
+	w.live += int64(w.values + len(s.operands))
 	w.bounds += int64(s.flow.bounds)
 }
 
@@ -160,16 +156,17 @@ func (s *scanner) loop() {
 	s.trap(120)
 }
 
-// enter opens the frame of a block, a loop or an if with a type of params and results.
-func (s *scanner) enter(f *frame, params, results int) {
+// enter opens the frame of a block, a loop or an if.
+func (s *scanner) enter(f *frame) {
 	w := &s.b.work
-	w.arity = max(w.arity, params, results)
+	w.arity = max(w.arity, len(f.typ.Params), len(f.typ.Results))
 	if f.kind == opIf {
-		s.push(-1)
+		s.pop(1)
 	}
-	f.params, f.results = params, results
+	s.pop(len(f.typ.Params))
+	f.height = len(s.operands)
+	s.push(f.typ.Params...)
 	f.start = s.flow
-	f.start.height -= params
 	switch {
 	case !s.flow.live:
 	case f.kind == opLoop:
@@ -189,13 +186,16 @@ func (s *scanner) otherwise(f *frame) {
 		s.edge(f)
 	}
 	s.flow = f.start
-	s.flow.height += f.params
+	s.closed(f)
+	s.push(f.typ.Params...)
 	s.newBlock()
 }
 
 // leave closes f.
 func (s *scanner) leave(f *frame) {
+	s.closed(f)
 	if !f.start.live {
+		s.push(f.typ.Results...)
 		return
 	}
 	fromBody := s.flow.live
@@ -220,6 +220,7 @@ func (s *scanner) leave(f *frame) {
 	case f.kind == opLoop && f.loopEdges == 0: // the header is no join
 		chain += f.start.chain
 	}
-	s.flow = flow{live: f.following.n > 0, height: f.start.height + f.results, chain: chain, bounds: f.following.bounds}
+	s.flow = flow{live: f.following.n > 0, chain: chain, bounds: f.following.bounds}
+	s.push(f.typ.Results...)
 	s.newBlock()
 }
