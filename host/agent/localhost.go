@@ -33,6 +33,6 @@ func newLocalhostProxy(log *slog.Logger) *localhostproxy.Proxy {
 func (a *Agent) localhostMetrics() metrics.LocalhostNodePorts {
 	s := a.localhost.Stats()
 	return metrics.LocalhostNodePorts{Listeners: s.Listeners, Failing: s.Failing, Unsupported: s.Unsupported, Open: s.Open,
-		ListenFailures: s.ListenFailures, Accepted: s.Accepted, DialFailures: s.DialFailures,
+		FamilyListeners: s.FamilyListeners, FamilyFailures: s.FamilyFailures, ListenFailures: s.ListenFailures, Accepted: s.Accepted, DialFailures: s.DialFailures,
 		OverTotal: s.OverTotal, OverService: s.OverService, NotLoopback: s.NotLoopback}
 }

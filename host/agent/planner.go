@@ -32,6 +32,7 @@ func PlanSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
 		Limits:           planner.Limits(cfg.ServiceLimits),
 		EndpointCIDRs:    cfg.EndpointCIDRs,
 		ClusterRanges:    cfg.ClusterRanges(),
+		ExternalIPs:      externalIPs(cfg.ExternalIPs),
 		OutcomeNeeds:     outcomeNeeds(cfg.Mode),
 		CountAll:         cfg.Metrics.ServiceConnections == config.ConnectionsAll,
 	}
@@ -44,4 +45,14 @@ func (a *Agent) planSettings(cfg *config.Config, local []netip.Addr) planner.Set
 		s.ClusterRanges = append(s.ClusterRanges, config.ServerRange(a.opts.Client.Server())...)
 	}
 	return s
+}
+
+func externalIPs(value string) planner.ExternalIPs {
+	switch value {
+	case config.Allow:
+		return planner.AllowExternalIPs
+	case config.Ignore:
+		return planner.IgnoreExternalIPs
+	}
+	return planner.UndecidedExternalIPs
 }

@@ -46,6 +46,7 @@ type Config struct {
 	NodePortAddresses []netip.Prefix
 	NodePortPrimary   bool      // the primary addresses too; false if NodePortAddresses is nil
 	NodePortRange     PortRange // the API server's --service-node-port-range
+	ExternalIPs       string    // Allow, Ignore or "", see defaults.yaml
 	MasqueradeAll     bool
 	MasqueradeBit     uint8 // of the packet mark, 0–31
 	// NoMasqueradeCIDRs are endpoints' addresses to which connections keep their source (KEP-6246).

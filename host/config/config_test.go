@@ -35,6 +35,7 @@ detectLocal: {interfaceNamePrefix: veth, bridgeInterface: cni0}
 serviceLimits: {frontends: 100, endpoints: 200, sourceRanges: 300, elements: 400}
 endpointCIDRs: [240.0.0.0/4]
 nodePortRange: 30000-35000
+externalIPs: Ignore
 noMasqueradeCIDRs: [10.244.0.0/16, fd00:10:244::/56]
 conntrack:
   maxPerCore: 0
@@ -134,6 +135,7 @@ func TestParseEveryField(t *testing.T) {
 		DetectLocal:       DetectLocal{BridgeInterface: "cni0", InterfaceNamePrefix: "veth"},
 		ServiceLimits:     ServiceLimits{Frontends: 100, Endpoints: 200, SourceRanges: 300, Elements: 400},
 		NodePortRange:     PortRange{30000, 35000},
+		ExternalIPs:       Ignore,
 		EndpointCIDRs:     []netip.Prefix{netip.MustParsePrefix("240.0.0.0/4")},
 		NoMasqueradeCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56")},
 		Conntrack: Conntrack{

@@ -20,7 +20,7 @@ func (c *Config) Effective() any {
 		NodePortAddresses: prefixStrings(c.NodePortAddresses), NodePortRange: c.NodePortRange.String(), MasqueradeAll: c.MasqueradeAll, MasqueradeBit: number(int(c.MasqueradeBit)),
 		NoMasqueradeCIDRs: append([]string{}, prefixStrings(c.NoMasqueradeCIDRs)...),
 		MinSyncPeriod:     c.MinSyncPeriod.String(), SyncPeriod: c.SyncPeriod.String(),
-		ServiceLimits: c.ServiceLimits.effective(), EndpointCIDRs: append([]string{}, prefixStrings(c.EndpointCIDRs)...),
+		ExternalIPs: c.ExternalIPs, ServiceLimits: c.ServiceLimits.effective(), EndpointCIDRs: append([]string{}, prefixStrings(c.EndpointCIDRs)...),
 		Conntrack: conntrackEntry{
 			MaxPerCore: number(c.Conntrack.MaxPerCore), Min: number(c.Conntrack.Min), TCPBeLiberal: c.Conntrack.TCPBeLiberal,
 			TCPEstablishedTimeout: c.Conntrack.TCPEstablishedTimeout.String(),

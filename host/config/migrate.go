@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sluice-proxy/sluice/host/service"
+	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
 // NoteKind says what a Note is about. Notes are sorted by kind.
@@ -71,6 +72,7 @@ func Migrate(b []byte, o MigrateOptions) (text []byte, notes []Note, err error) 
 	m.target(o)
 	m.detection()
 	m.ipvs()
+	m.gates()
 	m.moveKept()
 	m.dropRest()
 	full, err := m.parse()
@@ -172,6 +174,20 @@ func (m *migration) detection() {
 			m.note(Changed, f.path, "dropped: only detectLocalMode %s uses it", f.of)
 			m.keepReserved(s)
 		}
+	}
+}
+
+// gates converts the feature gates that are settings of sluice.
+func (m *migration) gates() {
+	const gate = "featureGates.AllowServiceExternalIPs"
+	switch on := m.take(gate); on {
+	case nil:
+	case true, false:
+		value := map[any]string{true: Allow, false: Ignore}[on]
+		m.put("externalIPs", value)
+		m.note(Changed, gate, "%v: externalIPs is %s", on, value)
+	default:
+		m.errorf("%s: %s is not true or false", gate, strictyaml.Describe(on))
 	}
 }
 

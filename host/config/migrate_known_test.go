@@ -232,3 +232,23 @@ func TestMigrateOfAnUnsetModeSaysWhatItMeans(t *testing.T) {
 		}
 	}
 }
+
+func TestMigrateMapsTheGateOfExternalIPs(t *testing.T) {
+	for in, want := range map[string]string{
+		"featureGates: {AllowServiceExternalIPs: false}": "externalIPs: Ignore", "featureGates: {AllowServiceExternalIPs: true, X: false}": "externalIPs: Allow", "featureGates: {X: false}": "",
+	} {
+		text, notes, err := Migrate([]byte(kubeProxyHead+"mode: nftables\n"+in+"\n"), MigrateOptions{})
+		if err != nil || !strings.Contains(string(text), want) || want == "" && strings.Contains(string(text), "externalIPs") {
+			t.Errorf("%s: %v\n%s", in, err, text)
+		}
+		for _, n := range notes {
+			if n.Kind == Lost {
+				t.Errorf("%s: lost %s", in, n)
+			}
+		}
+	}
+	if _, _, err := Migrate([]byte(kubeProxyHead+"featureGates: {AllowServiceExternalIPs: no-thanks}\n"), MigrateOptions{}); err == nil ||
+		err.Error() != `featureGates.AllowServiceExternalIPs: "no-thanks" is not true or false` {
+		t.Error(err)
+	}
+}

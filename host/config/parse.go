@@ -25,6 +25,7 @@ type configFile struct {
 	DetectLocal        detectEntry        `json:"detectLocal"`
 	NodePortAddresses  []string           `json:"nodePortAddresses"`
 	NodePortRange      string             `json:"nodePortRange"`
+	ExternalIPs        string             `json:"externalIPs"`
 	MasqueradeAll      bool               `json:"masqueradeAll"`
 	MasqueradeBit      *int32             `json:"masqueradeBit"`
 	NoMasqueradeCIDRs  []string           `json:"noMasqueradeCIDRs"`
@@ -230,6 +231,9 @@ func (p *parser) config(f *configFile) *Config {
 	c.ClusterCIDR = p.clusterCIDR(f.ClusterCIDR)
 	c.NodePortAddresses, c.NodePortPrimary = p.nodePortAddresses(f.NodePortAddresses)
 	c.NodePortRange = p.nodePortRange(f.NodePortRange)
+	if c.ExternalIPs = f.ExternalIPs; f.ExternalIPs != "" && f.ExternalIPs != Allow && f.ExternalIPs != Ignore {
+		p.errorf("externalIPs", "%q: must be %s or %s", f.ExternalIPs, Allow, Ignore)
+	}
 	c.MasqueradeAll = f.MasqueradeAll
 	if bit := f.MasqueradeBit; bit != nil {
 		if *bit < 0 || *bit > 31 {

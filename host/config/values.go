@@ -76,6 +76,12 @@ func (p *parser) nodePortAddresses(list []string) (out []netip.Prefix, withPrima
 	return out, withPrimary && out != nil
 }
 
+// Values of Config.ExternalIPs.
+const (
+	Allow  = "Allow"
+	Ignore = "Ignore"
+)
+
 // nodePortRange parses the range of NodePorts; an empty text is the API server's default.
 func (p *parser) nodePortRange(s string) PortRange {
 	if s == "" {

@@ -39,7 +39,7 @@ func (p *Proxy) listen(ctx context.Context, l *listener, key plan.Key) {
 		first := l.err == nil
 		l.socket, l.err = socket, err
 		if err != nil {
-			p.stats.ListenFailures++
+			p.failed(l.at)
 		}
 		p.mu.Unlock()
 		switch {

@@ -37,11 +37,14 @@ type Stats struct {
 	Unsupported    int // NodePorts that are not served on loopback addresses because their protocol is not TCP
 	Open           int // connections
 	ListenFailures uint64
-	Accepted       uint64 // connections, of which
-	DialFailures   uint64 // could not be connected to their endpoint
-	OverTotal      uint64 // connections refused because of MaxConnections
-	OverService    uint64 // connections refused because of MaxPerService
-	NotLoopback    uint64 // connections refused because they came from another host
+	// FamilyListeners and FamilyFailures are Listeners and ListenFailures of IPv4 and IPv6.
+	FamilyListeners [2]int
+	FamilyFailures  [2]uint64
+	Accepted        uint64 // connections, of which
+	DialFailures    uint64 // could not be connected to their endpoint
+	OverTotal       uint64 // connections refused because of MaxConnections
+	OverService     uint64 // connections refused because of MaxPerService
+	NotLoopback     uint64 // connections refused because they came from another host
 }
 
 // Proxy is the userspace proxy of one node. It is safe for concurrent use.
@@ -183,7 +186,7 @@ func (p *Proxy) reconcile(key plan.Key) {
 	p.closeListeners(key)
 	if len(want) > p.opt.MaxListeners-p.sockets {
 		p.omitted[key] = struct{}{}
-		p.stats.ListenFailures++
+		p.failed(want[0])
 		p.opt.Log.Error("not listening on loopback for a NodePort: too many listeners", "service", p.frontends[key].Owner, "port", key.Port,
 			"maximum", p.opt.MaxListeners)
 		return
@@ -195,6 +198,19 @@ func (p *Proxy) reconcile(key plan.Key) {
 		p.sockets++
 		p.tasks.Go(func() { p.listen(ctx, l, key) })
 	}
+}
+
+// failed counts a socket that could not be opened.
+func (p *Proxy) failed(at netip.AddrPort) {
+	p.stats.ListenFailures++
+	p.stats.FamilyFailures[familyOf(at)]++
+}
+
+func familyOf(at netip.AddrPort) int {
+	if at.Addr().Is6() {
+		return 1
+	}
+	return 0
 }
 
 // closeListeners closes the sockets of a NodePort. Connections go on.
@@ -264,6 +280,7 @@ func (p *Proxy) Stats() Stats {
 				s.Failing++
 			case l.socket != nil:
 				s.Listeners++
+				s.FamilyListeners[familyOf(l.at)]++
 			}
 		}
 	}

@@ -354,6 +354,9 @@ func TestLocalhostPortInUseIsRetried(t *testing.T) {
 	e := plan.Endpoint{Addr: server(t, "a"), Weight: 1}
 	r.update(nodePort("taken", port, e), nodePort("free", freePort(t), e))
 	r.until("one of two listens", func(s localhostproxy.Stats) bool { return s.Listeners == 1 && s.Failing == 1 && s.ListenFailures > 0 })
+	if s := r.proxy.Stats(); s.FamilyListeners != [2]int{1, 0} || s.FamilyFailures[0] == 0 || s.FamilyFailures[1] != 0 {
+		t.Errorf("by family: %v listen, %v failures", s.FamilyListeners, s.FamilyFailures)
+	}
 	if got, want := r.proxy.FirstFailure(), fmt.Sprintf("NodePort %d of shop/taken:http: listen tcp 127.0.0.1:%d: bind: address already in use", port, port); got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}

@@ -31,7 +31,7 @@ func newKubeProxyMetrics(r prometheus.Registerer) *kubeProxyMetrics {
 	}
 	syncBuckets := prometheus.ExponentialBuckets(0.001, 2, 15)
 	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
-		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Subsystem: subsystem, Name: name, Help: help, Buckets: buckets},
+		h := prometheus.NewHistogramVec(native(prometheus.HistogramOpts{Subsystem: subsystem, Name: name, Help: help, Buckets: buckets}),
 			[]string{"ip_family"})
 		r.MustRegister(h)
 		for _, f := range families {

@@ -4,7 +4,10 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // LocalhostNodePorts is the state of NodePorts on loopback addresses, see localhostproxy.Stats.
 type LocalhostNodePorts struct {
-	Listeners, Failing, Unsupported, Open  int
+	Listeners, Failing, Unsupported, Open int
+	// Of IPv4 and IPv6.
+	FamilyListeners                        [2]int
+	FamilyFailures                         [2]uint64
 	ListenFailures, Accepted, DialFailures uint64
 	OverTotal, OverService, NotLoopback    uint64
 }
@@ -21,12 +24,21 @@ var (
 		"be connected), total_limit, service_limit (too many are open), source (not from a loopback address).", "reason")
 )
 
+// Names of kube-proxy's metrics (KEP-6032). It has them in its mode nftables; sluice, which listens itself in both modes, in both.
+var (
+	descKubeProxyListeners = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_listeners",
+		"Number of sockets on loopback addresses that accept connections to NodePorts.", []string{"ip_family"}, nil)
+	descKubeProxyFailures = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
+		"Number of failed attempts to listen on a loopback address for a NodePort.", []string{"ip_family"}, nil)
+)
+
 // localhostCollector reports NodePorts on loopback addresses at each scrape.
 type localhostCollector struct{ read func() LocalhostNodePorts }
 
 // Describe implements prometheus.Collector.
 func (c *localhostCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descLocalhostListeners, descLocalhostFailures, descLocalhostUnsupported, descLocalhostOpen, descLocalhostAccepted, descLocalhostRefused} {
+	for _, d := range []*prometheus.Desc{descLocalhostListeners, descLocalhostFailures, descLocalhostUnsupported, descLocalhostOpen, descLocalhostAccepted, descLocalhostRefused,
+		descKubeProxyListeners, descKubeProxyFailures} {
 		out <- d
 	}
 }
@@ -39,6 +51,10 @@ func (c *localhostCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	for i, f := range families {
+		gauge(descKubeProxyListeners, s.FamilyListeners[i], f.String())
+		counter(descKubeProxyFailures, s.FamilyFailures[i], f.String())
 	}
 	gauge(descLocalhostListeners, s.Listeners, "listening")
 	gauge(descLocalhostListeners, s.Failing, "failing")

@@ -33,12 +33,12 @@ func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
 		return c
 	}
 	m := &sluiceMetrics{
-		phaseDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		phaseDuration: prometheus.NewHistogramVec(native(prometheus.HistogramOpts{
 			Namespace: "sluice", Name: "sync_phase_duration_seconds",
 			Help: "Duration of a sync phase in seconds: plan (evaluates Services and policies), program (writes the data plane), " +
 				"cleanup (deletes replaced objects).",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2.5, 13), // 0.1 ms to 6 s
-		}, []string{"phase"}),
+		}), []string{"phase"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "sluice", Name: "failures_total",
 			Help: "Number of failed operations: program and cleanup (data plane), policy (evaluation), reset and shed (of connections), " +

@@ -53,9 +53,9 @@ var (
 
 // newRequestDurations has kube-proxy's labels and buckets.
 func newRequestDurations() *prometheus.HistogramVec {
-	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "rest_client_request_duration_seconds",
+	return prometheus.NewHistogramVec(native(prometheus.HistogramOpts{Name: "rest_client_request_duration_seconds",
 		Help:    "Request latency in seconds. Broken down by verb, and host.",
-		Buckets: []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60}}, []string{"verb", "host"})
+		Buckets: []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60}}), []string{"verb", "host"})
 }
 
 // ObserveRequest counts a request to the API server, other than a watch, that took d until its response began.

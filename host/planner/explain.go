@@ -44,6 +44,8 @@ type Explanation struct {
 	DrainingSince map[netip.AddrPort]int64
 	Omitted       []plan.Degradation // what is left out because of Settings.Limits or the endpoints' addresses
 	Shadow        ServiceShadow
+	// Ignored are the external IPs of the Service that are not served because of Settings.ExternalIPs.
+	Ignored []netip.Addr
 	// WithoutPort are endpoints that ports of the Service do not reach; at most maxExplained.
 	WithoutPort []WithoutPort
 }
@@ -97,6 +99,9 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	e.Conflicts, e.Contested = p.builder.ConflictsOf(name, maxExplained)
 	e.Omitted, e.DrainingSince = s.omitted, maps.Clone(s.draining)
 	e.addTerminating()
+	if p.settings.ExternalIPs == IgnoreExternalIPs {
+		e.Ignored = svc.ExternalIPs
+	}
 	e.WithoutPort = withoutPort(svc, p.cluster.Slices[name])
 	return e, nil
 }
@@ -115,6 +120,7 @@ func chosen(svc *model.Service, decides *policy.Policy, err *policy.ChoiceError)
 // decideAll returns the decisions of the default rules about a Service.
 func (p *Planner) decideAll(svc *model.Service) (out []PortDecision) {
 	r := p.begin(svc)
+	svc = r.svc
 	for i := range svc.Ports {
 		for _, f := range families {
 			if hasFamily(svc, f) {

@@ -23,6 +23,7 @@ func (p *Planner) LeftOut(to netip.AddrPort, protocol model.Protocol) (why plan.
 		if len(s.omitted) == 0 || svc == nil {
 			continue
 		}
+		svc = p.served(svc)
 		at := slices.IndexFunc(svc.Ports, func(sp model.ServicePort) bool {
 			wanted := addrKind(svc, to.Addr(), &kind) && sp.Port == to.Port()
 			if !wanted && onNode && sp.NodePort == to.Port() {

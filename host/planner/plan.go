@@ -32,9 +32,9 @@ func (p *Planner) Plan(now time.Time) Result {
 		p.hasPlanned = true
 		p.evaluator.Prune(func(name model.Name) bool { return p.cluster.Services[name] != nil })
 	}
-	result := Result{Warnings: p.newWarnings}
-	p.newWarnings = nil
+	result := Result{}
 	p.planServices(now, &result, first)
+	result.Warnings, p.newWarnings = p.newWarnings, nil
 	result.Delta = p.builder.Take()
 	result.NewConflicts = p.builder.NewConflicts()
 	for _, d := range slices.Concat(result.NewConflicts, result.NewlyLimited) {

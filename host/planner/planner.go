@@ -46,6 +46,7 @@ type Planner struct {
 	warnings     []string // of the last refresh
 	newWarnings  []string // those of warnings that no Result has reported
 	hasPlanned   bool
+	warnedOf     ExternalIPs // plus 1: for which a Result has a warning
 	counters     counters
 	sheds        sheds
 	counted      countedEndpoints

@@ -55,6 +55,8 @@ func (p *Planner) begin(svc *model.Service) *round {
 	if p.spare = nil; r == nil {
 		r = &round{}
 	}
+	p.warnOfExternalIPs(svc)
+	svc = p.served(svc)
 	r.svc, r.addrs = svc, addrsOf(svc)
 	r.policy, r.choiceErr = p.evaluator.Choose(p.settings.Policies, svc)
 	r.guards = p.guardsOf(svc)

@@ -34,6 +34,8 @@ type Settings struct {
 	EndpointCIDRs []netip.Prefix
 	// ClusterRanges contain addresses of the cluster that the configuration names: of Pods and of API servers.
 	ClusterRanges []netip.Prefix
+	// ExternalIPs is whether Services are served at their external IPs.
+	ExternalIPs ExternalIPs
 	// OutcomeNeeds are the abi.Need bits for which the outcomes of connections are counted: of Services whose policy has a plugin
 	// with one of them.
 	OutcomeNeeds uint32
@@ -53,3 +55,13 @@ func (s *Settings) AllowedEndpoints(nodes ...*model.Node) []netip.Prefix {
 	}
 	return slices.Concat(s.EndpointCIDRs, service.ReservedInUse(used))
 }
+
+// ExternalIPs is what to do with the external IPs of Services (KEP-5707).
+type ExternalIPs uint8
+
+// Values of ExternalIPs.
+const (
+	UndecidedExternalIPs ExternalIPs = iota // serve them, with a warning: kube-proxy of Kubernetes 1.40 will not
+	AllowExternalIPs
+	IgnoreExternalIPs
+)

@@ -105,6 +105,24 @@ func TestSetWritesOnlyDifferences(t *testing.T) {
 	}
 }
 
+// A table that somebody has made larger was made so on purpose.
+func TestTheConntrackTableIsNeverMadeSmaller(t *testing.T) {
+	root := tree(t, map[string]string{"proc/sys/net/netfilter/nf_conntrack_max": "9000000\n", hashSize: "2250000\n", "proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established": "432000\n",
+		"proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait": "60\n"})
+	h := Host{Root: root, CPUs: 8}
+	for _, s := range h.ConntrackSettings(kubeProxyDefaults()) {
+		_, changed, err := h.Set(s)
+		if size := s.Name == table+"max" || s.Name == hashSize; err != nil || changed == size {
+			t.Errorf("%s: changed %v, %v", s.Name, changed, err)
+		}
+	}
+	for file, want := range map[string]string{"proc/sys/net/netfilter/nf_conntrack_max": "9000000\n", hashSize: "2250000\n"} {
+		if text, err := os.ReadFile(filepath.Join(root, file)); err != nil || string(text) != want {
+			t.Errorf("%s: %q, %v", file, text, err)
+		}
+	}
+}
+
 func itoa(n int) string { return strconv.Itoa(n) }
 
 // This test sets the real kernel's settings of this network namespace.

@@ -75,6 +75,9 @@ func Explanation(w io.Writer, x *state.Explanation, kernelNote string) error {
 	for _, o := range x.Omitted {
 		fmt.Fprintf(w, "  limit      %s\n", o)
 	}
+	if len(x.Ignored) > 0 {
+		fmt.Fprintf(w, "  ignored    external IPs %s (externalIPs: Ignore)\n", strings.Join(x.Ignored, ", "))
+	}
 	for _, f := range x.Unrestricted {
 		fmt.Fprintf(w, "  open       %s\n", f)
 	}

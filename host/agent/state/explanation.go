@@ -43,6 +43,8 @@ type Explanation struct {
 	Omitted   []string `json:"omitted,omitempty"`   // what is left out because of limits or addresses
 	// Unrestricted are frontends to which the Service's loadBalancerSourceRanges do not apply, each with the reason.
 	Unrestricted []string `json:"unrestricted,omitempty"`
+	// Ignored are external IPs that are not served because of externalIPs: Ignore.
+	Ignored []string `json:"ignoredExternalIPs,omitempty"`
 	// WithoutPort are endpoints that a port does not reach, because their EndpointSlices do not have it.
 	WithoutPort []string `json:"withoutPort,omitempty"`
 	// Degraded are frontends that the backend can represent only approximately, Unprogrammed those that the kernel has rejected.
@@ -235,6 +237,9 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 		x.Omitted = append(x.Omitted, fmt.Sprintf("wanted %s, got %s: %s", d.Wanted, d.Got, d.Why))
 	}
 	x.Unrestricted = Unrestricted(e)
+	for _, a := range e.Ignored {
+		x.Ignored = append(x.Ignored, a.String())
+	}
 	for i := range e.WithoutPort {
 		x.WithoutPort = append(x.WithoutPort, e.WithoutPort[i].String())
 	}

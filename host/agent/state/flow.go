@@ -104,8 +104,8 @@ func (q *FlowQuery) name(text string) (model.Name, bool) {
 	if ns, name, ok := strings.Cut(text, "/"); ok {
 		return model.Name{Namespace: ns, Name: name}, true
 	}
-	// The name of a Pod has a letter or a dash, and no colon; q.Namespace is "" if names are not accepted.
-	if q.Namespace == "" || strings.Contains(text, ":") || strings.Trim(text, "0123456789.") == "" {
+	// A name has no colon, and one of digits only has no dot; q.Namespace is "" if names are not accepted.
+	if q.Namespace == "" || strings.Contains(text, ":") || strings.Contains(text, ".") && strings.Trim(text, "0123456789.") == "" {
 		return model.Name{}, false
 	}
 	return model.Name{Namespace: q.Namespace, Name: text}, true

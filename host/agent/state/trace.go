@@ -108,6 +108,9 @@ func (t *Tracer) unclaimed(flow plan.Flow, o *plan.Outcome) string {
 		return fmt.Sprintf("NodePort %d of %s is available on %s only (nodePortAddresses; on loopback only with localhost)",
 			flow.To.Port(), nodePort.Owner, addrList(p.Global.NodePortAddrs, flow.To.Addr()))
 	}
+	if name, ok := t.planner.IgnoredExternalIP(flow.To.Addr()); ok {
+		return fmt.Sprintf("%s is an external IP of %s, which is not served (externalIPs: Ignore)", flow.To.Addr(), name)
+	}
 	return fmt.Sprintf("no Service listens on %s/%s", flow.To, flow.Protocol)
 }
 
