@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/sluice-proxy/sluice/host/httpserve"
@@ -40,33 +41,44 @@ func (c *check) localEndpoints(f model.Family) int {
 	return min(*c.planned.Local.At(f), *c.programmed.Local.At(f))
 }
 
-// listen starts and stops the servers of a check as planned. The caller holds the lock. Sockets are opened and closed in
-// goroutines, so that the engine does not wait for them.
-func (h *Health) listen(c *check) {
-	want := map[netip.AddrPort]bool{}
-	if c.planned.Port != 0 {
-		for _, a := range h.addrs {
-			if *c.planned.Serves.At(model.FamilyOf(a)) {
-				want[netip.AddrPortFrom(a, c.planned.Port)] = true
+// listen stops and starts the servers of checks as planned, in this order: ports may move from one Service to another. The caller holds
+// the lock. Sockets are opened and closed in goroutines, so that the engine does not wait for them.
+func (h *Health) listen(changed []*check) {
+	for _, c := range changed {
+		for at, s := range c.servers {
+			if !slices.Contains(h.addresses(c), at) {
+				s.stop()
+				h.closing[at] = s.done
+				delete(c.servers, at)
 			}
 		}
 	}
-	for at, s := range c.servers {
-		if !want[at] {
-			s.stop()
-			h.closing[at] = s.done
-			delete(c.servers, at)
-		}
-	}
-	for at := range want {
-		if c.servers[at] == nil && h.ctx.Err() == nil {
-			c.servers[at] = h.start(c, at)
+	for _, c := range changed {
+		for _, at := range h.addresses(c) {
+			if c.servers[at] == nil && h.ctx.Err() == nil {
+				c.servers[at] = h.start(c, at)
+			}
 		}
 	}
 }
 
-// start runs a server on an address, after the previous server of that address has closed: a Service may have been
-// recreated under another name.
+// addresses returns where a check is to listen.
+func (h *Health) addresses(c *check) (out []netip.AddrPort) {
+	for _, a := range h.addrs {
+		if c.planned.Port != 0 && *c.planned.Serves.At(model.FamilyOf(a)) {
+			out = append(out, netip.AddrPortFrom(a, c.planned.Port))
+		}
+	}
+	return out
+}
+
+// overlap reports whether no two sockets can listen on these addresses at a time.
+func overlap(a, b netip.AddrPort) bool {
+	return a.Port() == b.Port() && model.FamilyOf(a.Addr()) == model.FamilyOf(b.Addr()) &&
+		(a == b || a.Addr().IsUnspecified() || b.Addr().IsUnspecified())
+}
+
+// start runs a server on an address, after the servers whose sockets are in its way have closed.
 func (h *Health) start(c *check, at netip.AddrPort) *server {
 	ctx, stop := context.WithCancel(h.ctx)
 	s := &server{stop: stop, done: make(chan struct{})}
@@ -83,12 +95,17 @@ func (h *Health) start(c *check, at netip.AddrPort) *server {
 	if h.opt.OnListenError != nil {
 		o.OnError = func(err error) { h.opt.OnListenError(name, err) }
 	}
-	previous := h.closing[at]
+	var previous []chan struct{}
+	for other, done := range h.closing {
+		if overlap(at, other) {
+			previous = append(previous, done)
+		}
+	}
 	h.wg.Go(func() {
 		defer h.released(at, s)
 		defer stop()
-		if previous != nil {
-			<-previous
+		for _, done := range previous {
+			<-done
 		}
 		httpserve.ListenAndServeRetry(ctx, o)
 	})

@@ -174,13 +174,18 @@ func TestHealthCheckPortsListenOnConfiguredAddressesOnly(t *testing.T) {
 	}
 }
 
-// TestDualStackServiceCountsEndpointsPerFamily needs IPv6 on loopback.
-func TestDualStackServiceCountsEndpointsPerFamily(t *testing.T) {
-	if l, err := net.Listen("tcp6", "[::1]:0"); err != nil {
+// requireIPv6 skips a test without IPv6 on loopback.
+func requireIPv6(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("tcp6", "[::1]:0")
+	if err != nil {
 		t.Skipf("no IPv6 on loopback: %v", err)
-	} else {
-		l.Close()
 	}
+	l.Close()
+}
+
+func TestDualStackServiceCountsEndpointsPerFamily(t *testing.T) {
+	requireIPv6(t)
 	n, port := start(t), freePort(t)
 	svc := service(port)
 	svc.Service.ClusterIPs = append(svc.Service.ClusterIPs, netip.MustParseAddr("fd00:96::1"))

@@ -8,6 +8,7 @@ package health
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -104,40 +105,31 @@ func (h *Health) OnPlan(p *engine.PlannedStep) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.eligible.planned = p.Result.NodeStatus.Eligible
+	var changed []*check
+	for i := range p.Result.HealthChecks {
+		changed = append(changed, h.planCheck(&p.Result.HealthChecks[i]))
+	}
 	if !slices.Equal(h.addrs, p.Result.NodeStatus.HealthAddrs) {
 		h.addrs = slices.Clone(p.Result.NodeStatus.HealthAddrs)
-		for _, c := range h.checks {
-			h.listen(c)
-		}
+		changed = slices.AppendSeq(changed, maps.Values(h.checks))
 	}
-	for _, removed := range []bool{true, false} { // removals first: a port may move from one Service to another
-		for i := range p.Result.HealthChecks {
-			if check := &p.Result.HealthChecks[i]; (check.Port == 0) == removed {
-				h.planCheck(check)
-			}
-		}
-	}
+	h.listen(changed)
 }
 
 // planCheck records the planned state of a Service's health check. The caller holds the lock.
-func (h *Health) planCheck(now *planner.HealthCheck) {
+func (h *Health) planCheck(now *planner.HealthCheck) *check {
 	c := h.checks[now.Service]
-	if now.Port == 0 {
-		if c != nil {
-			delete(h.checks, now.Service)
-			delete(h.pending, now.Service)
-			c.planned = *now
-			h.listen(c)
-		}
-		return
-	}
 	if c == nil {
 		c = &check{servers: map[netip.AddrPort]*server{}}
 		h.checks[now.Service] = c
 	}
 	c.planned = *now
 	h.pending[now.Service] = c
-	h.listen(c)
+	if now.Port == 0 {
+		delete(h.checks, now.Service)
+		delete(h.pending, now.Service)
+	}
+	return c
 }
 
 // OnApply implements engine.Observer.

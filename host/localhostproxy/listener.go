@@ -26,15 +26,12 @@ const (
 // listen opens the socket and accepts connections until ctx ends.
 func (p *Proxy) listen(ctx context.Context, l *listener, key plan.Key) {
 	for delay := minRetry; ; delay = min(2*delay, maxRetry) {
-		socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.at.String())
-		p.mu.Lock()
+		p.mu.Lock() // closeListeners closes the socket before another one is opened in its place
 		if ctx.Err() != nil {
 			p.mu.Unlock()
-			if err == nil {
-				_ = socket.Close()
-			}
 			return
 		}
+		socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.at.String())
 		service := p.frontends[key].Owner
 		first := l.err == nil
 		l.socket, l.err = socket, err
