@@ -370,6 +370,21 @@ func TestLocalhostPortInUseIsRetried(t *testing.T) {
 	}
 }
 
+// TestLocalhostSocketIsNeverInItsOwnWay closes and opens listeners while the last ones are being opened.
+func TestLocalhostSocketIsNeverInItsOwnWay(t *testing.T) {
+	r := newRig(t, func(o *localhostproxy.Options) { o.After = func(time.Duration) <-chan time.Time { return nil } })
+	a, port := server(t, "a"), freePort(t)
+	for range 2000 {
+		r.update(nodePort("web", port, plan.Endpoint{Addr: a, Weight: 1}))
+		r.update(nodePort("web", port))
+	}
+	r.update(nodePort("web", port, plan.Endpoint{Addr: a, Weight: 1}))
+	r.listening(1)
+	if s := r.proxy.Stats(); s.ListenFailures > 0 {
+		t.Errorf("%d attempts to listen failed", s.ListenFailures)
+	}
+}
+
 func TestLocalhostConnectionsAreBounded(t *testing.T) {
 	r := newRig(t, func(o *localhostproxy.Options) { o.MaxConnections, o.MaxPerService, o.MaxListeners = 3, 2, 2 })
 	e := plan.Endpoint{Addr: server(t, "a"), Weight: 1}
