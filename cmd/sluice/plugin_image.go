@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/registry"
 	"github.com/sluice-proxy/sluice/host/safefile"
-	"github.com/sluice-proxy/sluice/host/simplesigning"
+	"github.com/sluice-proxy/sluice/host/signature"
 	"github.com/sluice-proxy/sluice/host/wasm"
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 )
@@ -111,8 +111,8 @@ func newPluginPushCommand() *cobra.Command {
 		Use:   "push FILE REGISTRY/NAME:TAG",
 		Short: "Push a plugin to a registry",
 		Long: `Pushes a WebAssembly module, which may be compressed with gzip, to an OCI registry, in the layout of the CNCF for WebAssembly artefacts. Prints the
-reference by digest that plugins[].image of the configuration needs. The same module has the same digest in every registry. With --sign, it also pushes a signature, in
-the format of cosign, which plugins[].verify and 'cosign verify --key' check.`,
+reference by digest that plugins[].image of the configuration needs. The same module has the same digest in every registry. With --sign, it also pushes signatures,
+in both formats of cosign, which plugins[].verify and 'cosign verify --key' check.`,
 		Example: "  sluice plugin push near.wasm registry.example.com/acme/near:v1",
 		Args:    exactArgs("WebAssembly module", "image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -127,7 +127,7 @@ the format of cosign, which plugins[].verify and 'cosign verify --key' check.`,
 			if _, _, err := meter.Rewrite(module, wasm.DefaultLimits().Module); err != nil { // no node would load it
 				return fmt.Errorf("plugin push: %s: %w", args[0], err)
 			}
-			var key *simplesigning.PrivateKey
+			var key *signature.PrivateKey
 			if sign != "" {
 				if key, err = readPrivateKey(sign); err != nil {
 					return fmt.Errorf("plugin push: --sign: %w", err)
@@ -146,11 +146,7 @@ the format of cosign, which plugins[].verify and 'cosign verify --key' check.`,
 				return fmt.Errorf("plugin push: %s: %w", args[0], err)
 			}
 			if key != nil {
-				signature, err := key.Sign(ref.Name(), ref.Digest)
-				if err == nil {
-					err = client.PushSignature(cmd.Context(), ref, signature)
-				}
-				if err != nil {
+				if err := signImage(cmd.Context(), client, key, ref); err != nil {
 					return fmt.Errorf("plugin push: the image is there, but not its signature: %w", err)
 				}
 			}
@@ -164,12 +160,48 @@ the format of cosign, which plugins[].verify and 'cosign verify --key' check.`,
 	return cmd
 }
 
-func readPrivateKey(file string) (*simplesigning.PrivateKey, error) {
+// signImage adds signatures of a key to an image, in both formats of cosign, unless it has them. One is enough for nodes, so a registry may refuse bundles.
+func signImage(ctx context.Context, client *registry.Client, key *signature.PrivateKey, ref imageref.Ref) error {
+	all, err := client.Signatures(ctx, ref)
+	if err != nil {
+		return err
+	}
+	bundles, simple := signature.Set{}, signature.Set{}
+	for _, s := range all.Signatures {
+		if s.Type == "" {
+			simple.Signatures = append(simple.Signatures, s)
+		} else {
+			bundles.Signatures = append(bundles.Signatures, s)
+		}
+	}
+	if key.Public().Verify(ref.Digest, simple) != nil {
+		s, err := key.Sign(ref.Name(), ref.Digest)
+		if err == nil {
+			err = client.PushSignature(ctx, ref, s)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if key.Public().Verify(ref.Digest, bundles) == nil {
+		return nil
+	}
+	bundle, err := key.SignBundle(ref.Digest)
+	if err != nil {
+		return err
+	}
+	if err := client.PushBundle(ctx, ref, bundle); err != nil {
+		warn("plugin push: signed in cosign's older format only: " + err.Error())
+	}
+	return nil
+}
+
+func readPrivateKey(file string) (*signature.PrivateKey, error) {
 	text, err := safefile.Read(file, 64<<10)
 	if err != nil {
 		return nil, err
 	}
-	key, err := simplesigning.ParsePrivateKey(text)
+	key, err := signature.ParsePrivateKey(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}

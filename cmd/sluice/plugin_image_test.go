@@ -127,14 +127,14 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 	}
 	expect("not signed", run(1, "config", "check", verify(ref, ourPublic)), "plugin keep: image "+ref+": verify with "+ourPublic+": not signed")
 	run(0, "plugin", "push", plain, image+":v1", "--sign", theirs)
-	expect("signed by others", run(1, "config", "check", verify(ref, ourPublic)), "none of 1 signatures is of this key")
+	expect("signed by others", run(1, "config", "check", verify(ref, ourPublic)), "none of 2 signatures is of this key")
 	if again := run(0, "plugin", "push", plain, image+":v1", "--sign", ours); again != ref {
 		t.Errorf("signed, it is %s, was %s", again, ref)
 	}
 	expect("signed by us, too", run(0, "config", "check", verify(ref, ourPublic)), ": valid")
 	expect("no key", run(1, "config", "check", verify(ref, path("none.pub"))), "public key: stat "+path("none.pub")+": no such file")
 	expect("a key of no use", run(1, "config", "check", verify(ref, ours)), ours+": no public key in PEM")
-	expect("another key", run(1, "config", "check", verify(ref, lostPublic)), "none of 2 signatures is of this key")
+	expect("another key", run(1, "config", "check", verify(ref, lostPublic)), "none of 4 signatures is of this key")
 	expect("a public key to sign with", run(1, "plugin", "push", plain, image+":v1", "--sign", ourPublic), "--sign: "+ourPublic+": PEM of type \"PUBLIC KEY\"")
 
 	for what, c := range map[string]struct {

@@ -56,33 +56,43 @@ func (c *Client) Push(ctx context.Context, to *imageref.TagError, module []byte,
 	if err != nil {
 		return imageref.Ref{}, err
 	}
-	m := v1.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageManifest, Config: descriptor(configType, config), Layers: []v1.Descriptor{layer},
-	}
-	manifest, err := json.Marshal(m)
-	if err != nil {
-		return imageref.Ref{}, err
-	}
-	desc := descriptor(m.MediaType, manifest)
-	err = c.with(ctx, registry, repository, func(ctx context.Context, repo *remote.Repository) error {
-		for _, b := range []struct {
-			v1.Descriptor
-			data []byte
-		}{{layer, module}, {m.Config, config}} {
-			exists, err := repo.Blobs().Exists(ctx, b.Descriptor)
-			if err == nil && !exists {
-				err = repo.Blobs().Push(ctx, b.Descriptor, bytes.NewReader(b.data))
-			}
-			if err != nil {
-				return fmt.Errorf("%s: %w", b.MediaType, err)
-			}
-		}
-		return repo.Manifests().PushReference(ctx, desc, bytes.NewReader(manifest), to.Tag)
+	m := v1.Manifest{Config: descriptor(configType, config), Layers: []v1.Descriptor{layer}}
+	ref := imageref.Ref{Registry: registry, Repository: repository}
+	err = c.with(ctx, registry, repository, func(ctx context.Context, repo *remote.Repository) (err error) {
+		ref.Digest, err = pushManifest(ctx, repo, m, to.Tag, module, config)
+		return err
 	})
 	if err != nil {
 		return imageref.Ref{}, fmt.Errorf("image %s: %w", name, err)
 	}
-	return imageref.Ref{Registry: registry, Repository: repository, Digest: desc.Digest.String()}, nil
+	return ref, nil
+}
+
+// pushManifest pushes a manifest after the blobs of its configuration and layers that the registry does not have, with a tag unless that is "", and returns
+// its digest.
+func pushManifest(ctx context.Context, repo *remote.Repository, m v1.Manifest, tag string, blobs ...[]byte) (string, error) {
+	for _, data := range blobs {
+		desc := descriptor("application/octet-stream", data)
+		exists, err := repo.Blobs().Exists(ctx, desc)
+		if err == nil && !exists {
+			err = repo.Blobs().Push(ctx, desc, bytes.NewReader(data))
+		}
+		if err != nil {
+			return "", fmt.Errorf("blob %s: %w", desc.Digest, err)
+		}
+	}
+	m.Versioned, m.MediaType = specs.Versioned{SchemaVersion: 2}, v1.MediaTypeImageManifest
+	text, err := json.Marshal(m)
+	if err != nil {
+		return "", err
+	}
+	desc := descriptor(m.MediaType, text)
+	if tag == "" {
+		err = repo.Manifests().Push(ctx, desc, bytes.NewReader(text))
+	} else {
+		err = repo.Manifests().PushReference(ctx, desc, bytes.NewReader(text), tag)
+	}
+	return desc.Digest.String(), err
 }
 
 func descriptor(mediaType string, data []byte) v1.Descriptor {

@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -10,13 +9,12 @@ import (
 	"io"
 	"slices"
 
-	"github.com/opencontainers/image-spec/specs-go"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/errdef"
 	"oras.land/oras-go/v2/registry/remote"
 
 	"github.com/sluice-proxy/sluice/host/imageref"
-	"github.com/sluice-proxy/sluice/host/simplesigning"
+	"github.com/sluice-proxy/sluice/host/signature"
 )
 
 // What cosign calls the layer of a signature, and the annotation with it (specs/SIGNATURE_SPEC.md).
@@ -34,32 +32,44 @@ const (
 // signatureTag is the tag of the image with the signatures of an image.
 func signatureTag(ref imageref.Ref) string { return "sha256-" + ref.Hex() + ".sig" }
 
-// Signatures returns the signatures of an image, as cosign stores them; none if it has none. Whether they are good is not checked.
-func (c *Client) Signatures(ctx context.Context, ref imageref.Ref) (out []simplesigning.Signature, err error) {
+// Signatures returns the signatures of an image, in both formats of cosign; an empty set if it has none. Whether they are good is not checked. An
+// error means that there may be some: one that could be read is enough.
+func (c *Client) Signatures(ctx context.Context, ref imageref.Ref) (set signature.Set, err error) {
 	err = c.with(ctx, ref.Registry, ref.Repository, func(ctx context.Context, repo *remote.Repository) error {
-		out = nil
-		layers, err := signatureLayers(ctx, repo, ref)
+		set = signature.Set{}
+		err := errors.Join(addSimple(ctx, repo, ref, &set), addBundles(ctx, repo, ref, &set))
+		if err != nil && len(set.Signatures) > 0 && ctx.Err() == nil {
+			set.AddUnread("something that could not be read (" + err.Error() + ")")
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return signature.Set{}, fmt.Errorf("signatures of image %s: %w", ref, err)
+	}
+	return set, nil
+}
+
+// addSimple adds signatures in the format of simple signing.
+func addSimple(ctx context.Context, repo *remote.Repository, ref imageref.Ref, set *signature.Set) error {
+	layers, err := signatureLayers(ctx, repo, ref)
+	if err != nil {
+		return err
+	}
+	for _, l := range layers {
+		value, err := base64.StdEncoding.DecodeString(l.Annotations[signatureAnnotation])
+		if err != nil || l.Size < 0 || l.Size > maxPayload || l.Digest.Validate() != nil {
+			set.AddUnread("a damaged signature")
+			continue
+		}
+		desc := v1.Descriptor{MediaType: l.MediaType, Digest: l.Digest, Size: l.Size}
+		payload, err := fetch(l.Size, l.Digest.String(), func() (io.ReadCloser, error) { return repo.Blobs().Fetch(ctx, desc) })
 		if err != nil {
 			return err
 		}
-		for _, l := range layers {
-			value, err := base64.StdEncoding.DecodeString(l.Annotations[signatureAnnotation])
-			if err != nil || l.Size < 0 || l.Size > maxPayload || l.Digest.Validate() != nil {
-				continue // it is of no use, and another one may be
-			}
-			desc := v1.Descriptor{MediaType: l.MediaType, Digest: l.Digest, Size: l.Size}
-			payload, err := fetch(l.Size, l.Digest.String(), func() (io.ReadCloser, error) { return repo.Blobs().Fetch(ctx, desc) })
-			if err != nil {
-				return err
-			}
-			out = append(out, simplesigning.Signature{Payload: payload, Value: value})
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("signatures of image %s: %w", ref, err)
+		set.Signatures = append(set.Signatures, signature.Signature{Payload: payload, Value: value})
 	}
-	return out, nil
+	return nil
 }
 
 // signatureLayers returns the layers of an image's signatures, nil if it has none.
@@ -88,7 +98,7 @@ func signatureLayers(ctx context.Context, repo *remote.Repository, ref imageref.
 }
 
 // PushSignature adds a signature to those that an image has.
-func (c *Client) PushSignature(ctx context.Context, ref imageref.Ref, s simplesigning.Signature) error {
+func (c *Client) PushSignature(ctx context.Context, ref imageref.Ref, s signature.Signature) error {
 	layer := descriptor(signatureLayer, s.Payload)
 	err := c.with(ctx, ref.Registry, ref.Repository, func(ctx context.Context, repo *remote.Repository) error {
 		layers, err := signatureLayers(ctx, repo, ref)
@@ -108,22 +118,8 @@ func (c *Client) PushSignature(ctx context.Context, ref imageref.Ref, s simplesi
 		if err != nil {
 			return err
 		}
-		m := v1.Manifest{
-			Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageManifest, Config: descriptor(v1.MediaTypeImageConfig, text), Layers: layers,
-		}
-		manifest, err := json.Marshal(m)
-		if err != nil {
-			return err
-		}
-		for _, b := range []struct {
-			v1.Descriptor
-			data []byte
-		}{{descriptor(signatureLayer, s.Payload), s.Payload}, {m.Config, text}} {
-			if err := repo.Blobs().Push(ctx, b.Descriptor, bytes.NewReader(b.data)); err != nil {
-				return fmt.Errorf("%s: %w", b.MediaType, err)
-			}
-		}
-		return repo.Manifests().PushReference(ctx, descriptor(m.MediaType, manifest), bytes.NewReader(manifest), signatureTag(ref))
+		_, err = pushManifest(ctx, repo, v1.Manifest{Config: descriptor(v1.MediaTypeImageConfig, text), Layers: layers}, signatureTag(ref), text, s.Payload)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("signature of image %s: %w", ref, err)
@@ -132,7 +128,7 @@ func (c *Client) PushSignature(ctx context.Context, ref imageref.Ref, s simplesi
 }
 
 // PutSignatures keeps the signatures of an image beside its manifest.
-func (c *Cache) PutSignatures(ref imageref.Ref, all []simplesigning.Signature) error {
+func (c *Cache) PutSignatures(ref imageref.Ref, all []signature.Signature) error {
 	text, err := json.Marshal(all)
 	if err != nil {
 		return err
@@ -143,7 +139,7 @@ func (c *Cache) PutSignatures(ref imageref.Ref, all []simplesigning.Signature) e
 }
 
 // Signatures returns the signatures that are kept of an image. Anybody may have written them.
-func (c *Cache) Signatures(ref imageref.Ref) (out []simplesigning.Signature) {
+func (c *Cache) Signatures(ref imageref.Ref) (out []signature.Signature) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	text, err := c.readAny(ref.Hex()+".signatures", maxSignatures*2*(maxPayload+maxManifest))

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/imageref"
 	registrytest "github.com/sluice-proxy/sluice/host/lab/registry"
-	"github.com/sluice-proxy/sluice/host/simplesigning"
+	"github.com/sluice-proxy/sluice/host/signature"
 )
 
 // TestSignaturesAreBesideTheImage: as many as there may be, in a real registry and in the cache.
@@ -23,22 +23,22 @@ func TestSignaturesAreBesideTheImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := c.Signatures(t.Context(), ref); err != nil || len(got) != 0 {
+	if got, err := c.Signatures(t.Context(), ref); err != nil || len(got.Signatures) != 0 {
 		t.Errorf("not signed: %v, %v", got, err)
 	}
-	var want []simplesigning.Signature
+	var want []signature.Signature
 	for i := range maxSignatures {
-		want = append(want, simplesigning.Signature{Payload: fmt.Appendf(nil, "payload %d", i), Value: fmt.Appendf(nil, "value %d", i)})
+		want = append(want, signature.Signature{Payload: fmt.Appendf(nil, "payload %d", i), Value: fmt.Appendf(nil, "value %d", i)})
 		if err := c.PushSignature(t.Context(), ref, want[i]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	same := func(a, b simplesigning.Signature) bool {
+	same := func(a, b signature.Signature) bool {
 		return bytes.Equal(a.Payload, b.Payload) && bytes.Equal(a.Value, b.Value)
 	}
 	got, err := c.Signatures(t.Context(), ref)
-	if err != nil || !slices.EqualFunc(got, want, same) {
-		t.Errorf("%d signatures, %v; want %d", len(got), err, len(want))
+	if err != nil || !slices.EqualFunc(got.Signatures, want, same) {
+		t.Errorf("%d signatures, %v; want %d", len(got.Signatures), err, len(want))
 	}
 	wantError(t, "one more", c.PushSignature(t.Context(), ref, want[0]), "it has 32 signatures, the limit is 32")
 	for _, dir := range []string{"", t.TempDir() + "/cache"} {
@@ -49,7 +49,7 @@ func TestSignaturesAreBesideTheImage(t *testing.T) {
 		if cache.Signatures(ref) != nil {
 			t.Error("there are some already")
 		}
-		if err := cache.PutSignatures(ref, got); err != nil {
+		if err := cache.PutSignatures(ref, got.Signatures); err != nil {
 			t.Fatal(err)
 		}
 		if !slices.EqualFunc(cache.Signatures(ref), want, same) {

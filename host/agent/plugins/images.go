@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/registry"
 	"github.com/sluice-proxy/sluice/host/safefile"
-	"github.com/sluice-proxy/sluice/host/simplesigning"
+	"github.com/sluice-proxy/sluice/host/signature"
 )
 
 // images are the modules that are in registries. They are loaded from a cache only, or pulled when they are loaded.
@@ -105,7 +105,7 @@ func (i *images) pull(ctx context.Context, cfg *config.Config, ref imageref.Ref)
 				return err
 			}
 		}
-		if err := i.cache.PutSignatures(ref, signatures); err != nil {
+		if err := i.cache.PutSignatures(ref, signatures.Signatures); err != nil {
 			return fmt.Errorf("image %s: %w", ref, err)
 		}
 	}
@@ -129,12 +129,12 @@ func verifyKeys(cfg *config.Config, ref imageref.Ref) (out []string) {
 const maxKey = 64 << 10
 
 // verify returns an error unless the key in a file has signed an image.
-func verify(ref imageref.Ref, file string, signatures []simplesigning.Signature) error {
+func verify(ref imageref.Ref, file string, signatures signature.Set) error {
 	text, err := safefile.Read(file, maxKey)
 	if err != nil {
 		return fmt.Errorf("image %s: public key: %w", ref, err)
 	}
-	key, err := simplesigning.ParsePublicKey(text)
+	key, err := signature.ParsePublicKey(text)
 	if err != nil {
 		return fmt.Errorf("image %s: %s: %w", ref, file, err)
 	}
@@ -147,7 +147,7 @@ func verify(ref imageref.Ref, file string, signatures []simplesigning.Signature)
 // verified returns an error unless the keys of the configuration have signed an image, as the signatures in the cache say.
 func (i *images) verified(cfg *config.Config, ref imageref.Ref) error {
 	for _, key := range verifyKeys(cfg, ref) {
-		if err := verify(ref, key, i.cache.Signatures(ref)); err != nil {
+		if err := verify(ref, key, signature.Set{Signatures: i.cache.Signatures(ref)}); err != nil {
 			return err
 		}
 	}

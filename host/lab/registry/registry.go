@@ -1,16 +1,13 @@
-// Package registry runs an OCI registry for tests: distribution, built from its module into the user's cache, as a process on a loopback address.
+// Package registry runs an OCI registry for tests, built from its module into the user's cache, as a process on a loopback address.
 package registry
 
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
-	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,7 +16,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -49,6 +45,9 @@ const passwordHash = "$2a$04$iec5uchM.fkjtG9l9/XNs.vizMRlzZlaXEoszf3sc1vgfJh56fw
 type Options struct {
 	TLS   bool // with a certificate of its own authority, see Registry.CAFile
 	Users bool // only User may pull and push
+	// Referrers has the registry list referrers by their API: it is that of go-containerregistry, in memory, without TLS and users. Otherwise it is
+	// distribution, which does not have the API.
+	Referrers bool
 	// Within calls a function in the network namespace of the registry, such as testnet.Host.Do; nil: this one.
 	Within func(func() error) error
 }
@@ -114,7 +113,10 @@ func (r *Registry) Restart() {
 	r.Stop()
 	config := filepath.Join(r.dir, "config.json") // YAML
 	r.write("config.json", r.config())
-	cmd := exec.Command(binary(r.t), "serve", config)
+	cmd := exec.Command(distribution.build(r.t), "serve", config)
+	if r.options.Referrers {
+		cmd = exec.Command(referrers.build(r.t), r.Addr)
+	}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr, cmd.Env = &out, &out, []string{"OTEL_TRACES_EXPORTER=none"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -251,73 +253,6 @@ func (r *Registry) Push(i Image) imageref.Ref {
 // Ref returns a reference to an image that no registry has.
 func Ref(registry, name string) imageref.Ref {
 	return imageref.Ref{Registry: registry, Repository: name, Digest: "sha256:" + strings.Repeat("0", 64)}
-}
-
-var build sync.Mutex
-
-// binary returns the path of distribution, after building it if the user's cache does not have it.
-func binary(t testing.TB) string {
-	t.Helper()
-	build.Lock()
-	defer build.Unlock()
-	source := sourceDir(t)
-	h := sha256.New()
-	fmt.Fprintln(h, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	for _, name := range []string{"go.mod", "go.sum", "main.go"} {
-		text, err := os.ReadFile(filepath.Join(source, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(h, "%s %d\n%s", name, len(text), text)
-	}
-	user, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(user, "sluice", "registry", hex.EncodeToString(h.Sum(nil))[:16])
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	lock, err := os.OpenFile(dir+".lock", os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "distribution")
-	if _, err := os.Stat(path); err == nil {
-		return path
-	}
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", path+".part", ".")
-	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly", "PWD="+source)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build distribution: %v\n%s", err, out)
-	}
-	if err := os.Rename(path+".part", path); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// sourceDir finds the module of distribution from the working directory upwards.
-func sourceDir(t testing.TB) string {
-	at, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		dir := filepath.Join(at, "host", "lab", "registry", "distribution")
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir
-		}
-		up := filepath.Dir(at)
-		if up == at {
-			t.Fatal("host/lab/registry/distribution not found in the working directory or above")
-		}
-		at = up
-	}
 }
 
 // DockerConfig returns the text of a docker configuration with the credentials of a registry.
