@@ -89,6 +89,14 @@ type ConnectionCounter interface {
 	CountConnections(ctx context.Context, frontends []plan.Key, count map[model.EndpointKey]uint32) error
 }
 
+// UDPRemover is implemented by backends that remember which frontends of UDP they have removed without a delta that names them. Calls are
+// serialized with those of Backend.
+type UDPRemover interface {
+	// RemovedUDP returns the UDP frontends that were in the data plane, but not in the plan, when an Apply compared the two, since the last
+	// call: another process, or another version of this one, has programmed them.
+	RemovedUDP() []plan.Key
+}
+
 // ExternalChange describes changes that another process made to state owned by sluice.
 type ExternalChange struct {
 	Object  string // what was changed, human-readable

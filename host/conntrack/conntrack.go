@@ -5,10 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
-	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -38,20 +34,6 @@ func (t *Table) Reset(ctx context.Context, resets []plan.Reset) (total plan.Rese
 	})
 }
 
-// DeleteStaleUDP deletes the entries of UDP flows through the given frontends whose replies do not come from a serving
-// endpoint, including flows that were never translated, and returns their number. nodeAddrs are the addresses that serve
-// NodePorts. The table is listed once per IP family, streamed.
-func (t *Table) DeleteStaleUDP(ctx context.Context, stale []plan.StaleUDPFlows, nodeAddrs []netip.Addr) (int, error) {
-	n, err := t.endMatching(ctx, func(f model.Family) func(*flowEntry) bool {
-		s := newStaleFlows(stale, nodeAddrs, f)
-		if len(s.byAddr)+len(s.byNodePort) == 0 {
-			return nil
-		}
-		return s.match
-	})
-	return n.Connections, err
-}
-
 // endMatching ends the connections for which the function that match returns for their family reports true; nil: none.
 func (t *Table) endMatching(ctx context.Context, match func(model.Family) func(*flowEntry) bool) (total plan.ResetCount, err error) {
 	var errs []error
@@ -75,38 +57,4 @@ func (t *Table) endMatching(ctx context.Context, match func(model.Family) func(*
 		errs = append(errs, err)
 	}
 	return total, errors.Join(errs...)
-}
-
-// staleFlows matches the UDP entries of frontends whose replies do not come from a serving endpoint (host/RULES.md, rule 38).
-type staleFlows struct {
-	nodeAddrs  []netip.Addr
-	byAddr     map[netip.AddrPort][]netip.AddrPort // frontend → serving endpoints
-	byNodePort map[uint16][]netip.AddrPort
-}
-
-func newStaleFlows(stale []plan.StaleUDPFlows, nodeAddrs []netip.Addr, f model.Family) *staleFlows {
-	s := &staleFlows{nodeAddrs: nodeAddrs, byAddr: map[netip.AddrPort][]netip.AddrPort{}, byNodePort: map[uint16][]netip.AddrPort{}}
-	for _, flows := range stale {
-		switch key := flows.Frontend; {
-		case key.Protocol != model.UDP || key.Family() != f:
-		case key.IsNodePort():
-			s.byNodePort[key.Port] = flows.Serving
-		default:
-			s.byAddr[netip.AddrPortFrom(key.Addr, key.Port)] = flows.Serving
-		}
-	}
-	return s
-}
-
-func (s *staleFlows) match(c *flowEntry) bool {
-	if c.protocol != unix.IPPROTO_UDP {
-		return false
-	}
-	serving, matches := s.byAddr[c.frontend]
-	if !matches {
-		if serving, matches = s.byNodePort[c.frontend.Port()]; matches && !slices.Contains(s.nodeAddrs, c.frontend.Addr()) {
-			return false
-		}
-	}
-	return matches && !slices.Contains(serving, c.endpoint)
 }

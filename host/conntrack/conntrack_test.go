@@ -76,40 +76,6 @@ func flush(t testing.TB) {
 	}
 }
 
-func TestDeleteStaleUDPKeepsFlowsToServingEndpoints(t *testing.T) {
-	flush(t)
-	for n, f := range []flow{
-		{unix.IPPROTO_UDP, "10.96.0.10:53", "10.244.1.1:5353"},              // 0: serving
-		{unix.IPPROTO_UDP, "10.96.0.10:53", "10.244.1.2:5353"},              // 1: gone
-		{unix.IPPROTO_UDP, "10.96.0.10:53", "10.96.0.10:53"},                // 2: never translated
-		{unix.IPPROTO_UDP, "10.96.0.10:54", "10.244.1.2:5353"},              // 3: another port
-		{unix.IPPROTO_UDP, "10.96.0.11:53", "10.244.1.2:5353"},              // 4: another Service
-		{unix.IPPROTO_TCP, "10.96.0.10:53", "10.244.1.2:5353"},              // 5: TCP is never touched
-		{unix.IPPROTO_UDP, "192.0.2.1:30053", "10.244.1.1:5353"},            // 6: NodePort, serving
-		{unix.IPPROTO_UDP, "192.0.2.1:30053", "10.244.1.2:5353"},            // 7: NodePort, gone
-		{unix.IPPROTO_UDP, "198.51.100.7:30053", "198.51.100.7:30053"},      // 8: the same port of another host
-		{unix.IPPROTO_UDP, "[fd00:10:96::a]:53", "[fd00:10:244:1::1]:5353"}, // 9: serving
-		{unix.IPPROTO_UDP, "[fd00:10:96::a]:53", "[fd00:10:244:1::2]:5353"}, // 10: gone
-		{unix.IPPROTO_UDP, "10.96.0.12:53", "10.244.1.1:5353"},              // 11: a Service without endpoints
-		{unix.IPPROTO_UDP, "10.96.0.10:53", "10.244.1.1:5354"},              // 12: another port of a serving address
-	} {
-		add(t, uint16(n), f)
-	}
-	serving := []netip.AddrPort{netip.MustParseAddrPort("10.244.1.1:5353")}
-	n, err := (&Table{}).DeleteStaleUDP(context.Background(), []plan.StaleUDPFlows{
-		{Frontend: key("10.96.0.10:53", model.UDP), Serving: serving},
-		{Frontend: key("0.0.0.0:30053", model.UDP), Serving: serving},
-		{Frontend: key("[fd00:10:96::a]:53", model.UDP), Serving: []netip.AddrPort{netip.MustParseAddrPort("[fd00:10:244:1::1]:5353")}},
-		{Frontend: key("10.96.0.12:53", model.UDP)},
-	}, []netip.Addr{netip.MustParseAddr("192.0.2.1")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := []int{0, 3, 4, 5, 6, 8, 9}; !slices.Equal(remaining(t), want) || n != 6 {
-		t.Fatalf("%d deleted, remaining %v, want %v", n, remaining(t), want)
-	}
-}
-
 func TestResetDeletesConnectionsOfOneFrontendAndEndpoint(t *testing.T) {
 	flush(t)
 	for n, f := range []flow{

@@ -236,7 +236,7 @@ func BenchmarkCountConnections(b *testing.B) {
 			if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
 				b.Fatal(err)
 			}
-			fill(b, entries)
+			fill(b, unix.IPPROTO_TCP, entries)
 			count := map[model.EndpointKey]uint32{}
 			for i := range 1000 {
 				count[model.EndpointKey{Addr: benchEndpoint(i), Protocol: model.TCP}] = 0
@@ -294,7 +294,7 @@ func conntrackMax(b *testing.B) int {
 }
 
 // fill creates established connections, many in a request.
-func fill(b *testing.B, entries int) {
+func fill(b *testing.B, protocol uint8, entries int) {
 	b.Helper()
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -307,7 +307,7 @@ func fill(b *testing.B, entries int) {
 	for n := 0; n < entries; {
 		var batch []byte
 		for ; n < entries && len(batch) < 60<<10; n++ {
-			m := message(uint32(n), unix.IPPROTO_TCP, to, benchEndpoint(n%1000), established, tcpEstablished)
+			m := message(uint32(n), protocol, to, benchEndpoint(n%1000), established, tcpEstablished)
 			binary.NativeEndian.PutUint16(m[6:], unix.NLM_F_REQUEST|unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 			batch = append(batch, m...)
 		}

@@ -50,8 +50,13 @@ func (c *flowEntry) identity() string {
 
 // listFlows calls onEntry for the entries of a family whose status has these bits in a mask (all entries, before Linux 5.18).
 func listFlows(ctx context.Context, f model.Family, status, mask uint32, onEntry func(*flowEntry)) error {
+	return listMatching(ctx, dumpRequest(familyOf(f), status, mask), onEntry)
+}
+
+// listMatching calls onEntry for the entries that the kernel returns for a request.
+func listMatching(ctx context.Context, request []byte, onEntry func(*flowEntry)) error {
 	var c flowEntry
-	return receive(ctx, dumpRequest(familyOf(f), status, mask), func(part []byte) (done bool, err error) {
+	return receive(ctx, request, func(part []byte) (done bool, err error) {
 		return eachMessage(part, func(attrs []byte) error {
 			if err := c.decode(attrs); err != nil {
 				return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"runtime"
 	"time"
 
@@ -59,7 +60,7 @@ type Engine struct {
 	planAt          time.Time // when the planner asks for the next step, by its clock; zero: only on a change
 	degraded        map[plan.Key][]plan.Degradation
 	checkpoint      checkpointState
-	stale           staleFlows
+	stale           staleUDP
 	drift           drift
 	sheds           job
 	unreplied       unreplied
@@ -133,7 +134,7 @@ func New(o Options) *Engine {
 		sync:      syncState{full: true},
 		clock:     planClock{read: o.Clock},
 		degraded:  map[plan.Key][]plan.Degradation{},
-		stale:     staleFlows{flows: map[plan.Key]plan.StaleUDPFlows{}},
+		stale:     staleUDP{pending: map[plan.Key]bool{}, former: map[netip.Addr]bool{}, job: newJob()},
 		drift:     drift{ready: make(chan struct{}, 1)},
 		sheds:     newJob(),
 		unreplied: unreplied{due: map[plan.Reset]time.Time{}, job: newJob()},
@@ -169,6 +170,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer e.save(time.Time{})
 	check, unwatch := e.watch()
 	defer func() { unwatch() }()
+	defer e.stopStaleUDP()
 	defer e.sheds.wait(true)
 	defer e.unreplied.job.wait(true)
 	defer e.stopSignals()
@@ -204,6 +206,8 @@ func (e *Engine) Run(ctx context.Context) error {
 			e.signals.reading.finish(result)
 		case result := <-e.signals.counting.results:
 			e.signals.counting.finish(result)
+		case result := <-e.stale.job.results:
+			e.stale.job.finish(result)
 		case result := <-e.unreplied.job.results:
 			e.unreplied.job.finish(result)
 		case <-check:

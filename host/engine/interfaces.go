@@ -25,9 +25,11 @@ type ConnTable interface {
 	// Reset ends the connections through the given frontends to the given endpoints. The next packet of a TCP connection is answered
 	// with RST; that of another protocol starts a new connection.
 	Reset(ctx context.Context, resets []plan.Reset) (plan.ResetCount, error)
-	// DeleteStaleUDP deletes the UDP flows through the given frontends whose destination no longer serves, and returns their
-	// number. nodePorts are the node's addresses on which NodePorts are served.
-	DeleteStaleUDP(ctx context.Context, stale []plan.StaleUDPFlows, nodePorts []netip.Addr) (int, error)
+	// DeleteStaleUDP deletes the UDP flows of a family for which stale returns true, and returns their number. stale is called with the
+	// destination of a flow and the source of its replies, which is the destination unless the flow was translated. It may be true only for
+	// flows to the given frontends. DeleteStaleUDP is called outside of the loop, one call at a time, works in the calling thread, and may
+	// overlap with the other methods.
+	DeleteStaleUDP(ctx context.Context, f model.Family, frontends []plan.Key, stale func(to, endpoint netip.AddrPort) bool) (int, error)
 	// DeleteUnreplied deletes the entries of connections through the given frontends to the given endpoints that have had no answer, and
 	// returns their number. It is called outside of the loop, one call at a time, works in the calling thread, and may overlap with the
 	// other methods.

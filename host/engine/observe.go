@@ -58,7 +58,7 @@ type Event struct {
 	Duration time.Duration
 	Count    int // connections, flows or changes
 	// Omitted: of OutcomesRead: endpoints beyond the limit of the data plane; of connections that were reset: plan.ResetCount.Uncertain;
-	// of UnrepliedDeleted: endpoints of frontends beyond the limit.
+	// of UnrepliedDeleted: endpoints of frontends beyond the limit; of StaleFlowsDeleted: frontends beyond the limit.
 	Omitted int
 	// Objects and Processes are, with DriftDetected, the first objects that were changed and the processes that did, as far as known.
 	Objects, Processes string
@@ -75,6 +75,7 @@ const (
 	ConnectionsShed                    // connections that a policy sheds, in one step
 	UnrepliedDeleted                   // connections without an answer to endpoints that get no new ones, in Duration of CPU time
 	StaleFlowsDeleted                  // stale UDP flows of one IP family
+	UDPFlowsKept                       // Count UDP flows to endpoints that do not serve, which their Service asks to be kept
 	DriftDetected                      // another process changed the data plane; Count: changes
 	// OutcomesRead: of Count endpoints, in Duration of CPU time, or failed. Without At, nothing needs outcomes any more.
 	OutcomesRead

@@ -62,6 +62,7 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	took := time.Since(now)
 	e.updateDegraded(step.Delta)
 	e.Observer.OnPlan(&PlannedStep{At: now, Duration: took, Result: &step, Degraded: len(e.degraded)})
+	e.stale.renew(step.Delta)
 	r := e.apply(ctx, step.Delta, now)
 	r.At, r.Synced, r.Unprogrammed = time.Now(), !e.sync.full, e.sync.unprogrammed
 	if repair {
@@ -71,11 +72,11 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	e.Planner.AdaptStep(e.stepTime(r.At.Sub(now), cpu))
 	// Connections end after the new rules are in place, so that reconnecting clients find these.
 	e.reset(ctx, step.Resets)
-	e.deleteStale(ctx, step.StaleUDPFlows)
+	e.stale.add(e.Planner.Current(), &step, e.Backend)
 	e.unreplied.addLost(step.Delta, r.At)
 	e.shed(ctx)
 	e.checkpoint.dirty = e.checkpoint.dirty || step.Planned > 0
-	return earliest(e.sync.retryAt, e.sync.requeueAt, e.stale.retryAt, e.deleteUnreplied(ctx), repairAt, e.save(now), e.readSignals(ctx), e.updates.summarize(e.Log, time.Now()))
+	return earliest(e.sync.retryAt, e.sync.requeueAt, e.deleteStaleUDP(ctx), e.deleteUnreplied(ctx), repairAt, e.save(now), e.readSignals(ctx), e.updates.summarize(e.Log, time.Now()))
 }
 
 // takeChanges returns the changes of the cluster for a step: until the first plan, all of them.

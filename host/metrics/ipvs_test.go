@@ -108,5 +108,7 @@ func TestIPVSMetricsAreLimitedTo5000VirtualServers(t *testing.T) {
 
 func TestIPVSMetricNames(t *testing.T) {
 	g := &ipvsStats{servers: []metrics.IPVSVirtualServer{busy}}
-	checkNames(t, g.metrics(), map[string]string{})
+	checkNames(t, g.metrics(), map[string]string{
+		"kubeproxy_preserved_udp_conntrack_flows_total": `non-counter metrics should not have "_total" suffix`,
+	})
 }

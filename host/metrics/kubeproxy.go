@@ -22,6 +22,8 @@ type kubeProxyMetrics struct {
 	cleanupFailures     *prometheus.CounterVec   // ip_family, nftables only
 	staleDuration       *prometheus.HistogramVec // ip_family
 	staleDeleted        *prometheus.CounterVec   // ip_family
+	preserved           prometheus.Gauge
+	deferred, flushed   prometheus.Counter
 }
 
 func newKubeProxyMetrics(r prometheus.Registerer) *kubeProxyMetrics {
@@ -88,6 +90,12 @@ func newKubeProxyMetrics(r prometheus.Registerer) *kubeProxyMetrics {
 			"Duration of finding and deleting stale UDP conntrack entries in seconds.", syncBuckets),
 		staleDeleted: counter("conntrack_reconciler_deleted_entries_total",
 			"Number of stale UDP conntrack entries deleted.", "ip_family"),
+		preserved: gauge("preserved_udp_conntrack_flows_total",
+			"Number of UDP flows that are kept for endpoints that terminate and do not serve, as of the last count.").WithLabelValues(),
+		deferred: counter("conntrack_cleanup_deferred_total",
+			"Number of endpoints that stopped serving and whose UDP flows are kept while they terminate.").WithLabelValues(),
+		flushed: counter("conntrack_safety_valve_flushes_total",
+			"Number of endpoints that still terminate and whose UDP flows have been kept for as long as they may.").WithLabelValues(),
 	}
 	k.syncFailures = unregistered("sync_proxy_rules_nftables_sync_failures_total",
 		"Number of failures to program nftables.", "ip_family")

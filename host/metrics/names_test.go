@@ -40,6 +40,9 @@ func TestKubeProxyMetricNamesLabelsAndBuckets(t *testing.T) {
 		"sync_proxy_rules_nftables_cleanup_failures_total": {counter, "ip_family", 0},
 		"conntrack_reconciler_sync_duration_seconds":       {histogram, "ip_family", 15},
 		"conntrack_reconciler_deleted_entries_total":       {counter, "ip_family", 0},
+		"preserved_udp_conntrack_flows_total":              {gauge, "", 0},
+		"conntrack_cleanup_deferred_total":                 {counter, "", 0},
+		"conntrack_safety_valve_flushes_total":             {counter, "", 0},
 	}
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -110,6 +113,7 @@ func TestMetricNames(t *testing.T) {
 		r.advance(3 * time.Second)
 		r.metrics.CountHealthCheck("/healthz", 200)
 		checkNames(t, r.metrics, map[string]string{
+			"kubeproxy_preserved_udp_conntrack_flows_total":       `non-counter metrics should not have "_total" suffix`,
 			"kubeproxy_sync_proxy_rules_no_local_endpoints_total": `non-counter metrics should not have "_total" suffix`,
 		})
 	})

@@ -86,6 +86,8 @@ func (m *Metrics) OnPlan(p *engine.PlannedStep) {
 		m.sluice.phaseDuration.WithLabelValues("plan").Observe(p.Duration.Seconds())
 	}
 	m.sluice.failures.WithLabelValues("policy").Add(float64(len(s.Errors)))
+	m.kubeProxy.deferred.Add(float64(s.UDPDrains.Kept))
+	m.kubeProxy.flushed.Add(float64(s.UDPDrains.Expired))
 	m.shadows.update(s.Shadows)
 	m.connections.update(s.Connections, s.PolicyConnections)
 	for _, f := range families {
@@ -201,6 +203,9 @@ func (m *Metrics) OnEvent(n engine.Event) {
 		f := n.Family.String()
 		m.kubeProxy.staleDuration.WithLabelValues(f).Observe(n.Duration.Seconds())
 		m.kubeProxy.staleDeleted.WithLabelValues(f).Add(float64(n.Count))
+		m.sluice.staleOmitted.Add(float64(n.Omitted))
+	case engine.UDPFlowsKept:
+		m.kubeProxy.preserved.Set(float64(n.Count))
 	}
 	if n.Err != nil && operation != "" {
 		m.sluice.failures.WithLabelValues(operation).Inc()

@@ -61,9 +61,9 @@ type connTable struct{ fault }
 func (c *connTable) Reset(context.Context, []plan.Reset) (plan.ResetCount, error) {
 	return plan.ResetCount{Connections: 2, Uncertain: 1}, c.get()
 }
-func (c *connTable) DeleteStaleUDP(_ context.Context, stale []plan.StaleUDPFlows, _ []netip.Addr) (int, error) {
+func (c *connTable) DeleteStaleUDP(_ context.Context, _ model.Family, frontends []plan.Key, _ func(_, _ netip.AddrPort) bool) (int, error) {
 	time.Sleep(3 * time.Millisecond)
-	return 5 * len(stale), c.get()
+	return 5 * len(frontends), c.get()
 }
 
 func (c *connTable) DeleteUnreplied(_ context.Context, to []plan.Reset) (int, error) {

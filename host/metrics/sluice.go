@@ -24,6 +24,7 @@ type sluiceMetrics struct {
 	connectionsShed, uncertainResets  prometheus.Counter
 	unrepliedDeleted                  prometheus.Counter
 	unrepliedOmitted                  prometheus.Counter
+	staleOmitted                      prometheus.Counter
 }
 
 func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
@@ -64,6 +65,7 @@ func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
 			"because their endpoint gets no new connections any more."),
 		unrepliedOmitted: counter("unreplied_endpoints_omitted_total", "Number of endpoints of a frontend that got no new connections any more, and whose connections "+
 			"without an answer were not deleted because too many endpoints did so at once."),
+		staleOmitted:    counter("stale_udp_frontends_omitted_total", "Number of frontends that were gone and whose UDP flows were not deleted because too many went at once."),
 		externalChanges: counter("external_changes_total", "Number of changes to sluice's data plane objects by other processes. Each is reverted."),
 	}
 	r.MustRegister(m.phaseDuration, m.failures, m.failuresByErrno, m.evictedConnections)

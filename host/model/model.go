@@ -135,7 +135,8 @@ type Service struct {
 	Selector            string            // spec.selector as a label selector, sorted by key; "" for none
 	Settings            string            // annotation sluice.dev/settings, "" for none; as it is written, at most MaxSettings bytes, or one more if longer
 	Created             int64             // creation time, Unix seconds; 0 when unknown
-	KeepUDP             bool              // annotation sluice.dev/udp-drain: keep
+	KeepUDP             bool              // UDP flows to endpoints that terminate are kept, see MaxKeepUDP
+	MaxKeepUDP          time.Duration     // for how long after the endpoint serves no more; 0: until it is gone
 	ClusterIPs          []netip.Addr      // at most one a family
 	ExternalIPs         []netip.Addr
 	LoadBalancerIPs     []netip.Addr   // status ingress addresses with ipMode VIP or none

@@ -3,6 +3,9 @@ package plan
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/model"
 )
 
 // Reset requests that the established connections through a frontend to an endpoint are reset now.
@@ -11,11 +14,58 @@ type Reset struct {
 	Endpoint netip.AddrPort
 }
 
-// StaleUDPFlows requests the deletion of the UDP flows through a frontend that do not go to Serving. Otherwise a client that keeps
-// its socket would keep sending to an endpoint that no longer exists, or to none, because each packet extends the conntrack entry.
-type StaleUDPFlows struct {
-	Frontend Key
-	Serving  []netip.AddrPort // sorted
+// UDPFlows says which UDP flows through frontends are stale. Otherwise a client that keeps its socket would keep sending to an endpoint that
+// no longer exists or is another Service's, or to none, because each packet extends the conntrack entry.
+type UDPFlows struct {
+	Frontends map[Key]UDPFrontend
+	NodePorts []netip.Addr // this node's addresses that serve NodePorts
+	Former    []netip.Addr // those that did before
+}
+
+// UDPFrontend says which UDP flows through a frontend are stale: those that were translated if it is gone, and all that do not go to an
+// endpoint that keeps its flows otherwise.
+type UDPFrontend struct {
+	Gone    bool
+	Serving []netip.AddrPort // that keep their flows, sorted
+	Kept    []netip.AddrPort // those of Serving that do not serve, sorted
+	next    *Frontend        // see Renew
+}
+
+// Find reports what becomes of a flow to a destination whose replies come from an endpoint; that of a flow that was never translated is its
+// destination.
+func (u *UDPFlows) Find(to, endpoint netip.AddrPort) (stale, kept bool) {
+	f, found := u.Frontends[Key{to.Addr(), to.Port(), model.UDP}]
+	if !found {
+		k := Key{netip.IPv4Unspecified(), to.Port(), model.UDP}
+		if to.Addr().Is6() {
+			k.Addr = netip.IPv6Unspecified()
+		}
+		f, found = u.Frontends[k]
+		if serves := slices.Contains(u.NodePorts, to.Addr()); !serves {
+			found, f.Gone = found && slices.Contains(u.Former, to.Addr()), true
+		}
+	}
+	switch {
+	case !found:
+		return false, false
+	case f.Gone:
+		return endpoint != to, false
+	}
+	stale = !contains(f.Serving, endpoint) && (f.next == nil || !f.next.Takes(endpoint))
+	return stale, contains(f.Kept, endpoint)
+}
+
+// Renew makes flows to the endpoints that get new ones through a frontend not stale: it is about to be programmed.
+func (u *UDPFlows) Renew(f *Frontend) {
+	if known, found := u.Frontends[f.Key]; found {
+		known.Gone, known.next = false, f
+		u.Frontends[f.Key] = known
+	}
+}
+
+func contains(sorted []netip.AddrPort, a netip.AddrPort) bool {
+	_, found := slices.BinarySearchFunc(sorted, a, netip.AddrPort.Compare)
+	return found
 }
 
 // ShedSpace is the number of values of ShedHash.

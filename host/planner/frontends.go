@@ -33,11 +33,12 @@ func (r *rules) frontends(round *round, d *PortDecision) []*plan.Frontend {
 		empty = plan.Drop
 	}
 	var cluster, local plan.Pool
+	udp := round.udp.now[udpPort{p.Name.Port, f}]
 	if p.UsesCluster {
-		cluster = buildPool(p, &d.Cluster, false, svc.KeepUDP, plan.Reject)
+		cluster = buildPool(p, &d.Cluster, false, &udp, plan.Reject)
 	}
 	if p.UsesLocal {
-		local = buildPool(p, &d.Local, true, svc.KeepUDP, empty)
+		local = buildPool(p, &d.Local, true, &udp, empty)
 	}
 	var out []*plan.Frontend
 	add := func(kind plan.Kind, addr netip.Addr, port uint16) {
@@ -128,8 +129,8 @@ func (r *rules) sourceRanges(svc *model.Service, f model.Family, limit int) rang
 }
 
 // buildPool builds a pool from a decision: endpoints with weight, and terminating ones as draining, except those whose UDP flows are
-// deleted, which IPVS would carry on. empty is the verdict of a pool without weight.
-func buildPool(p *service.Port, d *policy.Decision, local, keepUDP bool, empty plan.Verdict) plan.Pool {
+// deleted, which IPVS would carry on; udp are those of a UDP port that keep them. empty is the verdict of a pool without weight.
+func buildPool(p *service.Port, d *policy.Decision, local bool, udp *udpEndpoints, empty plan.Verdict) plan.Pool {
 	out := plan.Pool{Verdict: empty}
 	n := 0
 	for i := range p.Endpoints {
@@ -147,7 +148,7 @@ func buildPool(p *service.Port, d *policy.Decision, local, keepUDP bool, empty p
 		}
 		m := plan.Endpoint{Addr: e.Addr, Weight: d.Weights[i]}
 		switch {
-		case m.Weight == 0 && p.Name.Protocol == model.UDP && !keepsUDPFlows(e, keepUDP):
+		case m.Weight == 0 && p.Name.Protocol == model.UDP && !udp.keeps(e.Addr):
 			continue
 		case e.Terminating && !e.Ready, d.KeepDraining != nil && d.KeepDraining[i]:
 			m.Phase = plan.Draining

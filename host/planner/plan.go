@@ -36,6 +36,7 @@ func (p *Planner) Plan(now time.Time) Result {
 	p.planServices(now, &result, first)
 	result.Warnings, p.newWarnings = p.newWarnings, nil
 	result.Delta = p.builder.Take()
+	p.addStaleUDP(&result)
 	result.NewConflicts = p.builder.NewConflicts()
 	for _, d := range slices.Concat(result.NewConflicts, result.NewlyLimited) {
 		result.Warnings = append(result.Warnings, "Service "+d.String())

@@ -60,6 +60,9 @@ type Planner struct {
 	spare        *round        // a zero value for begin, or nil
 	apiServer    bool          // the API server's endpoints have changed
 	pods         podIndex
+	keepsUDP     map[model.Name]bool // Services with endpoints that do not serve and keep their UDP flows
+	// nodePortAddrs are the addresses that served NodePorts when UDP flows through them were last reported.
+	nodePortAddrs []netip.Addr
 
 	nodeIndex, nodeCount uint32 // see policy.Input
 }
@@ -76,6 +79,7 @@ func New(s Settings, plugins func(string) (policy.Plugin, error)) *Planner {
 		unfinished: newFairQueue(),
 		waiting:    map[string]*waitQueue{},
 		counted:    newCountedEndpoints(),
+		keepsUDP:   map[model.Name]bool{},
 		stepCost:   maxStepCost,
 		counters:   counters{policies: map[string]*PolicyTotals{}, fallbacks: map[string]*PluginFallback{}},
 	}

@@ -13,11 +13,13 @@ import (
 
 // Result is the result of a Plan.
 type Result struct {
-	Delta         *plan.Delta
-	Resets        []plan.Reset
-	StaleUDPFlows []plan.StaleUDPFlows // to delete once the plan is programmed
-	RequeueAt     time.Time            // call Plan again at this time at the latest; zero: only on a change
-	Errors        []error              // *ServiceError; each is reported once while it lasts
+	Delta     *plan.Delta
+	Resets    []plan.Reset
+	StaleUDP  []plan.Key // frontends whose UDP flows may be stale, to pass to UDPFlows once the plan is programmed
+	RequeueAt time.Time  // call Plan again at this time at the latest; zero: only on a change
+	Errors    []error    // *ServiceError; each is reported once while it lasts
+	// FormerNodePortAddrs are addresses that serve NodePorts no longer.
+	FormerNodePortAddrs []netip.Addr
 	// ChoiceErrors are why the annotations of Services choose no policy; each is reported once while it lasts.
 	ChoiceErrors []*policy.ChoiceError
 	// SettingsErrors are why the settings of Services are not in force; each is reported once while it lasts.
@@ -35,6 +37,7 @@ type Result struct {
 	Shadows []ServiceShadow
 	// ShedsBounded are Services of which fewer established connections are reset than a plugin has begun to ask for.
 	ShedsBounded []ShedBounded
+	UDPDrains    UDPDrains
 	// Planned is the number of Services that were planned. Remaining is the number of those left to the next Plan: they are
 	// deferred, see PlanInBatches, or the changes are more than one Plan does.
 	Planned, Remaining int

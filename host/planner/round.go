@@ -32,7 +32,7 @@ type round struct {
 	frontends []*plan.Frontend
 	summary   summaryBuilder
 	decisions *decisionCache // nil without a policy
-	stale     staleBuilder
+	udp       udpRound
 	ports     []model.PortName
 	enforced  chainWait
 	shadow    chainWait
@@ -104,6 +104,7 @@ func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *bud
 	}
 	r.frontends = sortFrontends(r.frontends)
 	r.evaluated = true
+	p.setUDP(r.svc.Name, s, r.udp.now) // before the first of the frontends is in the plan
 	return true
 }
 
@@ -149,9 +150,10 @@ func (p *Planner) evaluatePort(r *round, s *serviceState, f model.Family, now ti
 	if large && budget.spent() {
 		return false
 	}
+	r.udp.add(d.Port)
 	frontends := p.rules.frontends(r, d)
 	budget.spend(frontendCost * (1 + len(frontends)))
-	r.add(&p.settings.Limits, s, d, frontends)
+	r.add(&p.settings.Limits, d, frontends)
 	r.port = portRound{}
 	return true
 }
@@ -238,7 +240,7 @@ func (r *round) addWait(w *chainWait, d *policy.Evaluation, requeueAt time.Time)
 }
 
 // add adds the decision about a port and its frontends.
-func (r *round) add(l *Limits, s *serviceState, d *PortDecision, frontends []*plan.Frontend) {
+func (r *round) add(l *Limits, d *PortDecision, frontends []*plan.Frontend) {
 	r.frontends = append(r.frontends, frontends...)
 	r.counted.add(d.Port)
 	r.summary.add(r.svc, d)
@@ -246,7 +248,6 @@ func (r *round) add(l *Limits, s *serviceState, d *PortDecision, frontends []*pl
 	if r.decisions != nil {
 		r.decisions.add(d)
 	}
-	r.stale.add(s.serving, d.Port, r.svc.KeepUDP, frontends)
 	if n := len(r.ports); n == 0 || r.ports[n-1] != d.Port.Name {
 		r.ports = append(r.ports, d.Port.Name)
 	}
@@ -292,14 +293,19 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	if p.sheds.set(name, r.sheds, now.UnixMilli()) {
 		result.ShedsBounded = append(result.ShedsBounded, ShedBounded{name, r.policy.Name, max(1, r.policy.MaxShedPercentPerSecond)})
 	}
-	s.serving = r.stale.serving
-	result.StaleUDPFlows = append(result.StaleUDPFlows, r.stale.flows...)
+	for _, f := range r.frontends {
+		if r.udp.stales(f) && p.builder.plan.Frontends[f.Key] == f {
+			result.StaleUDP = append(result.StaleUDP, f.Key)
+		}
+	}
+	result.UDPDrains.Kept += r.udp.drains.Kept
+	result.UDPDrains.Expired += r.udp.drains.Expired
 	p.forget(s.ports, r.ports)
 	s.ports = r.ports
 	s.enforced.awaited, s.shadow.awaited, s.turn = r.enforced.awaited, r.shadow.awaited, ""
 	p.setRefused(name, s, r.refused)
 	p.setCounted(name, s, r.counted)
-	p.setRequeue(name, s, false, earlier(r.enforced.requeueAt, s.dueResets(r.frontends, now.UnixMilli(), result)))
+	p.setRequeue(name, s, false, earlier(earlier(r.enforced.requeueAt, r.udp.requeueAt), s.dueResets(r.frontends, now.UnixMilli(), result)))
 	p.setRequeue(name, s, true, r.shadow.requeueAt)
 	p.setInForce(s, r, now)
 }

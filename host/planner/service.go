@@ -20,12 +20,12 @@ type serviceState struct {
 	choiceErr    *policy.ChoiceError // of the annotation, that a Result has reported; nil: none
 	enforced     chainWait
 	shadow       chainWait
-	refused      []string                     // plugins that have refused a call, see waitQueue
-	turn         string                       // plugin for which it is its turn, see waitQueue; "" for none
-	settings     policy.ServiceSettings       // of the last round
-	settingsErr  string                       // that a Result has reported; "" for none
-	resetDone    map[resetKey]int64           // deadlines that a Result has reported in Resets
-	serving      map[udpPort][]netip.AddrPort // sorted
+	refused      []string               // plugins that have refused a call, see waitQueue
+	turn         string                 // plugin for which it is its turn, see waitQueue; "" for none
+	settings     policy.ServiceSettings // of the last round
+	settingsErr  string                 // that a Result has reported; "" for none
+	resetDone    map[resetKey]int64     // deadlines that a Result has reported in Resets
+	udp          map[udpPort]udpEndpoints
 	ports        []model.PortName
 	summary      summary
 	draining     map[netip.AddrPort]int64 // since when endpoints drain, Unix milliseconds; nil: none does
@@ -76,6 +76,7 @@ func (p *Planner) planService(name model.Name, now time.Time, result *Result, bu
 	if r == nil {
 		r = p.begin(svc)
 		budget.spend(len(svc.SourceRanges) * lookCost)
+		r.udp = udpRound{svc: svc, at: now.UnixMilli(), before: s.udp}
 		p.sweep.visited(s)
 		p.indexPods(name, s, r.policy)
 		s.setGuards(name, r.guards)
@@ -110,6 +111,7 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 	s.setGuards(name, nil)
 	p.counters.replace(&s.summary, &summary{health: HealthCheck{Service: s.summary.health.Service}}, result)
 	p.sweep.remove(s)
+	delete(p.keepsUDP, name)
 	delete(p.services, name)
 }
 

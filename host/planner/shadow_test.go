@@ -61,7 +61,7 @@ func effect(res *Result, p *Planner, now time.Time) string {
 	for i := range t.Policies {
 		t.Policies[i].Shadow = ShadowTotals{}
 	}
-	fmt.Fprintln(&out, plan.Format(p.Current()), res.Resets, res.StaleUDPFlows, res.Errors, res.SettingsErrors, res.Holds, res.ShedsBounded, t)
+	fmt.Fprintln(&out, plan.Format(p.Current()), res.Resets, res.StaleUDP, res.Errors, res.SettingsErrors, res.Holds, res.ShedsBounded, t)
 	if sheds := p.Sheds(now); len(sheds) > 0 {
 		fmt.Fprintln(&out, sheds)
 		p.ShedsDone(now, true, nil)
@@ -123,7 +123,7 @@ func TestShadowsHaveNoEffectOnPlans(t *testing.T) {
 				moved += oneIf(s.Divergence > 0)
 			}
 			if !due { // only the shadow
-				if !got.Delta.Empty() || len(got.Resets)+len(got.Errors)+len(got.StaleUDPFlows) > 0 {
+				if !got.Delta.Empty() || len(got.Resets)+len(got.Errors)+len(got.StaleUDP) > 0 {
 					t.Fatalf("seed %d: the shadow has an effect: %+v", seed, got)
 				}
 				continue

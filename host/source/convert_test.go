@@ -80,6 +80,24 @@ func TestServiceFields(t *testing.T) {
 			func(o *corev1.Service) { o.Annotations = map[string]string{"sluice.dev/udp-drain": "keep"} },
 			func(s *model.Service) any { return s.KeepUDP }, "true",
 		},
+		"UDP flows to terminating endpoints are kept as KEP-5989 proposes": {
+			func(o *corev1.Service) {
+				o.Annotations = map[string]string{"service.kubernetes.io/udp-connection-handling": "PreserveDuringTermination"}
+			},
+			func(s *model.Service) any { return fmt.Sprint(s.KeepUDP, s.MaxKeepUDP) }, "true 6m0s",
+		},
+		"UDP flows by default": {
+			func(o *corev1.Service) {
+				o.Annotations = map[string]string{"service.kubernetes.io/udp-connection-handling": "Default"}
+			},
+			func(s *model.Service) any { return s.KeepUDP }, "false",
+		},
+		"UDP flows, both annotations": {
+			func(o *corev1.Service) {
+				o.Annotations = map[string]string{"service.kubernetes.io/udp-connection-handling": "PreserveDuringTermination", "sluice.dev/udp-drain": "keep"}
+			},
+			func(s *model.Service) any { return fmt.Sprint(s.KeepUDP, s.MaxKeepUDP) }, "true 0s",
+		},
 		"the annotation with settings": {
 			func(o *corev1.Service) { o.Annotations = map[string]string{"sluice.dev/settings": ` {"p": 1}`} },
 			func(s *model.Service) any { return s.Settings }, ` {"p": 1}`,
@@ -195,6 +213,9 @@ func TestInvalidServiceFieldIsReportedAndDroppedAlone(t *testing.T) {
 		},
 		"metadata.annotations[sluice.dev/udp-drain]": func(o *corev1.Service) {
 			o.Annotations = map[string]string{"sluice.dev/udp-drain": "60s"}
+		},
+		"metadata.annotations[service.kubernetes.io/udp-connection-handling]": func(o *corev1.Service) {
+			o.Annotations = map[string]string{"service.kubernetes.io/udp-connection-handling": "preserveDuringTermination"}
 		},
 		"spec.sessionAffinity":       func(o *corev1.Service) { o.Spec.SessionAffinity = "Cookie" },
 		"spec.internalTrafficPolicy": func(o *corev1.Service) { o.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicy("x")) },

@@ -31,12 +31,12 @@ func Service(o *corev1.Service) (*model.Service, Skip, []Problem) {
 		Policy:        policyName(o.Annotations[AnnotationPolicy]),
 		Selector:      labelSelector(o.Spec.Selector),
 		Settings:      settings(o.Annotations[AnnotationSettings]),
-		KeepUDP:       p.udpDrain(o.Annotations[AnnotationUDPDrain]),
 		ClusterIPs:    p.clusterIPs(o),
 		InternalLocal: p.isLocalPolicy("spec.internalTrafficPolicy", (*string)(o.Spec.InternalTrafficPolicy)),
 		Affinity:      p.affinity(&o.Spec),
 		Ports:         p.servicePorts(o.Spec.Ports),
 	}
+	s.KeepUDP, s.MaxKeepUDP = p.udpDrain(o.Annotations)
 	if !o.CreationTimestamp.IsZero() {
 		s.Created = o.CreationTimestamp.Unix()
 	}
@@ -100,7 +100,8 @@ func skipService(o *corev1.Service) Skip {
 
 // ownAnnotation reports whether an annotation is for sluice itself, or for kubectl.
 func ownAnnotation(key string) bool {
-	return key == AnnotationPolicy || key == AnnotationSettings || key == AnnotationUDPDrain || key == corev1.LastAppliedConfigAnnotation
+	return key == AnnotationPolicy || key == AnnotationSettings || key == AnnotationUDPDrain || key == AnnotationUDPConnectionHandling ||
+		key == corev1.LastAppliedConfigAnnotation
 }
 
 // labelSelector returns a Service's selector as a label selector, sorted by key.

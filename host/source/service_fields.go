@@ -13,12 +13,24 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// udpDrain parses the annotation that keeps UDP flows to terminating endpoints.
-func (p *problems) udpDrain(value string) bool {
-	if value != "" && value != "keep" {
-		p.add("metadata.annotations["+AnnotationUDPDrain+"]", "want keep, or no annotation")
+// udpDrain parses the annotations that keep UDP flows to terminating endpoints. The one without a limit takes precedence.
+func (p *problems) udpDrain(annotations map[string]string) (keep bool, limit time.Duration) {
+	field := func(name string) string { return "metadata.annotations[" + name + "]" }
+	switch annotations[AnnotationUDPConnectionHandling] {
+	case "", "Default":
+	case "PreserveDuringTermination":
+		keep, limit = true, maxPreserve
+	default:
+		p.add(field(AnnotationUDPConnectionHandling), "want PreserveDuringTermination, Default, or no annotation")
 	}
-	return value == "keep"
+	switch annotations[AnnotationUDPDrain] {
+	case "":
+	case "keep":
+		keep, limit = true, 0
+	default:
+		p.add(field(AnnotationUDPDrain), "want keep, or no annotation")
+	}
+	return keep, limit
 }
 
 // clusterIPs parses spec.clusterIPs, or spec.clusterIP of objects written before dual stack. spec.ipFamilies is not

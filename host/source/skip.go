@@ -1,5 +1,7 @@
 package source
 
+import "time"
+
 // Skip is the reason why an object is not proxied; "" if it is.
 type Skip string
 
@@ -29,6 +31,12 @@ const AnnotationSettings = "sluice.dev/settings"
 
 // AnnotationUDPDrain is the annotation of a Service that keeps its UDP flows to endpoints that terminate.
 const AnnotationUDPDrain = "sluice.dev/udp-drain"
+
+// AnnotationUDPConnectionHandling is the annotation that KEP-5989 proposes for the same.
+const AnnotationUDPConnectionHandling = "service.kubernetes.io/udp-connection-handling"
+
+// maxPreserve is for how long KEP-5989 keeps flows at most: twice the time after which the kernel forgets an idle one.
+const maxPreserve = 360 * time.Second
 
 func skipLabels(labels map[string]string) Skip {
 	if _, ok := labels[LabelProxyName]; ok {

@@ -42,6 +42,8 @@ type Backend struct {
 	kernel   *Kernel
 	closed   bool
 	rejected map[plan.Key]error // frontends that the Kernel did not take, see Kernel.Reject
+
+	removedUDP []plan.Key // see backend.UDPRemover
 }
 
 var (
@@ -78,6 +80,11 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (ba
 	} else {
 		want = k.normalize(d)
 	}
+	for _, c := range want.Changes {
+		if d == nil && c.New == nil && c.Key.Protocol == model.UDP {
+			b.removedUDP = append(b.removedUDP, c.Key)
+		}
+	}
 	var r backend.Report
 	retried := false
 	for _, m := range order(want) {
@@ -96,6 +103,13 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (ba
 		return r, err
 	}
 	return r, b.partialError(retried)
+}
+
+// RemovedUDP implements backend.UDPRemover.
+func (b *Backend) RemovedUDP() []plan.Key {
+	removed := b.removedUDP
+	b.removedUDP = nil
+	return removed
 }
 
 // partialError returns a backend.PartialError if frontends were rejected.

@@ -91,7 +91,9 @@ func (k *Kernel) Connect(p Packet) Result {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	t := tuple{p.From, p.To, p.Protocol}
-	if c := k.flows[t]; c != nil {
+	if c := k.flows[t]; c != nil && c.Endpoint == p.To {
+		return Result{Why: "a flow that was not translated"}
+	} else if c != nil {
 		return Result{Ours: true, Frontend: c.Frontend, Endpoint: c.Endpoint, Masqueraded: c.Masqueraded, Established: true, Why: "an established connection"}
 	}
 	if c := k.unreplied[t]; c != nil {
@@ -110,6 +112,9 @@ func (k *Kernel) Connect(p Packet) Result {
 	flow := plan.Flow{From: p.From.Addr(), Interface: p.Interface, To: p.To, Protocol: p.Protocol}
 	o := programmed.Trace(flow, k.o.NodeAddrs)
 	r := Result{Ours: o.Matched, Verdict: o.Verdict, Outside: o.Outside, Why: o.Why}
+	if !o.Matched && p.Protocol == model.UDP && p.From.Port() != 0 {
+		k.remember(t, &Conn{Packet: p, Endpoint: p.To}, Answers)
+	}
 	if o.Frontend != nil {
 		r.Frontend = o.Frontend.Key
 	}
@@ -311,20 +316,19 @@ func (k *Kernel) Shed(ctx context.Context, sheds []plan.Shed) (n plan.ResetCount
 }
 
 // DeleteStaleUDP implements engine.ConnTable.
-func (k *Kernel) DeleteStaleUDP(ctx context.Context, stale []plan.StaleUDPFlows, _ []netip.Addr) (int, error) {
+func (k *Kernel) DeleteStaleUDP(ctx context.Context, f model.Family, _ []plan.Key, stale func(to, endpoint netip.AddrPort) bool) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("fake: delete stale flows: %w", err)
 	}
-	serving := map[plan.Key][]netip.AddrPort{}
-	for _, s := range stale {
-		serving[s.Frontend] = s.Serving
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.end(func(c *Conn) bool {
-		endpoints, listed := serving[c.Frontend]
-		return listed && c.Frontend.Protocol == model.UDP && !slices.Contains(endpoints, c.Endpoint)
-	}), nil
+	is := func(c *Conn) bool {
+		p := &c.Packet
+		return p.Protocol == model.UDP && model.FamilyOf(p.To.Addr()) == f && stale(p.To, c.Endpoint)
+	}
+	before := len(k.unreplied)
+	maps.DeleteFunc(k.unreplied, func(_ tuple, c *Conn) bool { return is(c) })
+	return k.end(is) + before - len(k.unreplied), nil
 }
 
 // DeleteUnreplied implements engine.ConnTable.

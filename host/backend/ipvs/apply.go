@@ -99,6 +99,14 @@ func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) err
 	return b.unprogrammed.record(updates)
 }
 
+// RemovedUDP implements backend.UDPRemover: the nftables rules name all frontends.
+func (b *Backend) RemovedUDP() []plan.Key {
+	if rules, ok := b.rules.(backend.UDPRemover); ok {
+		return rules.RemovedUDP()
+	}
+	return nil
+}
+
 func (b *Backend) setState(s *state) {
 	b.state = *s
 	clear(b.unprogrammed)

@@ -67,6 +67,15 @@ func (b *Backend) writeAll(ctx context.Context, next *plan.Plan) error {
 	return b.write(b.tables[:], next, nil)
 }
 
+// RemovedUDP implements backend.UDPRemover.
+func (b *Backend) RemovedUDP() []plan.Key {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	removed := b.removedUDP
+	b.removedUDP = nil
+	return removed
+}
+
 func (b *Backend) resetStats() {
 	for _, t := range b.tables {
 		t.stats = txStats{}
@@ -150,6 +159,9 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta) error {
 	if d == nil {
 		b.unprogrammed.retain(next)
 		for _, k := range b.allKeys(next) {
+			if k.Protocol == model.UDP && next.Frontends[k] == nil {
+				b.removedUDP = append(b.removedUDP, k)
+			}
 			if err := writeOne(k, next.Frontends[k]); err != nil {
 				return err
 			}

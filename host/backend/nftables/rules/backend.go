@@ -52,6 +52,7 @@ type Backend struct {
 	uncounted    bool                                          // there are endpoints beyond MaxCountedEndpoints
 	outcomes     map[model.EndpointKey]backend.OutcomeCounters // of the last ReadOutcomes
 	unprogrammed unprogrammed
+	removedUDP   []plan.Key      // see backend.UDPRemover
 	normalized   []plan.Endpoint // reused by writeFrontend
 	isolating    bool            // each frontend gets its own transaction: see isolate
 
