@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/sluice-proxy/sluice/host/ipaddr"
 	"github.com/sluice-proxy/sluice/host/service"
 	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
@@ -68,6 +69,7 @@ func Migrate(b []byte, o MigrateOptions) (text []byte, notes []Note, err error) 
 		return nil, nil, err
 	}
 	m.mode()
+	m.sloppy()
 	m.addresses()
 	m.target(o)
 	m.detection()
@@ -128,6 +130,45 @@ func (m *migration) behavior(was string) {
 	if m.in["conntrack"] == nil || object(m.in, "conntrack")["tcpBeLiberal"] != true {
 		m.note(Behavior, "conntrack.tcpBeLiberal", "mode iptables drops packets that conntrack calls invalid, so that long connections are not reset; sluice does not: "+
 			"set it to true if kube-proxy's metric iptables_ct_state_invalid_dropped_packets_total grows (kernels before 6.1)")
+	}
+}
+
+// sloppy writes addresses without leading zeros, which kube-proxy ignores.
+func (m *migration) sloppy() {
+	cidr := func(s string) string {
+		if _, err := netip.ParsePrefix(s); err != nil {
+			if r, err := ipaddr.ParsePrefix(s); err == nil {
+				return r.String()
+			}
+		}
+		return s
+	}
+	if s := m.stringAt("clusterCIDR"); s != "" {
+		parts := strings.Split(s, ",")
+		for i, p := range parts {
+			parts[i] = cidr(strings.TrimSpace(p))
+		}
+		m.in["clusterCIDR"] = strings.Join(parts, ",")
+	}
+	for _, path := range []string{"nodePortAddresses", "ipvs.excludeCIDRs"} {
+		_, name, in := cutPath(path, m.in)
+		list, _ := in[name].([]any)
+		for i, e := range list {
+			if s, ok := e.(string); ok {
+				list[i] = cidr(s)
+			}
+		}
+	}
+	for _, path := range []string{"bindAddress", "healthzBindAddress", "metricsBindAddress"} {
+		host, port, err := net.SplitHostPort(m.stringAt(path))
+		if err != nil {
+			host, port = m.stringAt(path), ""
+		}
+		if a, err := ipaddr.Parse(host); err == nil && host != a.String() {
+			if m.in[path] = a.String(); port != "" {
+				m.in[path] = net.JoinHostPort(a.String(), port)
+			}
+		}
 	}
 }
 

@@ -252,3 +252,24 @@ func TestMigrateMapsTheGateOfExternalIPs(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// kube-proxy ignores leading zeros.
+func TestMigrateWritesAddressesWithoutLeadingZeros(t *testing.T) {
+	for in, want := range map[string]string{
+		"clusterCIDR: 010.244.000.000/016, fd00::/48": "clusterCIDR: 10.244.0.0/16,fd00::/48\n",
+		"nodePortAddresses: [010.0.0.0/08, primary]":  "nodePortAddresses:\n- 10.0.0.0/8\n- primary\n",
+		"bindAddress: 192.000.002.001":                "bindAddress: 192.0.2.1\n",
+		"healthzBindAddress: 127.000.000.001:10300":   "healthzBindAddress: 127.0.0.1:10300\n",
+		"metricsBindAddress: 192.0.002.1":             "metricsBindAddress: 192.0.2.1:10249\n",
+		"clusterCIDR: 10.244.1.0/16":                  "clusterCIDR: 10.244.1.0/16\n",
+	} {
+		text, _, err := Migrate([]byte(kubeProxyHead+"mode: nftables\n"+in+"\n"), MigrateOptions{})
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s: %v\n%s", in, err, text)
+		}
+	}
+	text, _, err := Migrate([]byte(kubeProxyHead+"mode: ipvs\nipvs: {excludeCIDRs: [010.0.0.0/8]}\n"), MigrateOptions{})
+	if err != nil || !strings.Contains(string(text), "excludeCIDRs:\n  - 10.0.0.0/8\n") {
+		t.Errorf("%v\n%s", err, text)
+	}
+}

@@ -7,6 +7,7 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/sluice-proxy/sluice/host/ipaddr"
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
@@ -17,7 +18,7 @@ func ServiceCIDR(o *networkingv1.ServiceCIDR) (*model.ServiceCIDR, []Problem) {
 	out := &model.ServiceCIDR{Name: o.Name}
 	for i, s := range o.Spec.CIDRs {
 		field := fmt.Sprintf("spec.cidrs[%d]", i)
-		c, err := parsePrefix(s)
+		c, err := ipaddr.ParsePrefix(s)
 		family := func(other netip.Prefix) bool { return model.FamilyOf(other.Addr()) == model.FamilyOf(c.Addr()) }
 		switch {
 		case err != nil:

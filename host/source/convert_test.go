@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sluice-proxy/sluice/host/ipaddr"
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
@@ -427,19 +428,19 @@ func FuzzAddresses(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		a, err := parseAddr(s)
+		a, err := ipaddr.Parse(s)
 		if err == nil && (a.Is4In6() || a.Zone() != "" || a != netip.MustParseAddr(a.String())) {
-			t.Errorf("parseAddr(%q) = %v", s, a)
+			t.Errorf("ipaddr.Parse(%q) = %v", s, a)
 		}
 		if b, strict := netip.ParseAddr(s); strict == nil && b.Zone() == "" && (err != nil || a != b.Unmap()) {
-			t.Errorf("parseAddr(%q) = %v, %v; netip has %v", s, a, err, b)
+			t.Errorf("ipaddr.Parse(%q) = %v, %v; netip has %v", s, a, err, b)
 		}
-		p, err := parsePrefix(s)
+		p, err := ipaddr.ParsePrefix(s)
 		if err == nil && (!p.IsValid() || p != p.Masked() || p != netip.MustParsePrefix(p.String())) {
-			t.Errorf("parsePrefix(%q) = %v", s, p)
+			t.Errorf("ipaddr.ParsePrefix(%q) = %v", s, p)
 		}
 		if q, strict := netip.ParsePrefix(s); strict == nil && !q.Addr().Is4In6() && (err != nil || p != q.Masked()) {
-			t.Errorf("parsePrefix(%q) = %v, %v; netip has %v", s, p, err, q)
+			t.Errorf("ipaddr.ParsePrefix(%q) = %v, %v; netip has %v", s, p, err, q)
 		}
 	})
 }

@@ -6,12 +6,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sluice-proxy/sluice/host/ipaddr"
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
 // address parses an address and checks it. It reports false, and a problem, if the address is invalid.
 func (p *problems) address(field, s string, check func(netip.Addr) error) (netip.Addr, bool) {
-	a, err := parseAddr(s)
+	a, err := ipaddr.Parse(s)
 	if err == nil {
 		err = check(a)
 	}

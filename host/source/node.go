@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sluice-proxy/sluice/host/ipaddr"
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
@@ -34,7 +35,7 @@ func Node(o *corev1.Node) (*model.Node, []Problem) {
 			if na.Type != kind {
 				continue
 			}
-			a, err := parseAddr(na.Address)
+			a, err := ipaddr.Parse(na.Address)
 			if err != nil {
 				p.add(fmt.Sprintf("status.addresses[%d].address", i), "%w", err)
 				continue
@@ -47,7 +48,7 @@ func Node(o *corev1.Node) (*model.Node, []Problem) {
 		cidrs, field = []string{o.Spec.PodCIDR}, func(int) string { return "spec.podCIDR" }
 	}
 	for i, s := range cidrs {
-		c, err := parsePrefix(s)
+		c, err := ipaddr.ParsePrefix(s)
 		if err != nil {
 			p.add(field(i), "%w", err)
 			continue

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sluice-proxy/sluice/host/ipaddr"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -107,7 +108,7 @@ func (p *problems) sourceRanges(list []string) ([]netip.Prefix, bool) {
 		if strings.TrimSpace(s) == "" {
 			continue
 		}
-		r, err := parsePrefix(s)
+		r, err := ipaddr.ParsePrefix(s)
 		if err != nil {
 			p.add(fmt.Sprintf("spec.loadBalancerSourceRanges[%d]", i), "%w", err)
 			invalid++
