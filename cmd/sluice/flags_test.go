@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 
@@ -45,6 +46,15 @@ func TestEveryNumberOfTheCommandLineHasARange(t *testing.T) {
 	walk(newRootCommand())
 	if checked < 9 {
 		t.Errorf("%d flags are numbers", checked)
+	}
+}
+
+func TestANumberOfAConditionIsFinite(t *testing.T) {
+	for _, number := range []string{"NaN", "Inf", "1e999", "-1e999", "1e", "--1", "0x1", "40%%"} {
+		f := &failIf{texts: []string{"max_overload > " + number}}
+		if err := f.parse(); err == nil || !errors.As(err, new(usageError)) {
+			t.Errorf("%s: %v", number, err)
+		}
 	}
 }
 

@@ -36,7 +36,6 @@ func droppedFields() map[string]struct {
 		"configSyncPeriod":            {"sluice watches and does not resync periodically", []string{"15m0s"}},
 		"featureGates.":               {"sluice has no feature gates; generally available features are enabled", nil},
 		"iptables.localhostNodePorts": {"NodePorts are served on loopback addresses, TCP only, if nodePortAddresses has localhost", []string{"true"}},
-		"iptables.snatNodeInternalIP": {"sluice masquerades with the address of the outgoing interface", nil},
 		"ipvs.excludeCIDRs":           {"not used in this mode", nil},
 		"ipvs.scheduler":              {"mode nftables selects endpoints at random, by the weights of policies", nil},
 		"ipvs.strictARP":              {"in mode nftables Service addresses are not assigned to an interface", nil},
