@@ -75,12 +75,12 @@ const (
 const niceness = 5
 
 // confineSelf limits this process, which has a process group of its own: low priority, CPU seconds, bytes of memory, no network, no
-// other programs.
+// other programs. A lower priority and lower limits that it has already stay.
 func confineSelf(seconds, memory uint64) error {
-	if err := unix.Setpriority(unix.PRIO_PGRP, 0, niceness); err != nil { // of all threads, unlike PRIO_PROCESS
+	if err := lowerPriority(); err != nil {
 		return fmt.Errorf("set priority: %w", err)
 	}
-	runtime.GOMAXPROCS(2)
+	runtime.GOMAXPROCS(min(2, runtime.GOMAXPROCS(0)))
 	debug.SetGCPercent(40) // memory matters more than time
 	debug.SetMemoryLimit(int64(memory / 2))
 	for _, l := range []struct {
@@ -94,16 +94,30 @@ func confineSelf(seconds, memory uint64) error {
 		{"core file", unix.RLIMIT_CORE, 0},
 		{"files", unix.RLIMIT_NOFILE, 32},
 	} {
-		limit := unix.Rlimit{Cur: l.value, Max: l.value}
-		if l.resource == unix.RLIMIT_CPU {
-			limit.Max++ // SIGKILL, if the process does not end itself
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(l.resource, &limit); err != nil {
+			return fmt.Errorf("read limit of %s: %w", l.name, err)
 		}
+		limit.Cur = min(limit.Cur, l.value)
+		if l.resource == unix.RLIMIT_CPU {
+			l.value++ // SIGKILL, if the process does not end itself
+		}
+		limit.Max = min(limit.Max, l.value)
 		if err := unix.Setrlimit(l.resource, &limit); err != nil {
-			return fmt.Errorf("limit %s to %d: %w", l.name, l.value, err)
+			return fmt.Errorf("limit %s to %d: %w", l.name, limit.Cur, err)
 		}
 	}
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0) // if the node's memory is full, this process ends first
 	return denySystemCalls()
+}
+
+// lowerPriority sets niceness for all threads, unless their priority is lower already: to raise it takes a right, which a service may lack.
+func lowerPriority() error {
+	priority, err := unix.Getpriority(unix.PRIO_PGRP, 0) // 20 - nice
+	if err != nil || 20-priority >= niceness {
+		return err
+	}
+	return unix.Setpriority(unix.PRIO_PGRP, 0, niceness)
 }
 
 // denySystemCalls installs a filter (seccomp) that refuses sockets, new programs and access to other processes. A kernel

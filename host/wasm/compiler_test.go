@@ -30,6 +30,7 @@ func childCommands() map[string]func(args []string) int {
 	return map[string]func(args []string) int{
 		"compile": func(args []string) int { return CompileMain(args, os.Stdin, os.Stderr) },
 		"inspect": inspectChild,
+		"limited": limitedChild,
 		"crash":   func([]string) int { panic("a bug of the compiler") },
 		"none":    func([]string) int { return 0 },
 		"load":    loadChild,
@@ -93,6 +94,33 @@ func TestChildProcessIsConfined(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("error %v\nwant  %s", err, want)
 	}
+}
+
+// A process that has a lower priority and lower limits than a compiler gets, and may not raise them, compiles with what it has.
+func TestChildProcessRaisesNeitherPriorityNorLimits(t *testing.T) {
+	requireChildren(t)
+	_, err := newHost(t, Options{CacheDir: noCache, Compiler: childCommand("limited")}).Load(t.Context(), "test", goodWAT(t), nil)
+	want := "nice 10, new privileges 1, socket operation not permitted, exec operation not permitted, files 0 1 2, cpu 7, data 125829120, oom 1000, cwd /"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v\nwant  %s", err, want)
+	}
+}
+
+// limitedChild is inspectChild without the right to raise what it has.
+func limitedChild(args []string) int {
+	runtime.LockOSThread() // capabilities are those of a thread
+	err := unix.Setpriority(unix.PRIO_PGRP, 0, 10)
+	for resource, limit := range map[int]unix.Rlimit{unix.RLIMIT_CPU: {Cur: 7, Max: 8}, unix.RLIMIT_DATA: {Cur: 120 << 20, Max: 120 << 20},
+		unix.RLIMIT_FSIZE: {Cur: 1 << 20, Max: 1 << 20}, unix.RLIMIT_NOFILE: {Cur: 20, Max: 20}} {
+		err = errors.Join(err, unix.Setrlimit(resource, &limit))
+	}
+	none := [2]unix.CapUserData{}
+	err = errors.Join(err, unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return exitRefused
+	}
+	return inspectChild(args)
 }
 
 func inspectChild([]string) int {
