@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/probe"
+	"github.com/sluice-proxy/sluice/host/wasm"
 )
 
 func newCheckCommand() *cobra.Command {
@@ -23,8 +24,8 @@ func newCheckCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check whether this host has everything that sluice needs",
-		Long: `Checks this host's kernel features, capabilities, sysctls and conntrack table, and the addresses and interfaces that
-the configuration names, and whether the API server lets sluice read Pods if a plugin asks for it. For each one missing, prints what will not work. Nothing on the host is changed: features are
+		Long: `Checks this host's kernel features, capabilities, sysctls and conntrack table, whether it lets plugins run, the addresses and
+interfaces that the configuration names, and whether the API server lets sluice read Pods if a plugin asks for it. For each one missing, prints what will not work. Nothing on the host is changed: features are
 tried in a temporary network namespace or, without permission to create one, in transactions that are rolled back. The
 exit code is 1 if something required is missing.`,
 		Args: cobra.NoArgs,
@@ -57,11 +58,20 @@ exit code is 1 if something required is missing.`,
 	return cmd
 }
 
-// checkPlugins loads the plugins of a configuration, and checks the permissions for the inputs that they declare.
+// checkPlugins checks whether plugins can run, loads those of a configuration, and checks the permissions for the inputs that they declare.
 func checkPlugins(ctx context.Context, in *inputFlags, cfg *config.Config) []probe.Finding {
-	if len(cfg.Plugins) == 0 {
-		return nil
+	executable := probe.Finding{Group: "plugins", Name: "executable memory", State: probe.OK}
+	if err := wasm.CheckExecutable(); err != nil {
+		executable.State, executable.Found = probe.Missing, err.Error()
+		executable.Remedy = "permit it: execmem in the SELinux policy, no MemoryDenyWriteExecute in systemd's unit"
 	}
+	if len(cfg.Plugins) == 0 || executable.State != probe.OK {
+		return []probe.Finding{executable}
+	}
+	return append([]probe.Finding{executable}, checkInputs(ctx, in, cfg)...)
+}
+
+func checkInputs(ctx context.Context, in *inputFlags, cfg *config.Config) []probe.Finding {
 	unknown := func(err error) []probe.Finding {
 		return []probe.Finding{{
 			Group: "plugins", Name: "inputs that they declare", State: probe.Unknown, Found: err.Error(), Remedy: "see sluice config check",

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/probe"
 )
@@ -253,5 +254,12 @@ has 192.0.2.5 && echo followed; kill $pid; wait $pid`
 	out, stderr, err := inNamespace(t, line)
 	if !strings.HasPrefix(out, "followed\n") {
 		t.Errorf("got %q, %v\n%s", out, err, stderr)
+	}
+}
+
+func TestCheckSaysWhetherPluginsCanRun(t *testing.T) {
+	found := checkPlugins(t.Context(), &inputFlags{}, config.Default())
+	if len(found) != 1 || found[0].Name != "executable memory" || found[0].State != probe.OK || found[0].Group != "plugins" {
+		t.Errorf("%+v", found)
 	}
 }

@@ -54,6 +54,9 @@ func compileMain(args []string, stdin io.Reader) (code int, err error) {
 			code, err = exitRefused, fmt.Errorf("panic in the compiler: %v", r)
 		}
 	}()
+	if err := CheckExecutable(); err != nil {
+		return exitExecutable, err
+	}
 	// One worker: a second one would take as much memory again.
 	switch err := compileTo(context.Background(), dir, metered, uint32(numbers[2])); {
 	case isStorageError(err):

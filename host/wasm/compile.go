@@ -17,6 +17,9 @@ import (
 // compile sets c.info, c.runtime and c.compiled, from precompiled code or the cache if they have the code of the module. Otherwise the module is metered and
 // compiled into a folder, in a child process if there is a compiler, loaded from there, and the folder is added to the cache.
 func (h *Host) compile(ctx context.Context, c *code, log *slog.Logger, wasm []byte) error {
+	if err := CheckExecutable(); err != nil {
+		return err
+	}
 	name := entryName(c.key.revision, &h.limits.Module)
 	entry, err := h.precompiled.open(name)
 	if err == nil {

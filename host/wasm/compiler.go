@@ -56,9 +56,10 @@ var errStorage = errors.New("the compiler cannot write the compiled code")
 
 // Exit codes of CompileMain.
 const (
-	exitRefused = 3 // the module is not valid; the reason is on standard error
-	exitStorage = 4 // the code cannot be written
-	exitCPUTime = 5 // the limit of CPU time is reached
+	exitRefused    = 3 // the module is not valid; the reason is on standard error
+	exitStorage    = 4 // the code cannot be written
+	exitCPUTime    = 5 // the limit of CPU time is reached
+	exitExecutable = 6 // see CheckExecutable
 )
 
 // wait waits until no child is running and the earlier callers have had their turn.
@@ -110,6 +111,8 @@ func (c *compiler) explain(ctx context.Context, err error, state *os.ProcessStat
 		return fmt.Errorf("module refused: compile: %s", meter.Quote(stderr))
 	case state.ExitCode() == exitStorage:
 		return fmt.Errorf("%w: %s", errStorage, meter.Quote(stderr))
+	case state.ExitCode() == exitExecutable:
+		return notExecutable(errors.New("in the process that compiles"))
 	case state.ExitCode() == exitCPUTime:
 		return fmt.Errorf("module refused: compile: more than the limit of %s of CPU time (pluginLimits.compileSeconds)", c.limits.CPU)
 	case outOfMemory(stderr):

@@ -28,14 +28,15 @@ import (
 // childCommands are what the test binary does as a child process, by its first argument.
 func childCommands() map[string]func(args []string) int {
 	return map[string]func(args []string) int{
-		"compile": func(args []string) int { return CompileMain(args, os.Stdin, os.Stderr) },
-		"inspect": inspectChild,
-		"limited": limitedChild,
-		"crash":   func([]string) int { panic("a bug of the compiler") },
-		"none":    func([]string) int { return 0 },
-		"load":    loadChild,
-		"orphan":  orphanChild,
-		"noexec":  noexecChild,
+		"compile":      func(args []string) int { return CompileMain(args, os.Stdin, os.Stderr) },
+		"inspect":      inspectChild,
+		"limited":      limitedChild,
+		"crash":        func([]string) int { panic("a bug of the compiler") },
+		"none":         func([]string) int { return 0 },
+		"load":         loadChild,
+		"orphan":       orphanChild,
+		"noexec":       noexecChild,
+		"unexecutable": unexecutableChild,
 	}
 }
 

@@ -1,9 +1,11 @@
 package plugins
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/config"
@@ -44,5 +46,37 @@ func TestSlowLoadDelaysNoOtherPlugin(t *testing.T) {
 	}
 	if swapped, err := set.Load(t.Context(), cfg, meet); err != nil || !swapped {
 		t.Fatalf("swapped %t, %v", swapped, err)
+	}
+}
+
+// Services learn that a plugin has failed to load, once for each reason: it is not "being loaded" for ever.
+func TestFailedLoadIsPassedOn(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "p.wasm")
+	cfg := config.Default()
+	cfg.Plugins = []config.Plugin{{Name: "p", File: file}}
+	cfg.Policies = []policy.Policy{{Name: "p", Steps: []policy.Step{{Plugin: "p"}}}}
+	set, err := Open(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close(t.Context())
+	if _, err := set.Get("p"); !errors.Is(err, policy.ErrPending) {
+		t.Fatalf("before: %v", err)
+	}
+	for _, c := range []struct {
+		content string
+		passed  int
+		want    string
+	}{{"\x7fELF", 1, "not a WebAssembly module"}, {"\x7fELF", 0, "not a WebAssembly module"}, {"\x00asm\x01\x00\x00\x00", 1, "not a sluice plugin"}} {
+		if err := os.WriteFile(file, []byte(c.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		passed := 0
+		if changed, err := set.Load(t.Context(), cfg, func() { passed++ }); err == nil || changed || passed != c.passed {
+			t.Errorf("%q: changed %t, passed on %d times, want %d, error %v", c.content, changed, passed, c.passed, err)
+		}
+		if _, err := set.Get("p"); err == nil || errors.Is(err, policy.ErrPending) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: error %v", c.content, err)
+		}
 	}
 }

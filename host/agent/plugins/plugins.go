@@ -139,8 +139,8 @@ const maxLoads = 4
 
 // Load updates the set to a configuration: plugins that are new or whose files have changed are compiled and checked with all their
 // settings, and replace the previous revision if that succeeds. New settings of a plugin that has not changed are checked only. loaded,
-// if not nil, is called as soon as that is done for a plugin, by several goroutines: a module that takes long to compile delays no other
-// one. In shadows, plugins have names and instances of their own; they are loaded after all others, which come first if memory is scarce.
+// if not nil, is called as soon as that is done for a plugin, or has failed for another reason than before, by several goroutines: a module that
+// takes long to compile delays no other one. In shadows, plugins have names and instances of their own; they are loaded after all others, which come first if memory is scarce.
 // changed reports whether any plugin was replaced or has new settings; err joins the errors of those that failed.
 func (s *Set) Load(ctx context.Context, cfg *config.Config, loaded func()) (changed bool, err error) {
 	shadows := slices.Clone(cfg.Plugins)
@@ -180,9 +180,11 @@ func (s *Set) loadAll(ctx context.Context, cfg *config.Config, specs []config.Pl
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
+			_, before := s.Get(spec.Name)
 			swapped[i], errs[i] = s.loadPlugin(ctx, cfg, spec, settings)
 			s.setProblem(spec.Name, errs[i])
-			if swapped[i] && loaded != nil {
+			_, after := s.Get(spec.Name)
+			if loaded != nil && (swapped[i] || after != nil && after.Error() != before.Error()) {
 				loaded()
 			}
 		})
