@@ -1,6 +1,10 @@
 package rules
 
-import "strconv"
+import (
+	"maps"
+	"slices"
+	"strconv"
+)
 
 // maxDispatches is how often a connection passes the dispatch chain. A frontend that is moving to another slot table
 // can be missed, as each lookup of a packet sees the newest generation; the next pass, a microsecond later, finds it.
@@ -30,44 +34,48 @@ func (Slots) chains(rulesetBuilder) []chain { return nil }
 
 func (b Slots) dispatch(r rulesetBuilder, l lookup, scope int) (rules []*ruleBuilder, picks []chain) {
 	ss, p := &r.lookups[l].scopes[scope], prefix(l, scope)
+	draws := map[int]bool{} // classes that are drawn from
 	for i, pools := range ss.bySize {
 		if !pools.exists {
 			continue
 		}
 		class, hashed := classOf(i)
-		pick := p + "pick_" + strconv.Itoa(1<<class)
-		if hashed {
-			pick = p + "hash_" + strconv.Itoa(1<<class)
+		name, pick := p+"pick_", func(class int) *ruleBuilder {
+			draws[class] = true
+			return r.rule().jump(p + "draw_" + strconv.Itoa(1<<class))
 		}
-		rules = append(rules, r.rule().frontendKey(l).in(pools).gotoChain(pick))
-		picks = append(picks, r.chain(pick, b.pick(r, l, class, hashed, ss.slots)...))
+		if hashed {
+			seed := uint32(0)
+			name, pick = p+"hash_", func(class int) *ruleBuilder {
+				seed++
+				return r.rule().frontendKey(l).hash(1<<class, seed).dnat(ss.slots)
+			}
+		}
+		name += strconv.Itoa(1 << class)
+		rules = append(rules, r.rule().frontendKey(l).in(pools).gotoChain(name))
+		picks = append(picks, r.chain(name, b.pick(class, pick)...))
+	}
+	for _, class := range slices.Sorted(maps.Keys(draws)) {
+		picks = append(picks, r.chain(p+"draw_"+strconv.Itoa(1<<class), r.rule().frontendKey(l).random(1<<class).dnat(ss.slots)))
 	}
 	return append(rules, r.verdicts(l, scope)...), picks
 }
 
-// pick draws a slot. A pool of n slots has those from 0 to n-1 and the size class of the next power of two. Drawing
-// until a slot is hit is as even as drawing below n, and the rules do not depend on n.
+// pick draws a slot, with rules from draw for a size class. A pool of n slots has those from 0 to n-1 and the size class of the next
+// power of two. Drawing until a slot is hit is as even as drawing below n, and the rules do not depend on n.
 //
-// With a hash of the client's address instead of a random number, a different one at each try, this is a consistent
-// hash: a client moves only if the slot that it hits changed, or one that it missed is new.
-func (Slots) pick(r rulesetBuilder, i lookup, class int, hashed bool, slots *set) []*ruleBuilder {
-	size, seed := uint32(1)<<class, uint32(0)
-	draw := func(mod uint32) *ruleBuilder {
-		w := r.rule().frontendKey(i)
-		if seed++; hashed {
-			return w.hash(mod, seed).dnat(slots)
-		}
-		return w.random(mod).dnat(slots)
-	}
-	var rules []*ruleBuilder
+// With a hash of the client's address instead of a random number, a different one at each try, this is a consistent hash: a client
+// moves only if the slot that it hits changed, or one that it missed is new. Random draws of a class share a chain: for each element that is added
+// to a map, the kernel goes through all rules that use it.
+func (Slots) pick(class int, draw func(class int) *ruleBuilder) (rules []*ruleBuilder) {
 	for range drawsOf(class) {
-		rules = append(rules, draw(size))
+		rules = append(rules, draw(class))
 	}
 	if class > 1 {
-		rules = append(rules, draw(size/2))
+		rules = append(rules, draw(class-1))
 	}
 	if class > 0 {
-		rules = append(rules, draw(1)) // slot 0 always exists
+		rules = append(rules, draw(0)) // slot 0 always exists
 	}
 	return rules
 }
