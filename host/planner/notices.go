@@ -10,52 +10,54 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// LeftOut returns why a limit left out the frontend of a connection that a Service wants. The frontend of the result is that of the connection.
+// LeftOut returns why a limit left out the frontend of a connection that a Service wants, the first by name. The frontend of the result is that
+// of the connection.
 func (p *Planner) LeftOut(to netip.AddrPort, protocol model.Protocol) (why plan.Degradation, kind plan.Kind, found bool) {
-	key := plan.Key{Addr: to.Addr(), Port: to.Port(), Protocol: protocol}
-	nodePort := key
-	if nodePort.Addr = netip.IPv4Unspecified(); to.Addr().Is6() {
-		nodePort.Addr = netip.IPv6Unspecified()
+	if p.counters.totals.Limited == 0 {
+		return why, kind, false
 	}
-	onNode := slices.Contains(p.builder.plan.Global.NodePortAddrs, to.Addr())
 	for name, s := range p.services {
 		svc := p.cluster.Services[name]
-		if len(s.omitted) == 0 || svc == nil {
+		if svc == nil || len(s.omitted) == 0 || !strings.HasPrefix(s.omitted[0].Why, limitPrefix) || found && name.Compare(why.Owner.Service) > 0 {
+			continue // limits of frontends come first
+		}
+		f, wanted := p.wants(p.served(svc), to, protocol)
+		if !wanted {
 			continue
 		}
-		svc = p.served(svc)
-		at := slices.IndexFunc(svc.Ports, func(sp model.ServicePort) bool {
-			wanted := addrKind(svc, to.Addr(), &kind) && sp.Port == to.Port()
-			if !wanted && onNode && sp.NodePort == to.Port() {
-				wanted, kind = true, plan.NodePort
+		if c := p.builder.services[name]; c != nil {
+			if _, has := slices.BinarySearchFunc(c.frontends, f.Key, func(f *plan.Frontend, k plan.Key) int { return f.Key.Compare(k) }); has {
+				continue // it is contested, not left out
 			}
-			return wanted && sp.Protocol == protocol
-		})
-		if at < 0 {
-			continue
 		}
-		if kind == plan.NodePort {
-			key = nodePort
-		}
-		if c := p.builder.services[name]; c != nil && slices.ContainsFunc(c.frontends, func(f *plan.Frontend) bool { return f.Key == key }) {
-			continue // it is contested, not left out
-		}
-		why = s.omitted[0] // limits of frontends come first
-		why.Frontend, why.Owner.Port, why.Owner.Protocol = key, svc.Ports[at].Name, protocol
-		return why, kind, true
+		why, kind, found = s.omitted[0], f.Kind, true
+		why.Frontend, why.Owner = f.Key, f.Owner
 	}
-	return why, kind, false
+	return why, kind, found
 }
 
-// addrKind sets the kind of an address of a Service. It returns false for addresses that the Service is not served at.
-func addrKind(svc *model.Service, a netip.Addr, kind *plan.Kind) bool {
-	for _, s := range addrsOf(svc) {
-		if s.addr == a && s.served {
-			*kind = s.kind
-			return true
+// wants returns the key, kind and owner of the frontend of a Service that a connection is to.
+func (p *Planner) wants(svc *model.Service, to netip.AddrPort, protocol model.Protocol) (f plan.Frontend, wanted bool) {
+	addrs := addrsOf(svc)
+	at := slices.IndexFunc(addrs, func(a serviceAddr) bool { return a.addr == to.Addr() && a.served })
+	onNode := slices.Contains(p.builder.plan.Global.NodePortAddrs, to.Addr())
+	for i := range svc.Ports {
+		sp := &svc.Ports[i]
+		f = plan.Frontend{Key: plan.Key{Addr: to.Addr(), Port: to.Port(), Protocol: protocol}, Owner: model.PortName{Service: svc.Name, Port: sp.Name, Protocol: protocol}}
+		switch {
+		case sp.Protocol != protocol:
+		case at >= 0 && sp.Port == to.Port():
+			f.Kind = addrs[at].kind
+			return f, true
+		case onNode && sp.NodePort == to.Port():
+			f.Kind, f.Key.Addr = plan.NodePort, netip.IPv4Unspecified()
+			if to.Addr().Is6() {
+				f.Key.Addr = netip.IPv6Unspecified()
+			}
+			return f, true
 		}
 	}
-	return false
+	return f, false
 }
 
 // Unrestricted returns the frontends that every source may use although the Service has loadBalancerSourceRanges. ClusterIPs are not among
@@ -129,52 +131,71 @@ func nameOf(port string) string {
 	return port
 }
 
+// maxLooked bounds the endpoints that withoutPort looks at: it runs between updates.
+const maxLooked = 200_000
+
 // withoutPort finds the endpoints of a Service that one of its ports does not reach, because no EndpointSlice has them with that port.
 func withoutPort(svc *model.Service, list []*model.EndpointSlice) (out []WithoutPort) {
+	looked := 0
 	for _, p := range svc.Ports {
 		for _, family := range families {
-			if !hasFamily(svc, family) {
-				continue
-			}
+			var with, without []*model.EndpointSlice
 			want := model.SlicePort{Name: p.Name, Protocol: p.Protocol}
-			has := func(s *model.EndpointSlice) bool {
-				return slices.ContainsFunc(s.Ports, func(q model.SlicePort) bool { return q.Compare(want) == 0 && q.Port != 0 })
-			}
-			reached := map[netip.Addr]bool{}
 			for _, s := range list {
-				for i := range s.Endpoints {
-					if s.Family == family && has(s) {
-						reached[s.Endpoints[i].Addr] = true
-					}
-				}
-			}
-			first := len(out)
-			for _, s := range list {
-				if s.Family != family || has(s) {
+				if looked++; s.Family != family || !hasFamily(svc, family) {
 					continue
 				}
-				for i := range s.Endpoints {
-					e := &s.Endpoints[i]
-					if reached[e.Addr] {
-						continue
-					}
-					reached[e.Addr] = true // named once
-					at := slices.IndexFunc(out[first:], func(w WithoutPort) bool { return slices.Equal(w.Has, s.Ports) })
-					if at < 0 {
-						at = len(out) - first
-						out = append(out, WithoutPort{Port: p, Family: family, Has: s.Ports})
-					}
-					w := &out[first+at]
-					if w.Count++; len(w.Names) < maxNamed {
-						name := e.Addr.String()
-						if e.Pod != "" {
-							name = "Pod " + e.Pod
-						}
-						w.Names = append(w.Names, name)
-					}
+				if slices.ContainsFunc(s.Ports, func(q model.SlicePort) bool { return q.Compare(want) == 0 && q.Port != 0 }) {
+					with = append(with, s)
+				} else if len(s.Endpoints) > 0 {
+					without = append(without, s)
 				}
+			}
+			if len(without) == 0 {
+				continue
+			}
+			reached := map[netip.Addr]bool{}
+			for _, s := range with {
+				for i := range s.Endpoints {
+					reached[s.Endpoints[i].Addr] = true
+				}
+				looked += len(s.Endpoints)
+			}
+			first := len(out)
+			for _, s := range without {
+				looked += len(s.Endpoints)
+				at := first + slices.IndexFunc(out[first:], func(w WithoutPort) bool { return slices.Equal(w.Has, s.Ports) })
+				if at < first {
+					if at = len(out); at == maxExplained {
+						break
+					}
+					out = append(out, WithoutPort{Port: p, Family: family, Has: s.Ports})
+				}
+				out[at].add(s, reached)
+			}
+			out = slices.DeleteFunc(out, func(w WithoutPort) bool { return w.Count == 0 })
+			if looked > maxLooked || len(out) == maxExplained {
+				return out
 			}
 		}
 	}
-	return out[:min(len(out), maxExplained)]
+	return out
+}
+
+// add adds the endpoints of a slice, except those that another slice has with the port.
+func (w *WithoutPort) add(s *model.EndpointSlice, reached map[netip.Addr]bool) {
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		if reached[e.Addr] {
+			continue
+		}
+		reached[e.Addr] = true // named once
+		if w.Count++; len(w.Names) < maxNamed {
+			name := e.Addr.String()
+			if e.Pod != "" {
+				name = "Pod " + e.Pod
+			}
+			w.Names = append(w.Names, name)
+		}
+	}
 }

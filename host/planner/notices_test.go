@@ -140,3 +140,43 @@ func TestEndpointsWithoutThePortOfTheServiceAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// A limit of something else does not explain why there is no frontend.
+func TestOnlyLimitsOfFrontendsLeaveThemOut(t *testing.T) {
+	p := limited(t, Limits{SourceRanges: 1})
+	name := model.Name{Namespace: "voice", Name: "media"}
+	svc := *p.cluster.Services[name]
+	svc.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("10.0.2.0/24")}
+	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: name, Service: &svc}})
+	p.Plan(time.Unix(1001, 0))
+	if len(p.Omitted()) == 0 {
+		t.Fatal("no source range is left out")
+	}
+	if d, _, left := p.LeftOut(netip.MustParseAddrPort("10.96.0.1:80"), model.UDP); left {
+		t.Errorf("a frontend that is in the plan: %s", d)
+	}
+}
+
+// TestTheSearchForEndpointsWithoutAPortIsBounded: whoever explains a Service of a hostile namespace does not stop the node.
+func TestTheSearchForEndpointsWithoutAPortIsBounded(t *testing.T) {
+	svc := &model.Service{ClusterIPs: addrs("10.96.0.1")}
+	for i := range 1000 {
+		svc.Ports = append(svc.Ports, model.ServicePort{Name: fmt.Sprint("p", i), Protocol: model.TCP, Port: uint16(i + 1)})
+	}
+	var list []*model.EndpointSlice
+	for i := range 100 {
+		s := &model.EndpointSlice{Family: model.IPv4}
+		for j := range 1000 {
+			s.Endpoints = append(s.Endpoints, model.SliceEndpoint{Addr: netip.AddrFrom4([4]byte{10, byte(i), byte(j >> 8), byte(j)})})
+		}
+		list = append(list, s)
+	}
+	found := withoutPort(svc, list)
+	looked := 0
+	for _, w := range found {
+		looked += w.Count
+	}
+	if len(found) == 0 || looked > 2*maxLooked {
+		t.Errorf("%d ports, %d endpoints", len(found), looked)
+	}
+}
