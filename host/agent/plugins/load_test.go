@@ -11,6 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // TestSlowLoadDelaysNoOtherPlugin: the callback for the first plugin returns only when the second one is loaded, and the other
@@ -78,5 +80,49 @@ func TestFailedLoadIsPassedOn(t *testing.T) {
 		if _, err := set.Get("p"); err == nil || errors.Is(err, policy.ErrPending) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: error %v", c.content, err)
 		}
+	}
+}
+
+// A module is read, not mapped: whoever owns its file, or that of an image in the cache, cannot end sluice with it.
+func TestModuleFileIsTruncatedWhileItIsInUse(t *testing.T) {
+	module, err := os.ReadFile(filepath.Join(testenv.Plugins(t, "plugins/zone-spill"), "zone-spill.wasm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "p.wasm")
+	if err := os.WriteFile(file, module, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := config.Default()
+	cfg.PluginCacheDir = testenv.PluginCache(t)
+	cfg.Plugins = []config.Plugin{{Name: "p", File: file}}
+	cfg.Policies = []policy.Policy{{Name: "p", Steps: []policy.Step{{Plugin: "p"}}}}
+	set, err := Open(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close(t.Context())
+	if _, err := set.Load(t.Context(), cfg, nil); err != nil {
+		t.Fatal(err)
+	}
+	p, err := set.Get("p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		if err := os.Truncate(file, int64(i%2)*100); err != nil {
+			t.Fatal(err)
+		}
+		req := wasm.SampleRequest(3)
+		req.Now += int64(i)
+		var resp abi.Response
+		resp.Reset(len(req.Endpoints))
+		if err := p.Decide(req, &resp); err != nil {
+			t.Fatal(err)
+		}
+		set.ReleaseIdle()
+	}
+	if _, err := set.Load(t.Context(), cfg, nil); err == nil || !strings.Contains(err.Error(), "(the previous revision stays in use)") {
+		t.Errorf("error %v", err)
 	}
 }
