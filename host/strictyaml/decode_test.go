@@ -83,6 +83,22 @@ type outer struct {
 	skip string            //lint:ignore U1000 unexported fields are no part of a form
 }
 
+func TestNumbersThatAreNotFiniteAreNamed(t *testing.T) {
+	for text, want := range map[string]string{
+		"a: 1\nb:\n- c: .nan\n":            "line 12: b[0].c: .nan is not a finite number",
+		"b: {c: [1, -.Inf]}\n":             "line 10: b.c[1]: -.Inf is not a finite number",
+		"a: &x .inf\nb: *x\n":              "line 10: a: .inf is not a finite number",
+		"items:\n- a: 1\n- a: .NaN\n":      "line 12: items[1].a: .NaN is not a finite number",
+		"a: !!float .inf\n":                "line 10: a: .inf is not a finite number",
+		"a: \".nan\"\nb: 1e400\nc: -0.0\n": "",
+	} {
+		_, _, err := Document{text, 10}.ToJSON()
+		if got := fmt.Sprint(err); got != want && (want != "" || err != nil) {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
+
 func TestDecodeReportsAllErrorsAndKeepsTheRest(t *testing.T) {
 	raw := []byte(`{"s":1,"b":"x","N":1,"n":2147483648,"list":[{"n":1},7,{"n":2,"m":3},null],"map":{"a":"b","c":1},
 		"raw":{"z":1.50,"a":[true]},"free":[1],"skip":"x","s":2}`)

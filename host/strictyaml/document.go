@@ -132,6 +132,9 @@ func (d Document) ToJSON() (raw []byte, duplicates, err error) {
 
 // syntaxError converts an error of the YAML library: its line becomes a line of the file.
 func (d Document) syntaxError(err error) error {
+	if at, path, value := d.notFinite(); at > 0 {
+		return &SyntaxError{at, fmt.Errorf("%s: %s is not a finite number", path, value)}
+	}
 	text, begin := err.Error(), d.Line
 	for _, prefix := range []string{"error converting YAML to JSON: ", "yaml: ", "unmarshal errors:\n  "} {
 		text = strings.TrimPrefix(text, prefix)

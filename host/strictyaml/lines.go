@@ -1,6 +1,7 @@
 package strictyaml
 
 import (
+	"math"
 	"strconv"
 	"strings"
 
@@ -61,4 +62,38 @@ func step(n *yaml.Node, path string) (key, value *yaml.Node, rest string) {
 		}
 	}
 	return key, value, rest
+}
+
+// notFinite returns the line of the file, the path and the text of the first number that JSON does not have: .inf or .nan; line 0: there is none.
+func (d Document) notFinite() (line int, path, value string) {
+	var root yaml.Node
+	if err := yaml.Unmarshal([]byte(d.Text), &root); err != nil {
+		return 0, "", ""
+	}
+	var find func(n *yaml.Node, path string) bool
+	find = func(n *yaml.Node, at string) bool {
+		for i, c := range n.Content {
+			switch {
+			case n.Kind == yaml.SequenceNode:
+				if find(c, at+"["+strconv.Itoa(i)+"]") {
+					return true
+				}
+			case n.Kind == yaml.MappingNode && i%2 == 0: // a key
+			case n.Kind == yaml.MappingNode:
+				if find(c, JoinPath(at, truncateKey(n.Content[i-1].Value))) {
+					return true
+				}
+			default:
+				return find(c, at)
+			}
+		}
+		var f float64
+		if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!float" && n.Decode(&f) == nil && (math.IsInf(f, 0) || math.IsNaN(f)) {
+			line, path, value = d.Line-1+n.Line, at, n.Value
+			return true
+		}
+		return false
+	}
+	find(&root, "")
+	return line, path, value
 }
