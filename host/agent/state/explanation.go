@@ -237,8 +237,11 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 		x.Omitted = append(x.Omitted, fmt.Sprintf("wanted %s, got %s: %s", d.Wanted, d.Got, d.Why))
 	}
 	x.Unrestricted = Unrestricted(e)
-	for _, a := range e.Ignored {
+	for _, a := range e.Ignored[:min(len(e.Ignored), maxUnrestricted)] {
 		x.Ignored = append(x.Ignored, a.String())
+	}
+	if more := len(e.Ignored) - maxUnrestricted; more > 0 {
+		x.Ignored = append(x.Ignored, fmt.Sprintf("%d more", more))
 	}
 	for i := range e.WithoutPort {
 		x.WithoutPort = append(x.WithoutPort, e.WithoutPort[i].String())
@@ -261,7 +264,7 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 	return x
 }
 
-// maxUnrestricted bounds how many frontends Unrestricted lists.
+// maxUnrestricted bounds how many frontends Unrestricted lists, and how many external IPs Explanation.Ignored.
 const maxUnrestricted = 20
 
 // Unrestricted describes the frontends to which the source ranges of a Service do not apply.

@@ -154,3 +154,13 @@ func TestShadowIsExplained(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+func TestIgnoredExternalIPsAreBounded(t *testing.T) {
+	e := &planner.Explanation{Service: &model.Service{}}
+	for i := range 300 {
+		e.Ignored = append(e.Ignored, netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)}))
+	}
+	if x := NewExplanation(e, time.UnixMilli); len(x.Ignored) != maxUnrestricted+1 || x.Ignored[maxUnrestricted] != "280 more" {
+		t.Errorf("%d: %v", len(x.Ignored), x.Ignored)
+	}
+}
