@@ -162,7 +162,7 @@ sluice check -o json`)
 	if f := r.find("chains that drop by default"); f.State != probe.OK || f.Found != "" {
 		t.Errorf("%+v", f)
 	}
-	if f := r.find("NAT before sluice's"); f.State != probe.OK || f.Found != "none; at the same priority or after: ip nat PREROUTING (hook prerouting, priority -100)" {
+	if f := r.find("NAT before sluice's"); f.State != probe.OK || f.Found != "none; after it: ip nat PREROUTING (hook prerouting, priority -100)" {
 		t.Errorf("%+v", f)
 	}
 	if f := r.find("kube-proxy"); f.State != probe.OK {

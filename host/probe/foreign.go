@@ -12,8 +12,8 @@ import (
 
 const groupForeign = "rules of other programs"
 
-// Priorities of the chains in which Service addresses are translated.
-const natPriority = -100 // NF_IP_PRI_NAT_DST
+// natPriority is that of the chains in which sluice translates Service addresses.
+const natPriority = -101
 
 // BaseChain is a base chain of nf_tables, also one of iptables-nft.
 type BaseChain struct {
@@ -114,7 +114,7 @@ func Foreign(chains []BaseChain, err error) []Finding {
 			drop = append(drop, c.String())
 			forward = forward || c.Hook == "forward"
 		case c.Type == "nat" && c.Rules > 0 && (c.Hook == "prerouting" || c.Hook == "output"):
-			if c.Priority < natPriority {
+			if c.Priority <= natPriority { // of the same priority, the newest is first
 				before = append(before, c.String())
 			} else {
 				beside = append(beside, c.String())
@@ -135,7 +135,7 @@ func Foreign(chains []BaseChain, err error) []Finding {
 		nat.Impact = "where a rule of these chains translates the address of a Service, the Service is not balanced by sluice"
 		nat.Remedy = "limit the rules to addresses and ports that no Service has"
 	case len(beside) > 0:
-		nat.Found = "none; at the same priority or after: " + shortList(beside)
+		nat.Found = "none; after it: " + shortList(beside)
 	}
 	return []Finding{policies, nat}
 }

@@ -119,7 +119,8 @@ func (h *HandOff) entryRules(r rulesetBuilder) []*ruleBuilder {
 	return []*ruleBuilder{r.rule().tcpWithoutSYN().tcpReset()}
 }
 
-// dispatch accepts the connections to be balanced, with the mark of their pool if it has one.
+// dispatch accepts the connections to be balanced, with the mark of their pool if it has one. No chain of type nat of another
+// program sees them, as in mode nftables.
 func (h *HandOff) dispatch(r rulesetBuilder, l lookup, scope int) ([]*ruleBuilder, []chain) {
 	ss := &r.lookups[l].scopes[scope]
 	rules := r.verdicts(l, scope)
@@ -130,8 +131,8 @@ func (h *HandOff) dispatch(r rulesetBuilder, l lookup, scope int) ([]*ruleBuilde
 	m := h.markMask()
 	rules = append(rules, save.ifExists(ss.fwmarks).hasMark(^m).copyMeta(expr.MetaKeyMARK, expr.MetaKeyPRIORITY, ^m, m))
 	return append(rules,
-		r.rule().frontendKey(l).markFrom(ss.fwmarks).accept(),
-		r.rule().frontendKey(l).in(ss.handedOff).accept()), nil
+		r.rule().frontendKey(l).markFrom(ss.fwmarks).keepDestination(),
+		r.rule().frontendKey(l).in(ss.handedOff).keepDestination()), nil
 }
 
 // Names of chains that connections pass once IPVS has chosen their endpoint lead to the chains of the same names

@@ -9,7 +9,7 @@ import (
 
 // loadRules checks that the chains and rules are those for the existing sets.
 func (t *table) loadRules() error {
-	have, err := t.dumpRules()
+	have, hooks, err := t.dumpRules()
 	if err != nil {
 		return err
 	}
@@ -39,6 +39,9 @@ func (t *table) loadRules() error {
 				return errSchemaMismatch{fmt.Sprintf("rule %d of its chain %s is %s, not %s", i+1, c.name, rules[i], got)}
 			}
 		}
+		if got := hooks[c.name]; got != c.hooked() {
+			return errSchemaMismatch{fmt.Sprintf("its chain %s is at %s, not %s", c.name, got, c.hooked())}
+		}
 		t.chains[c.name] = identity
 	}
 	if len(have) != len(want) {
@@ -47,16 +50,40 @@ func (t *table) loadRules() error {
 	return nil
 }
 
-// dumpRules returns a fingerprint of each rule, by chain.
-func (t *table) dumpRules() (map[string][]string, error) {
-	have := map[string][]string{}
+// hookPoint is where a base chain sees packets. That of other chains is the zero value.
+type hookPoint struct {
+	base           bool
+	hook, priority int32
+}
+
+func (h hookPoint) String() string {
+	if !h.base {
+		return "no hook"
+	}
+	return fmt.Sprintf("hook %d, priority %d", h.hook, h.priority)
+}
+
+func (c *chain) hooked() hookPoint {
+	if c.hook < 0 {
+		return hookPoint{}
+	}
+	return hookPoint{true, int32(c.hook), int32(c.priority)}
+}
+
+// dumpRules returns a fingerprint of each rule, by chain, and where the base chains are.
+func (t *table) dumpRules() (map[string][]string, map[string]hookPoint, error) {
+	have, hooks := map[string][]string{}, map[string]hookPoint{}
 	err := t.conn.Dump(t.request(unix.NFT_MSG_GETCHAIN, unix.NFTA_CHAIN_TABLE, nil), func(b []byte) {
 		if nfnl.Text(nfnl.Attr(b[4:], unix.NFTA_CHAIN_TABLE)) == t.name {
-			have[nfnl.Text(nfnl.Attr(b[4:], unix.NFTA_CHAIN_NAME))] = nil
+			name := nfnl.Text(nfnl.Attr(b[4:], unix.NFTA_CHAIN_NAME))
+			have[name] = nil
+			if h := nfnl.Attr(b[4:], unix.NFTA_CHAIN_HOOK); h != nil {
+				hooks[name] = hookPoint{true, int32(nfnl.Uint32(nfnl.Attr(h, unix.NFTA_HOOK_HOOKNUM))), int32(nfnl.Uint32(nfnl.Attr(h, unix.NFTA_HOOK_PRIORITY)))}
+			}
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("nftables: list chains: %w", nfnl.Hint(err))
+		return nil, nil, fmt.Errorf("nftables: list chains: %w", nfnl.Hint(err))
 	}
 	err = t.conn.Dump(t.request(unix.NFT_MSG_GETRULE, unix.NFTA_RULE_TABLE, nil), func(b []byte) {
 		if b = b[4:]; nfnl.Text(nfnl.Attr(b, unix.NFTA_RULE_TABLE)) == t.name {
@@ -65,9 +92,9 @@ func (t *table) dumpRules() (map[string][]string, error) {
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("nftables: list rules: %w", nfnl.Hint(err))
+		return nil, nil, fmt.Errorf("nftables: list rules: %w", nfnl.Hint(err))
 	}
-	return have, nil
+	return have, hooks, nil
 }
 
 // fingerprint returns what a rule's expressions have in common as we write them and as the kernel returns them: the
