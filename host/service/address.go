@@ -8,10 +8,11 @@ import (
 
 // EndpointRules say which addresses may be endpoints. Whoever may write EndpointSlices in one namespace makes the nodes connect
 // to them, past what would refuse the connection of a Pod. The API server refuses unspecified, loopback and link-local
-// addresses; these are others that lead there, or nowhere.
+// addresses; these are others that lead there, to what a cloud tells its machines only, or nowhere.
 type EndpointRules struct {
-	ServiceCIDRs []netip.Prefix // of the cluster: a cluster IP is translated once, so it is no endpoint
-	Allowed      []netip.Prefix // exceptions from the other rules
+	ServiceCIDRs []netip.Prefix        // of the cluster: a cluster IP is translated once, so it is no endpoint
+	ClusterIP    func(netip.Addr) bool // reports a cluster IP outside of ServiceCIDRs; nil: there is none
+	Allowed      []netip.Prefix        // exceptions from the other rules
 }
 
 var (
@@ -38,6 +39,21 @@ func ReservedInUse(ranges []netip.Prefix) (out []netip.Prefix) {
 	return out
 }
 
+// metadata are the addresses of clouds' metadata services that are not link-local, with credentials of the machine behind them.
+var metadata = func() map[netip.Addr]string {
+	out := map[netip.Addr]string{}
+	for cloud, list := range map[string][]string{
+		"AWS": {"fd00:ec2::254", "fd00:ec2::23"}, "Google Cloud": {"fd20:ce::254"}, "Azure": {"168.63.129.16"},
+		"Alibaba Cloud": {"100.100.100.200", "fd00:100::100:200"}, "Oracle Cloud": {"192.0.0.192", "fd00:c1::a9fe:a9fe"},
+		"Akamai": {"fd00:a9fe:a9fe::1"}, "Scaleway": {"fd00:42::42"},
+	} {
+		for _, a := range list {
+			out[netip.MustParseAddr(a)] = "the metadata address of " + cloud
+		}
+	}
+	return out
+}()
+
 // Check returns why an address may not be an endpoint, nil if it may.
 func (r *EndpointRules) Check(a netip.Addr) error {
 	if r == nil {
@@ -46,6 +62,9 @@ func (r *EndpointRules) Check(a netip.Addr) error {
 	contains := func(p netip.Prefix) bool { return p.Contains(a) }
 	if slices.ContainsFunc(r.ServiceCIDRs, contains) {
 		return fmt.Errorf("%s is an address of a ServiceCIDR", a)
+	}
+	if r.ClusterIP != nil && r.ClusterIP(a) {
+		return fmt.Errorf("%s is the ClusterIP of a Service", a)
 	}
 	if why := unsafe(a); why != "" && !slices.ContainsFunc(r.Allowed, contains) {
 		return fmt.Errorf("%s is %s", a, why)
@@ -68,6 +87,8 @@ func unsafe(a netip.Addr) string {
 		return "in 0.0.0.0/8 (this network)"
 	case reserved.Contains(a):
 		return "in 240.0.0.0/4 (reserved)"
+	case metadata[a] != "":
+		return metadata[a]
 	case a.Is4():
 		return ""
 	}

@@ -18,6 +18,9 @@ func TestUnsafeAddressesAreNoEndpoints(t *testing.T) {
 		"64:ff9b::127.0.0.1", "64:ff9b::169.254.169.254", "64:ff9b::a9fe:a9fe", "64:ff9b::240.0.0.1", "64:ff9b:1::127.0.0.1",
 		"64:ff9b:1:ffff::169.254.169.254", "2002:7f00:1::1", "2002:a9fe:a9fe::", "::ffff:0:127.0.0.1",
 		"10.96.0.1", "10.96.255.255", "fd00:10:96::a",
+		// Metadata services of clouds, and IPv6 forms of them.
+		"168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:c1::a9fe:a9fe",
+		"fd00:100::100:200", "fd00:a9fe:a9fe::1", "fd00:42::42", "64:ff9b::168.63.129.16", "::ffff:100.100.100.200", "2002:c000:c0::1",
 	} {
 		if rules.Check(netip.MustParseAddr(s)) == nil {
 			t.Errorf("%s may be an endpoint", s)
@@ -25,15 +28,17 @@ func TestUnsafeAddressesAreNoEndpoints(t *testing.T) {
 	}
 	for _, s := range []string{
 		"1.0.0.1", "10.244.0.7", "10.97.0.1", "100.64.0.1", "192.168.0.1", "198.18.0.1", "203.0.113.1", "223.255.255.254", "2001:db8::1", "fd00:10:97::1",
-		"64:ff9b::8.8.8.8", "64:ff9b::10.0.0.1", "2002:808:808::1", "64:ff9c::127.0.0.1", "2003:7f00:1::1", "::8.8.8.8", "2001::1",
+		"64:ff9b::8.8.8.8", "64:ff9b::10.0.0.1", "2002:808:808::1", "64:ff9c::127.0.0.1", "168.63.129.17", "100.100.100.201", "fd00:ec2::255", "2003:7f00:1::1", "::8.8.8.8", "2001::1",
 	} {
 		if err := rules.Check(netip.MustParseAddr(s)); err != nil {
 			t.Error(err)
 		}
 	}
-	rules.Allowed = []netip.Prefix{netip.MustParsePrefix("240.0.0.0/8"), netip.MustParsePrefix("10.96.0.0/24")}
-	if err := rules.Check(netip.MustParseAddr("240.1.2.3")); err != nil {
-		t.Error(err)
+	rules.Allowed = []netip.Prefix{netip.MustParsePrefix("240.0.0.0/8"), netip.MustParsePrefix("10.96.0.0/24"), netip.MustParsePrefix("168.63.129.16/32")}
+	for _, s := range []string{"240.1.2.3", "168.63.129.16"} {
+		if err := rules.Check(netip.MustParseAddr(s)); err != nil {
+			t.Error(err)
+		}
 	}
 	for _, s := range []string{"241.0.0.1", "10.96.0.1"} {
 		if rules.Check(netip.MustParseAddr(s)) == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -68,7 +69,13 @@ func New(in Input) (*Simulation, error) {
 
 // endpointRules returns which addresses may be endpoints, as the planner does.
 func endpointRules(c *model.Snapshot, s *planner.Settings) *service.EndpointRules {
-	out := &service.EndpointRules{Allowed: s.AllowedEndpoints(slices.Collect(maps.Values(c.Nodes))...)}
+	used := map[netip.Addr]bool{}
+	for _, svc := range c.Services {
+		for _, a := range svc.ClusterIPs {
+			used[a] = true
+		}
+	}
+	out := &service.EndpointRules{ClusterIP: func(a netip.Addr) bool { return used[a] }, Allowed: s.AllowedEndpoints(slices.Collect(maps.Values(c.Nodes))...)}
 	for _, name := range sortedKeys(c.CIDRs) {
 		out.ServiceCIDRs = append(out.ServiceCIDRs, c.CIDRs[name].CIDRs...)
 	}
