@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"net/netip"
 	"reflect"
 	"testing"
 	"time"
@@ -88,6 +89,27 @@ func TestNeedsOfGuardedPoliciesAreThoseOfAllThatMayDecide(t *testing.T) {
 	} {
 		if got := on(c.node)(&model.Service{Name: model.Name{Namespace: c.namespace}}); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %+v, want %+v", c.what, got, c.want)
+		}
+	}
+}
+
+// TestModeIPVSNeedsNodesForAddressesThatMayBeTheirs: it must not add the address of a Node to this one.
+func TestModeIPVSNeedsNodesForAddressesThatMayBeTheirs(t *testing.T) {
+	at := []netip.Addr{netip.MustParseAddr("203.0.113.1")}
+	for mode, needed := range map[string]bool{config.ModeNFTables: false, config.ModeIPVS: true} {
+		cfg := config.Default()
+		cfg.Mode = mode
+		needs := SourceNeeds(cfg, nil)(nil)
+		for name, c := range map[string]struct {
+			svc  model.Service
+			want bool
+		}{
+			"ClusterIP": {model.Service{ClusterIPs: at}, false}, "external IP": {model.Service{ExternalIPs: at}, needed}, "load balancer IP": {model.Service{LoadBalancerIPs: at}, needed},
+			"load balancer IP with ipMode Proxy": {model.Service{ReservedIPs: at}, false},
+		} {
+			if got := needs(&c.svc); got.Nodes != c.want {
+				t.Errorf("mode %s: %s: %+v", mode, name, got)
+			}
 		}
 	}
 }

@@ -28,6 +28,8 @@ func PlanSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
 		NodePortPrefixes: cfg.NodePortPrefixes(),
 		NodePortPrimary:  cfg.NodePortPrimary,
 		LocalAddrs:       local,
+		BindsAddresses:   cfg.Mode == config.ModeIPVS,
+		PodRanges:        cfg.ClusterCIDR,
 		Policies:         cfg.PolicySet(),
 		Limits:           planner.Limits(cfg.ServiceLimits),
 		EndpointCIDRs:    cfg.EndpointCIDRs,
@@ -38,12 +40,13 @@ func PlanSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
 	}
 }
 
-// planSettings returns PlanSettings, with the API server that is in use.
+// planSettings returns PlanSettings, with the API server that is in use and the hosts that this one needs.
 func (a *Agent) planSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
 	s := PlanSettings(cfg, local)
 	if a.opts.Client != nil {
 		s.ClusterRanges = append(s.ClusterRanges, config.ServerRange(a.opts.Client.Server())...)
 	}
+	s.Hosts = a.neededHosts(cfg)
 	return s
 }
 

@@ -137,8 +137,9 @@ func (a *Agent) applyConfig(ctx context.Context, cfg *config.Config) error {
 		a.log.Error("reading local addresses failed; the configuration is not applied", "err", err)
 		return fmt.Errorf("reading local addresses failed: %w", err)
 	}
+	settings := a.planSettings(cfg, local)
 	err = a.engine.Do(ctx, func(pl *planner.Planner) {
-		pl.Configure(a.planSettings(cfg, local))
+		pl.Configure(settings)
 		pl.PluginsReloaded()
 	})
 	if err != nil && ctx.Err() == nil {

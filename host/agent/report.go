@@ -153,6 +153,9 @@ func (a *Agent) assessServices(ctx context.Context, s *state.Status, t *planner.
 	if err := a.engine.Do(ctx, func(p *planner.Planner) {
 		s.Zone = p.Zone()
 		names, _ = p.Failing(1)
+		for _, w := range p.NodeWarnings() {
+			s.AddDegraded(w, "kubectl get node "+s.Node)
+		}
 	}); err != nil && s.Synced != nil {
 		s.AddDegraded("the engine has been busy for "+askTimeout.String(), "sluice status, again")
 	}
@@ -185,7 +188,7 @@ func (a *Agent) assessServices(ctx context.Context, s *state.Status, t *planner.
 		n          int
 		text, next string
 	}{
-		{t.Conflicts, "%d frontends are claimed by more than one Service", "Events with reason FrontendConflict"},
+		{t.Conflicts, "%d frontends are not served: another Service has them, or their address is another host's", "Events with reason FrontendConflict"},
 		{t.Limited, "limits leave out something of %d Services", "Events with reason ServiceLimited"},
 		{t.HintsIgnored[service.HintsNodeWithoutZone], "this node has no zone: topology hints of %d Services are not followed", "the label topology.kubernetes.io/zone of the Node"},
 		{t.Holding, "the policies of %d Services hold endpoints that are not ready (panic)", "Events with reason PanicHold"},

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/source/dir"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
@@ -14,6 +15,13 @@ type clusterSource struct {
 	engine.Source
 	name string       // URL of the API server, or the directory of manifests
 	kube *kube.Source // nil for a directory
+}
+
+// RememberNode implements engine.NodeRememberer.
+func (s clusterSource) RememberNode(n *model.Node) {
+	if s.kube != nil {
+		s.kube.RememberNode(n)
+	}
 }
 
 // openSource returns the source of the options. onProblems, if not nil, is called with the numbers of problems found in

@@ -167,6 +167,9 @@ func (e *Engine) Run(ctx context.Context) error {
 	if e.restore() {
 		e.startupDeadline = time.Now().Add(pluginWait)
 	}
+	if s, ok := e.Source.(NodeRememberer); ok {
+		s.RememberNode(e.Planner.LastNode())
+	}
 	defer e.save(time.Time{})
 	check, unwatch := e.watch()
 	defer func() { unwatch() }()

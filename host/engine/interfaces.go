@@ -20,6 +20,12 @@ type Source interface {
 	Run(ctx context.Context, emit func([]model.Change)) error
 }
 
+// NodeRememberer is implemented by a Source that waits for this node's Node at the start.
+type NodeRememberer interface {
+	// RememberNode passes what was known of the Node before; nil: nothing. It is called while Run begins.
+	RememberNode(*model.Node)
+}
+
 // ConnTable modifies the kernel's connection tracking table.
 type ConnTable interface {
 	// Reset ends the connections through the given frontends to the given endpoints. The next packet of a TCP connection is answered

@@ -108,7 +108,7 @@ var (
 	descHints   = desc("topology_hints_ignored_services", "Number of Services with topology hints that are not followed, by reason: endpoint_without_hint, "+
 		"not_for_this_zone (no ready endpoint is hinted for the zone of this node, or for the node), node_without_zone.", "reason")
 	descHeld         = desc("panic_held_endpoints", "Number of endpoints of Service ports that count as ready although they are not (panic).")
-	descConflicts    = desc("conflicting_frontends", "Number of frontends claimed by more than one Service. They belong to the Service that takes precedence by kind of address, then age, then name.")
+	descConflicts    = desc("conflicting_frontends", "Number of frontends claimed by more than one Service, which belong to the one that takes precedence by kind of address, then age, then name; in mode ipvs also those at addresses of other hosts, which are not served.")
 	descDegraded     = desc("degraded_frontends", "Number of frontends that the data plane can represent only approximately.")
 	descUnprogrammed = desc("unprogrammed_frontends", "Number of frontends that are not programmed as planned because the kernel rejected "+
 		"one of their updates. They are retried; other frontends are not affected.")

@@ -57,6 +57,9 @@ func addrsOf(svc *model.Service) []serviceAddr {
 // allowed reports whether the address of a frontend belongs to its Service.
 func (b *builder) allowed(f *plan.Frontend) bool {
 	kind := f.Kind
+	if b.foreign(f) != "" {
+		return false
+	}
 	if kind == plan.ExternalIP {
 		if b.reserved[f.Key] {
 			return false
@@ -67,6 +70,27 @@ func (b *builder) allowed(f *plan.Frontend) bool {
 	}
 	uses := b.addrs[f.Key.Addr]
 	return len(uses) == 0 || rankOf(kind) <= rankOf(uses[0].kind)
+}
+
+// foreign returns whose the address of a frontend is if the data plane must not add it to this node, "" if it may.
+func (b *builder) foreign(f *plan.Frontend) string {
+	a := f.Key.Addr
+	switch {
+	case b.owner == nil || f.Kind != plan.ExternalIP && f.Kind != plan.LoadBalancer || b.shared[a]:
+		return ""
+	case b.reservedAddrs[a]:
+		return "an API server"
+	}
+	return b.owner(a)
+}
+
+// reassessExternal schedules the Services that have an external or load balancer IP.
+func (b *builder) reassessExternal() {
+	for a := range b.addrs {
+		if strongest(b.addrs[a]) >= rankOf(plan.LoadBalancer) {
+			b.reassessAddr(a, nil)
+		}
+	}
 }
 
 // useAddrs replaces the addresses of a Service by those of svc, nil for none.
@@ -165,11 +189,19 @@ func (b *builder) SetReserved(keys []plan.Key) {
 	for _, k := range keys {
 		b.reserved[k] = true
 	}
+	hadAddrs := b.reservedAddrs
+	b.reservedAddrs = map[netip.Addr]bool{}
 	for k := range old {
 		b.resolve(k)
 	}
 	for k := range b.reserved {
+		b.reservedAddrs[k.Addr] = true
 		b.resolve(k)
+	}
+	for _, list := range []map[netip.Addr]bool{hadAddrs, b.reservedAddrs} {
+		for a := range list {
+			b.reassessAddr(a, nil)
+		}
 	}
 }
 

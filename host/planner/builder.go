@@ -17,6 +17,8 @@ type builder struct {
 	addrs         map[netip.Addr][]addrUse    // the Services that have an address, by precedence
 	shared        map[netip.Addr]bool         // see SetShared
 	reserved      map[plan.Key]bool           // see SetReserved
+	reservedAddrs map[netip.Addr]bool         // those of reserved
+	owner         func(netip.Addr) string     // whose an address is that no Service may have; nil: any may
 	reassess      []reassessment              // work left by changes of addrs
 	previous      map[plan.Key]*plan.Frontend // frontends of the changed keys as of the last Take
 	globalChanged bool                        // since the last Take

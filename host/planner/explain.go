@@ -22,9 +22,11 @@ type Explanation struct {
 	Service *model.Service
 	// Node and Zone are those that the plan is for; "": the node has no zone, or is not known.
 	Node, Zone string
-	Policy     *policy.Policy      // nil: none
-	Revision   string              // of the policy; "": not known, or no policy
-	Choice     *policy.ChoiceError // why the annotation of the Service chooses no policy; nil: it does, or there is none
+	// NodeWarnings are those of Planner.NodeWarnings.
+	NodeWarnings []string
+	Policy       *policy.Policy      // nil: none
+	Revision     string              // of the policy; "": not known, or no policy
+	Choice       *policy.ChoiceError // why the annotation of the Service chooses no policy; nil: it does, or there is none
 	// NodeBindings are the bindings with Nodes that match the Service, up to the one that applies; none if the Service has chosen its policy.
 	NodeBindings []policy.NodeBinding
 	Guards       []GuardStatus          // of the policies that apply to it, or would
@@ -62,7 +64,7 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	if svc == nil || s == nil {
 		return nil, p.NotFound(name)
 	}
-	e := &Explanation{Service: svc, Node: p.settings.Node, Zone: p.nodeInfo.Zone, Settings: s.settings, Err: s.err, LocalhostAddrs: p.LocalhostAddrs()}
+	e := &Explanation{Service: svc, Node: p.settings.Node, Zone: p.nodeInfo.Zone, NodeWarnings: p.NodeWarnings(), Settings: s.settings, Err: s.err, LocalhostAddrs: p.LocalhostAddrs()}
 	e.Policy, e.Choice = p.evaluator.Chosen(p.settings.Policies, svc)
 	e.Revision = p.evaluator.Revision(e.Policy)
 	if !chosen(svc, e.Policy, e.Choice) {

@@ -48,7 +48,7 @@ func randomSet(r *rand.Rand) *policy.Set {
 // there.
 func wanted(p *Planner, svc *model.Service) (name string, guards []string) {
 	set := p.settings.Policies
-	node := p.cluster.Nodes["n0"]
+	node := p.LastNode()
 	try := func(n string) (decides bool) {
 		q := set.Policies[n]
 		switch {

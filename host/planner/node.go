@@ -17,7 +17,7 @@ func (p *Planner) refresh() {
 	p.nodeDirty = false
 	s := &p.settings
 	own, warn := p.ownNode()
-	if s.Policies.SetNode(PolicyNode(s.Node, p.cluster.Nodes[s.Node])) {
+	if s.Policies.SetNode(PolicyNode(s.Node, p.LastNode())) {
 		p.replanAll()
 	}
 	nodeInfo := service.NodeInfo{Node: s.Node, Zone: own.Zone, MaxEndpoints: s.Limits.Endpoints, Endpoints: p.nodeInfo.Endpoints}
@@ -26,9 +26,10 @@ func (p *Planner) refresh() {
 		NodeAddrs:     sortedAddrs(slices.Concat(own.Addresses, s.LocalAddrs)),
 	}
 	r.Global = p.global(own, r.NodeAddrs)
+	p.clusterIPs.follow(p.cluster)
 	allowed := s.AllowedEndpoints(own)
 	if e := nodeInfo.Endpoints; e == nil || !slices.Equal(e.ServiceCIDRs, r.Global.ServiceCIDRs) || !slices.Equal(e.Allowed, allowed) {
-		nodeInfo.Endpoints = &service.EndpointRules{ServiceCIDRs: r.Global.ServiceCIDRs, Allowed: allowed}
+		nodeInfo.Endpoints = &service.EndpointRules{ServiceCIDRs: r.Global.ServiceCIDRs, ClusterIP: p.clusterIPs.contains, Allowed: allowed}
 	}
 	// These apply to every Service.
 	if nodeInfo != p.nodeInfo || !slices.Equal(r.NodeAddrs, p.rules.NodeAddrs) ||
@@ -39,6 +40,7 @@ func (p *Planner) refresh() {
 	if !slices.Equal(r.NodeAddrs, p.rules.NodeAddrs) {
 		p.builder.SetShared(r.NodeAddrs)
 	}
+	p.refreshForeign(own)
 	p.nodeInfo, p.rules = nodeInfo, r
 	p.builder.SetGlobal(r.Global)
 	for _, w := range warn {
@@ -85,33 +87,6 @@ func (p *Planner) global(own *model.Node, nodeAddrs []netip.Addr) plan.Global {
 	}
 	g.ServiceCIDRs = plan.NormalizePrefixes(g.ServiceCIDRs)
 	return g
-}
-
-// ownNode returns this node's Node, with its addresses completed by the settings, and warnings about what it lacks.
-func (p *Planner) ownNode() (*model.Node, []string) {
-	s := &p.settings
-	var warn []string
-	known := p.cluster.Nodes[s.Node]
-	own := &model.Node{Name: s.Node}
-	if known != nil {
-		*own = *known
-	}
-	if s.Primary.IsValid() {
-		own.Addresses = append([]netip.Addr{s.Primary}, own.Addresses...)
-	}
-	warnf := func(what, consequence string) {
-		if known == nil {
-			what = "not found"
-		}
-		warn = append(warn, "Node "+s.Node+": "+what+": "+consequence)
-	}
-	if s.PodsOfNode && len(own.PodCIDRs) == 0 {
-		warnf("no spec.podCIDRs", "no source counts as a Pod")
-	}
-	if (s.NodePortPrefixes == nil || s.NodePortPrimary) && len(own.Addresses) == 0 {
-		warnf("no address", "NodePorts are not served")
-	}
-	return own, warn
 }
 
 // nodePortAddrs returns the addresses that NodePorts listen on; never loopback.

@@ -68,7 +68,8 @@ func TestPodSourcesFollowNodePodCIDRs(t *testing.T) {
 			t.Errorf("warnings %q, want %q", s.Warnings, warnings)
 		}
 	}
-	step(nil, plan.MasqueradeNever, "Node n0: not found: no source counts as a Pod", "Node n0: not found: NodePorts are not served")
+	step(nil, plan.MasqueradeNever, "Node n0: not found: no source counts as a Pod; NodePorts are not served: connections to them are refused; "+
+		"topology hints for zones and bindings by labels of the node do not apply; /healthz answers 503")
 	step(nil, plan.MasqueradeNever) // said once
 	at := addrs("192.0.2.1")
 	p.Apply([]model.Change{nodeChange(&model.Node{Name: "n0", Addresses: at})})
@@ -78,7 +79,11 @@ func TestPodSourcesFollowNodePodCIDRs(t *testing.T) {
 	p.Apply([]model.Change{nodeChange(&model.Node{Name: "n0", Addresses: at, PodCIDRs: prefixes("10.244.2.0/24")})})
 	step(prefixes("10.244.2.0/24"), plan.MasqueradeOutside)
 	p.Apply([]model.Change{nodeChange(nil)})
-	step(nil, plan.MasqueradeNever, "Node n0: not found: no source counts as a Pod", "Node n0: not found: NodePorts are not served")
+	step(prefixes("10.244.2.0/24"), plan.MasqueradeOutside,
+		"Node n0: not found: what was last known stays in force: addresses 192.0.2.1, podCIDRs 10.244.2.0/24; /healthz answers 503")
+	step(prefixes("10.244.2.0/24"), plan.MasqueradeOutside) // said once
+	p.Apply([]model.Change{nodeChange(&model.Node{Name: "n0", Addresses: at, PodCIDRs: prefixes("10.244.9.0/24")})})
+	step(prefixes("10.244.9.0/24"), plan.MasqueradeOutside)
 }
 
 func TestLateDetectorAppliesToAllServices(t *testing.T) {

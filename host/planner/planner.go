@@ -63,6 +63,8 @@ type Planner struct {
 	keepsUDP     map[model.Name]bool // Services with endpoints that do not serve and keep their UDP flows
 	// nodePortAddrs are the addresses that served NodePorts when UDP flows through them were last reported.
 	nodePortAddrs []netip.Addr
+	clusterIPs   clusterIPs
+	foreign      foreign
 
 	nodeIndex, nodeCount uint32 // see policy.Input
 }
@@ -75,6 +77,7 @@ func New(s Settings, plugins func(string) (policy.Plugin, error)) *Planner {
 		builder:    newBuilder(),
 		services:   map[model.Name]*serviceState{},
 		pods:       podIndex{},
+		foreign:    newForeign(),
 		changed:    newFairQueue(),
 		unfinished: newFairQueue(),
 		waiting:    map[string]*waitQueue{},
@@ -100,10 +103,19 @@ func (p *Planner) Configure(s Settings) {
 // SetLocalAddrs replaces Settings.LocalAddrs from the next Plan on.
 func (p *Planner) SetLocalAddrs(addrs []netip.Addr) { p.settings.LocalAddrs, p.nodeDirty = addrs, true }
 
+// SetHosts replaces Settings.Hosts from the next Plan on.
+func (p *Planner) SetHosts(addrs []netip.Addr) { p.settings.Hosts, p.nodeDirty = addrs, true }
+
 // Apply applies changes to the cluster state. The next Plan takes them into account.
 func (p *Planner) Apply(changes []model.Change) {
 	for _, c := range changes {
 		p.trigger(&c)
+		if c.Kind == model.NodeKind {
+			p.foreign.change(p.cluster.Nodes[c.Name.Name], c.Node)
+		}
+		for _, name := range p.clusterIPs.change(p.cluster, &c) {
+			p.markChanged(name)
+		}
 		for _, name := range p.cluster.Apply(c) {
 			p.markChanged(name)
 		}
@@ -111,6 +123,9 @@ func (p *Planner) Apply(changes []model.Change) {
 			for _, name := range p.pods[c.Name] {
 				p.markChanged(name)
 			}
+		}
+		if c.Kind == model.NodeKind && c.Name.Name == p.settings.Node {
+			p.rememberNode(c.Node)
 		}
 		p.nodeDirty = p.nodeDirty || c.Kind == model.NodeKind || c.Kind == model.NodesKind || c.Kind == model.ServiceCIDRKind
 	}
@@ -134,7 +149,14 @@ func (p *Planner) ServiceOf(c *model.Change) model.Name {
 // Replace replaces the cluster state. The planner takes ownership of it.
 func (p *Planner) Replace(cluster *model.Snapshot) {
 	old := p.cluster
-	p.cluster, p.nodeDirty = cluster, true
+	p.cluster, p.nodeDirty, p.clusterIPs = cluster, true, clusterIPs{}
+	p.rememberNode(cluster.Nodes[p.settings.Node])
+	for _, n := range old.Nodes {
+		p.foreign.change(n, nil)
+	}
+	for _, n := range cluster.Nodes {
+		p.foreign.change(nil, n)
+	}
 	for _, all := range []*model.Snapshot{old, cluster} {
 		for _, name := range slices.SortedFunc(maps.Keys(all.Services), model.Name.Compare) {
 			p.markChanged(name)

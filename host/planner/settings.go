@@ -28,8 +28,14 @@ type Settings struct {
 	NodePortPrimary bool
 	// LocalAddrs are the addresses of this node's links.
 	LocalAddrs []netip.Addr
-	Policies   *policy.Set
-	Limits     Limits
+	// BindsAddresses: the data plane adds the addresses of Services to this node. Then those of other hosts and of Pods are not served.
+	BindsAddresses bool
+	// Hosts are addresses that this node needs to reach, and that the cluster state does not have: gateways and API servers.
+	Hosts []netip.Addr
+	// PodRanges are addresses of Pods, also if they do not identify Pods as sources.
+	PodRanges []netip.Prefix
+	Policies  *policy.Set
+	Limits    Limits
 	// EndpointCIDRs are exceptions from the addresses that may not be endpoints, see service.EndpointRules.
 	EndpointCIDRs []netip.Prefix
 	// ClusterRanges contain addresses of the cluster that the configuration names: of Pods and of API servers.

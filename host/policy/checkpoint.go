@@ -28,6 +28,29 @@ type checkpoint struct {
 	Guards   []savedGuard    `json:"guards,omitempty"`
 	// Choices are the policies that the annotations of Services have chosen last.
 	Choices []savedChoice `json:"choices,omitempty"`
+	Node    *savedNode    `json:"node,omitempty"`
+}
+
+// savedNode is Evaluator.Node.
+type savedNode struct {
+	Name      string            `json:"name"`
+	Zone      string            `json:"zone,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Addresses []netip.Addr      `json:"addresses,omitempty"`
+	PodCIDRs  []netip.Prefix    `json:"podCIDRs,omitempty"`
+}
+
+func saveNode(n *model.Node) *savedNode {
+	if n == nil {
+		return nil
+	}
+	return &savedNode{n.Name, n.Zone, n.Labels, n.Addresses, n.PodCIDRs}
+}
+
+func (s *savedNode) restore() *model.Node {
+	bad := func(a netip.Addr) bool { return !a.IsValid() || a.Zone() != "" || a.Is4In6() }
+	return &model.Node{Name: s.Name, Zone: s.Zone, Labels: s.Labels, Addresses: slices.DeleteFunc(s.Addresses, bad),
+		PodCIDRs: slices.DeleteFunc(s.PodCIDRs, func(p netip.Prefix) bool { return bad(p.Addr()) })}
 }
 
 // savedChoice is the policy that the annotation of a Service has chosen last.
@@ -123,6 +146,7 @@ func (e *Evaluator) Save(epoch Epoch) ([]byte, error) {
 	for _, name := range slices.SortedFunc(maps.Keys(e.choices), model.Name.Compare) {
 		out.Choices = append(out.Choices, savedChoice{name.Namespace, name.Name, e.choices[name]})
 	}
+	out.Node = saveNode(e.Node)
 	return json.Marshal(out)
 }
 
@@ -198,6 +222,9 @@ func (e *Evaluator) Restore(text []byte, fresh Epoch) (epoch Epoch, sameBoot boo
 		if name := (model.Name{Namespace: s.Namespace, Name: s.Service}); e.choices[name] == "" {
 			e.choices[name] = s.Policy
 		}
+	}
+	if in.Node != nil && e.Node == nil {
+		e.Node = in.Node.restore()
 	}
 	return epoch, sameBoot, nil
 }

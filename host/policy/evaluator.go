@@ -19,6 +19,8 @@ type Evaluator struct {
 	Signals Signals
 	// Guards are the states of the guards of policies, by name. Save and Restore include them.
 	Guards map[string]*GuardState
+	// Node is what was last known of this node's Node; nil: nothing. Save and Restore include it.
+	Node *model.Node
 
 	plugins   func(string) (Plugin, error)
 	caller    Caller

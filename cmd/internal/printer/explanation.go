@@ -20,6 +20,9 @@ func Explanation(w io.Writer, x *state.Explanation, kernelNote string) error {
 	x, kernelNote = printable.Strings(x), printable.Escape(kernelNote)
 	fmt.Fprintf(w, "Service %s\n", x.Service)
 	fmt.Fprintf(w, "  node       %s%s\n", x.NodeName, zoneText(x.Zone))
+	for _, text := range x.NodeWarnings {
+		fmt.Fprintf(w, "             %s\n", text)
+	}
 	switch {
 	case x.Policy == "":
 		fmt.Fprintln(w, "  policy     none: the default rules decide")

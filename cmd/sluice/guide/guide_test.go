@@ -158,7 +158,7 @@ func (n *node) checkSysctls() {
 	for name, want := range map[string]string{
 		"net.netfilter.nf_conntrack_max": "300000", "net.ipv4.ip_forward": "1",
 		"net.ipv4.vs.conntrack": "1", "net.ipv4.vs.expire_nodest_conn": "1", "net.ipv4.vs.expire_quiescent_template": "1",
-		"net.ipv4.vs.conn_reuse_mode": "1", "net.ipv4.conf.all.arp_ignore": "1", "net.ipv4.conf.all.arp_announce": "2",
+		"net.ipv4.vs.sloppy_sctp": "1", "net.ipv4.vs.conn_reuse_mode": "1", "net.ipv4.conf.all.arp_ignore": "1", "net.ipv4.conf.all.arp_announce": "2",
 	} {
 		if got := strings.TrimSpace(n.mustRun("sysctl -n " + name)); got != want {
 			n.Errorf("%s is %s, want %s", name, got, want)

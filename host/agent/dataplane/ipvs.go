@@ -49,6 +49,7 @@ func ipvsMode() Mode {
 		Cleanup: func(ctx context.Context) ([]string, error) {
 			return ipvs.Cleanup(ctx, ipvs.Options{Now: time.Now})
 		},
+		Gateways:     ipvs.Gateways,
 		ServiceAddrs: func(cfg *config.Config) (map[netip.Addr]bool, error) { return ipvs.BoundVIPs(cfg.IPVS.Interface) },
 		Stats: func(ctx context.Context, limit int) ([]ipvs.ServerStats, error) {
 			stats, err := ipvs.ReadStats(ctx, limit)

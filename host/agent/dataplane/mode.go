@@ -46,6 +46,8 @@ type Mode struct {
 	Cleanup func(ctx context.Context) (removed []string, err error)
 	// ServiceAddrs returns the Service addresses that the mode has added to network interfaces. nil: it adds none.
 	ServiceAddrs func(cfg *config.Config) (map[netip.Addr]bool, error)
+	// Gateways returns the gateways of this host's routes, to which the mode must not add addresses. nil: it adds none.
+	Gateways func() ([]netip.Addr, error)
 	// Stats reads the kernel's statistics of at most limit virtual servers. nil: the kernel has none.
 	Stats func(ctx context.Context, limit int) ([]ipvs.ServerStats, error)
 }
@@ -112,6 +114,14 @@ func (m Modes) Cleanup(ctx context.Context) (removed []string, err error) {
 		}
 	}
 	return removed, nil
+}
+
+// Gateways returns the gateways of this host's routes if the mode adds addresses to the host, which must not be among them.
+func (m Modes) Gateways(cfg *config.Config) ([]netip.Addr, error) {
+	if g := m.Get(cfg.Mode).Gateways; g != nil {
+		return g()
+	}
+	return nil, nil
 }
 
 // LocalAddrs returns the addresses of this host's network interfaces, without the Service addresses that a mode has added.

@@ -20,10 +20,12 @@ import (
 type Explanation struct {
 	Service string `json:"service"`
 	// NodeName and Zone are those of the node that the plan is for; without a zone it follows no hints for zones.
-	NodeName string   `json:"nodeName"`
-	Zone     string   `json:"zone,omitempty"`
-	Policy   string   `json:"policy,omitempty"`
-	Plugins  []string `json:"plugins,omitempty"`
+	NodeName string `json:"nodeName"`
+	Zone     string `json:"zone,omitempty"`
+	// NodeWarnings is what the node's Node lacks, and what applies instead.
+	NodeWarnings []string `json:"nodeWarnings,omitempty"`
+	Policy       string   `json:"policy,omitempty"`
+	Plugins      []string `json:"plugins,omitempty"`
 	// Revision identifies what the policy answers with; "": not known, because a plugin is not loaded, or no policy.
 	Revision string `json:"revision,omitempty"`
 	// Annotation is that of the Service that names its policy; nil: none.
@@ -193,7 +195,7 @@ func localhostAddrs(e *planner.Explanation, f *plan.Frontend) (out []string) {
 
 // NewExplanation converts the planner's explanation. wallTime converts a time of the planner, in Unix milliseconds, to wall time.
 func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Explanation {
-	x := &Explanation{Service: e.Service.Name.String(), NodeName: e.Node, Zone: e.Zone, Frontends: []string{}, Pools: []Pool{}}
+	x := &Explanation{Service: e.Service.Name.String(), NodeName: e.Node, Zone: e.Zone, NodeWarnings: e.NodeWarnings, Frontends: []string{}, Pools: []Pool{}}
 	if e.Policy != nil {
 		x.Policy, x.Shadow = e.Policy.Name, newShadow(e.Policy, &e.Shadow)
 		for _, s := range e.Policy.Steps {

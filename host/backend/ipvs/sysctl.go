@@ -31,6 +31,7 @@ func Sysctls(o Options) []Sysctl {
 	out := append(slices.Clone(requiredSysctls),
 		Sysctl{Name: "net.ipv4.vs.expire_nodest_conn", Want: 1, Kernel: kernel, Impact: "UDP flows to a removed endpoint are not rescheduled until they time out"},
 		Sysctl{Name: "net.ipv4.vs.expire_quiescent_template", Want: 1, Kernel: kernel, Impact: "clients return to an endpoint that is being drained"},
+		Sysctl{Name: "net.ipv4.vs.sloppy_sctp", Want: 1, Kernel: kernel, Impact: "the node answers packets of SCTP associations that IPVS does not know with ABORT, such as HEARTBEATs of a client's second address"},
 		Sysctl{Name: "net.ipv4.ip_forward", Want: 1, Kernel: "CONFIG_INET", Impact: "nothing is forwarded to Pods of other nodes"},
 	)
 	// Since Linux 5.9, a new connection from a port in TIME_WAIT is scheduled at once. Before, with conn_reuse_mode 1, it

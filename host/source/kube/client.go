@@ -51,6 +51,7 @@ func InCluster() bool {
 type Client struct {
 	host                                string
 	requests                            *requestCounter
+	peers                               *peers
 	core, discovery, networking, events rest.Interface
 }
 
@@ -161,7 +162,8 @@ func newClient(config *rest.Config) (*Client, error) {
 		metav1.AddToGroupVersion(scheme, group)
 	}
 	metav1.AddMetaToScheme(scheme) // PartialObjectMetadata
-	c := &Client{host: config.Host, requests: &requestCounter{counts: map[RequestCount]uint64{}}}
+	c := &Client{host: config.Host, requests: &requestCounter{counts: map[RequestCount]uint64{}}, peers: &peers{changed: make(chan struct{}, 1)}}
+	c.peers.watch(config)
 	config.Wrap(func(t http.RoundTripper) http.RoundTripper { return countingTransport{limitTransport{t}, c.requests} })
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {

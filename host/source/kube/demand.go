@@ -16,7 +16,7 @@ type Needs struct {
 	Annotations []string
 }
 
-// NeedsOn returns what the policies of Services need on a node: this node's Node, nil while it is not known. Of the Node only the labels
+// NeedsOn returns what the policies of Services need on a node: this node's Node as it was last, nil while none is known. Of the Node only the labels
 // matter.
 type NeedsOn func(node *model.Node) func(*model.Service) Needs
 
@@ -43,7 +43,7 @@ func (s *Source) renewNeeds() {
 	d.needs, d.nodes = nil, map[model.Name]bool{}
 	s.annotations.needs.Store(nil)
 	if d.onNode != nil {
-		needs := d.onNode(s.node)
+		needs := d.onNode(s.last)
 		d.needs = needs
 		s.annotations.needs.Store(&needs)
 	}

@@ -30,9 +30,9 @@ func (s *Source) waitForInitialSync(ctx context.Context, poller *nodePollerRunne
 				nodeDeadline, podCIDRsDeadline = s.opt.After(nodeWait), s.opt.After(podCIDRsWait)
 				logWaiting = true
 			}
-			node := s.publishedNode()
-			hasPodCIDRs := !s.opt.RequirePodCIDRs || node != nil && len(node.PodCIDRs) > 0
-			restSynced := s.serviceCIDRs.isSynced() && (!s.nodesWanted() || s.otherNodes.isSynced()) && node != nil && len(node.Addresses) > 0 &&
+			hasPodCIDRs := !s.opt.RequirePodCIDRs || s.knows(func(n *model.Node) bool { return len(n.PodCIDRs) > 0 })
+			restSynced := s.serviceCIDRs.isSynced() && (!s.nodesWanted() || s.otherNodes.isSynced()) &&
+				s.knows(func(n *model.Node) bool { return len(n.Addresses) > 0 }) &&
 				(!s.opt.WaitForPods || s.PodStats().Services[model.PodsPending] == 0)
 			if hasPodCIDRs && (restSynced || !waitForRest) {
 				return nil
@@ -60,16 +60,23 @@ func (s *Source) waitForInitialSync(ctx context.Context, poller *nodePollerRunne
 	}
 }
 
+// knows reports whether the Node has something, or had it when it was last known.
+func (s *Source) knows(has func(*model.Node) bool) bool {
+	node, last := s.publishedNode(), s.rememberedNode()
+	return node != nil && has(node) || last != nil && has(last)
+}
+
 // warnMissing logs what has not arrived within nodeWait.
 func (s *Source) warnMissing() {
 	node := s.publishedNode()
 	switch {
+	case node == nil && s.rememberedNode() != nil: // the planner reports it
 	case node == nil:
-		s.opt.Log.Warn("Node not found; its zone and addresses are unknown until it is created", "node", s.opt.Node, "waited", nodeWait)
-	case len(node.Addresses) == 0:
-		s.opt.Log.Warn("Node has no status.addresses yet", "node", s.opt.Node, "waited", nodeWait)
+		s.opt.Log.Warn("Node not found; until it is created, NodePorts are refused and hints for zones are ignored", "node", s.opt.Node, "waited", nodeWait)
+	case !s.knows(func(n *model.Node) bool { return len(n.Addresses) > 0 }):
+		s.opt.Log.Warn("Node has no status.addresses yet; until it has, NodePorts are refused", "node", s.opt.Node, "waited", nodeWait)
 	}
-	if s.opt.RequirePodCIDRs && (node == nil || len(node.PodCIDRs) == 0) {
+	if s.opt.RequirePodCIDRs && !s.knows(func(n *model.Node) bool { return len(n.PodCIDRs) > 0 }) {
 		s.opt.Log.Warn("Node has no spec.podCIDRs yet; still waiting, detectLocalMode NodeCIDR needs them",
 			"node", s.opt.Node, "waited", nodeWait, "timeout", podCIDRsWait)
 	}

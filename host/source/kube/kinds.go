@@ -120,7 +120,7 @@ func otherNodeKind() kind[model.Node] {
 				return nil, err
 			}
 			v, _ := source.Node(o) // its own node's sluice reports problems
-			small := &model.Node{Name: v.Name, Zone: s.intern(v.Zone), MilliCPU: v.MilliCPU, Ready: v.Ready}
+			small := &model.Node{Name: v.Name, Zone: s.intern(v.Zone), Addresses: v.Addresses, PodCIDRs: v.PodCIDRs, MilliCPU: v.MilliCPU, Ready: v.Ready}
 			return &converted[model.Node]{model.Name{Name: o.Name}, small, nil}, nil
 		},
 	}

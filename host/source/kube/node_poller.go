@@ -169,6 +169,7 @@ func (r *nodePoller) applyList(listed map[string]*nodeRecord, full bool) (needFu
 			continue
 		default:
 			n.node.MilliCPU, n.node.Ready = old.node.MilliCPU, old.node.Ready
+			n.node.Addresses, n.node.PodCIDRs = old.node.Addresses, old.node.PodCIDRs
 			if n.uid != old.uid {
 				newNodes++
 				r.lookups[name] = true

@@ -215,5 +215,8 @@ func TestNeedsFollowLabelsOfTheNode(t *testing.T) {
 		eventually(t, "needs with the label "+pool, func() bool { return r.source.nodesWanted() == (pool == "lab") })
 	}
 	r.server.remove("nodes", "/"+ownNodeName)
-	eventually(t, "needs without the Node", func() bool { return !r.source.nodesWanted() })
+	eventually(t, "the Node is deleted", func() bool { return r.source.publishedNode() == nil })
+	if !r.source.nodesWanted() {
+		t.Error("the labels do not outlast the Node")
+	}
 }

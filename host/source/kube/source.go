@@ -50,6 +50,8 @@ type Source struct {
 	poller  *nodePoller // of the other Nodes; nil: no policy needs them
 	emit    func([]model.Change)
 	node    *model.Node    // this node's, as last published
+	last    *model.Node    // the last one there was, also before a restart: what Services need depends on its labels
+	before  *model.Node    // what was known before a restart; nil: nothing
 	pending []model.Change // before the initial sync is complete
 	started bool           // the initial state was emitted
 
@@ -128,8 +130,10 @@ func (s *Source) publish(changes []model.Change) {
 		case c.Slice != nil && s.poller != nil:
 			s.poller.observeSlice(c.Slice)
 		case c.Kind == model.NodeKind && c.Name.Name == s.opt.Node:
-			relabeled = relabeled || !sameLabels(s.node, c.Node)
-			s.node = c.Node
+			if s.node = c.Node; c.Node != nil {
+				relabeled = relabeled || !sameLabels(s.last, c.Node)
+				s.last = c.Node
+			}
 		}
 	}
 	s.send(changes)
@@ -149,6 +153,27 @@ func (s *Source) publishedNode() *model.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.node
+}
+
+// RememberNode sets what was known of this node's Node before a restart; nil: nothing. It is safe for concurrent use.
+func (s *Source) RememberNode(n *model.Node) {
+	s.mu.Lock()
+	if s.before = n; s.last == nil && n != nil {
+		s.last = n
+		s.renewNeeds()
+	}
+	s.mu.Unlock()
+	s.wake()
+}
+
+// rememberedNode returns what was known of this node's Node before a restart, nil for nothing and until the Node has been asked for.
+func (s *Source) rememberedNode() *model.Node {
+	if !s.ownNode.isSynced() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.before
 }
 
 // send emits or queues changes. s.mu is locked.

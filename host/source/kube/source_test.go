@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -304,6 +305,46 @@ func TestMissingPodCIDRsDelayStartAndThenFail(t *testing.T) {
 	}
 }
 
+// TestRememberedNodeIsNotWaitedFor: what was known of the Node before a restart is as good as a Node. The waits never end.
+func TestRememberedNodeIsNotWaitedFor(t *testing.T) {
+	incomplete := node(ownNodeName, "z1")
+	incomplete.Status.Addresses = nil
+	for name, own := range map[string]*corev1.Node{"no Node": nil, "no addresses and podCIDRs": incomplete} {
+		for _, late := range []bool{false, true} { // the checkpoint is read while the source waits
+			r := newFixture(t, func(o *Options) {
+				after := o.After
+				o.RequirePodCIDRs, o.After = true, func(d time.Duration) <-chan time.Time {
+					if d == nodeWait || d == podCIDRsWait {
+						return make(chan time.Time)
+					}
+					return after(d)
+				}
+			})
+			r.server.put(svc("web"), slice("web", "10.0.0.1"))
+			if r.server.remove("nodes", "/"+ownNodeName); own != nil {
+				r.server.put(own)
+			}
+			last := &model.Node{Name: ownNodeName, Labels: map[string]string{"pool": "lab"}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
+			r.source.SetNeeds(func(n *model.Node) func(*model.Service) Needs {
+				inPool := n != nil && n.Labels["pool"] == "lab"
+				return func(*model.Service) Needs { return Needs{Nodes: inPool} }
+			})
+			if !late {
+				r.source.RememberNode(last)
+			}
+			r.run()
+			if late {
+				eventually(t, "it waits", func() bool { return r.logCount("waiting for the Node") == 1 })
+				r.source.RememberNode(last)
+			}
+			r.waitSynced()
+			if got := r.source.nodesWanted(); got != (own == nil) {
+				t.Errorf("%s: other Nodes are wanted: %v", name, got)
+			}
+		}
+	}
+}
+
 func TestOtherNodesAreReadWhileNeeded(t *testing.T) {
 	r := newFixture(t, nil)
 	r.source.SetNeeds(onAnyNode(everyServiceNeedsNodes))
@@ -312,13 +353,13 @@ func TestOtherNodesAreReadWhileNeeded(t *testing.T) {
 	r.run()
 	r.waitSynced()
 	r.wantEmitted("a start", "+1 shop/web", "+2 shop/web-x", "+3 "+ownNodeName, "+3 node-b", "+3 node-c", "synced")
-	if n := r.snap.Nodes["node-b"]; n.Zone != "z2" || n.MilliCPU != 2000 || n.Addresses != nil {
+	if n := r.snap.Nodes["node-b"]; n.Zone != "z2" || n.MilliCPU != 2000 || len(n.Addresses) != 1 || n.Labels != nil {
 		t.Errorf("%+v", n)
 	}
-	other.Status.Addresses, other.Spec.Taints = nil, []corev1.Taint{{Key: "x"}}
+	other.Spec.Taints = []corev1.Taint{{Key: "x"}}
 	r.server.put(other)
 	r.waitForMarker()
-	r.wantEmitted("what no policy reads")
+	r.wantEmitted("what nobody reads")
 	r.source.SetNeeds(nil)
 	eventually(t, "gone", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.snap.Nodes) == 1 })
 	r.wantEmitted("not needed", "-3 node-b", "-3 node-c")
