@@ -95,7 +95,7 @@ var frontendChanges = map[string]struct {
 	"one of two external IPs":         {lbAddr + ":53", []model.Change{dns("dns", 1, external("198.51.100.9"))}, []model.Change{dns("dns", 1, external("198.51.100.9", lbAddr))}},
 	"NodePort":                        {nodeAddr + ":30053", []model.Change{dns("dns", 1)}, []model.Change{dns("dns", 1, nodePort)}},
 	"address that serves NodePorts":   {otherAddr + ":30053", []model.Change{dns("dns", 1, nodePort), nodeWith(nodeAddr)}, []model.Change{nodeWith(otherAddr)}},
-	"address of a Node that had none": {nodeAddr + ":30053", []model.Change{dns("dns", 1, nodePort), nodeWith()}, []model.Change{nodeWith(nodeAddr)}},
+	"address before a Node's first":   {nodeAddr + ":30053", []model.Change{dns("dns", 1, nodePort), nodeWith(otherAddr)}, []model.Change{nodeWith(nodeAddr, otherAddr)}},
 	"second port":                     {"10.96.0.1:54", []model.Change{dns("dns", 1)}, []model.Change{dns("dns", 1, secondPort)}},
 	"protocol":                        {"10.96.0.1:53", []model.Change{dns("dns", 1, overTCP)}, []model.Change{dns("dns", 1)}},
 	"Service":                         {"10.96.0.1:53", []model.Change{without(dns("dns", 1))}, []model.Change{dns("dns", 1)}},
