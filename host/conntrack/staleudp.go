@@ -1,11 +1,13 @@
 package conntrack
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -24,7 +26,10 @@ func (t *Table) DeleteStaleUDP(ctx context.Context, f model.Family, frontends []
 	if len(frontends) <= maxExactDumps {
 		requests = nil
 		for i := range frontends {
-			requests = append(requests, udpRequest(f, &frontends[i]))
+			request := udpRequest(f, &frontends[i])
+			if !slices.ContainsFunc(requests, func(r []byte) bool { return bytes.Equal(r, request) }) {
+				requests = append(requests, request)
+			}
 		}
 	}
 	for _, request := range requests {

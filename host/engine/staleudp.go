@@ -137,7 +137,8 @@ func (e *Engine) deleteStaleUDP(ctx context.Context) time.Time {
 	}
 	list := s.take(e.sync.failed)
 	if len(list) == 0 && len(s.former) == 0 && (s.countAt.IsZero() || now.Before(s.countAt)) {
-		return s.countAt
+		s.pause = now.Add(time.Second) // all of them wait
+		return s.pause
 	}
 	e.startStaleUDP(ctx, list, staleUDPTimeout)
 	if e.Once {

@@ -70,6 +70,19 @@ func secondPort(s *model.Service) {
 
 func overTCP(s *model.Service) { s.Ports[0].Protocol = model.TCP }
 
+func ipv6(s *model.Service) {
+	s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::1"))
+}
+
+// dnsEndpoints6 returns a slice of a Service with endpoint 1 of IPv6.
+func dnsEndpoints6(name string) model.Change {
+	c := dnsEndpoints(name)
+	c.Name.Name += "-6"
+	c.Slice.Name, c.Slice.Family = c.Name, model.IPv6
+	c.Slice.Endpoints = []model.SliceEndpoint{{Addr: netip.MustParseAddr("fd00:10:244::1"), Ready: true, Serving: true}}
+	return c
+}
+
 func parseAddrs(list []string) (out []netip.Addr) {
 	for _, a := range list {
 		out = append(out, netip.MustParseAddr(a))
@@ -80,7 +93,11 @@ func parseAddrs(list []string) (out []netip.Addr) {
 func without(c model.Change) model.Change { return model.Change{Kind: c.Kind, Name: c.Name} }
 
 func packetTo(to string, port uint16) fake.Packet {
-	return fake.Packet{From: netip.AddrPortFrom(netip.MustParseAddr("10.244.9.9"), port), To: netip.MustParseAddrPort(to), Protocol: model.UDP}
+	from := netip.MustParseAddr("10.244.9.9")
+	if to[0] == '[' {
+		from = netip.MustParseAddr("fd00:10:244::9")
+	}
+	return fake.Packet{From: netip.AddrPortFrom(from, port), To: netip.MustParseAddrPort(to), Protocol: model.UDP}
 }
 
 // frontendChanges are the ways in which a frontend comes, and those in reverse are how it goes. Endpoint 1 is Service dns's.
@@ -100,6 +117,8 @@ var frontendChanges = map[string]struct {
 	"protocol":                        {"10.96.0.1:53", []model.Change{dns("dns", 1, overTCP)}, []model.Change{dns("dns", 1)}},
 	"Service":                         {"10.96.0.1:53", []model.Change{without(dns("dns", 1))}, []model.Change{dns("dns", 1)}},
 	"cluster IP":                      {"10.96.0.1:53", []model.Change{dns("dns", 2)}, []model.Change{dns("dns", 1)}},
+	"cluster IP of IPv6":              {"[fd00:10:96::1]:53", []model.Change{dns("dns", 1), dnsEndpoints6("dns")}, []model.Change{dns("dns", 1, ipv6)}},
+	"load balancer IP of IPv6":        {"[2001:db8::51]:53", []model.Change{dns("dns", 1, ipv6), dnsEndpoints6("dns")}, []model.Change{dns("dns", 1, ipv6, loadBalancer("2001:db8::51"))}},
 	"address that a ClusterIP had":    {lbAddr + ":53", []model.Change{dns("dns", 3, external(lbAddr)), dns("owner", 9, secondPort, func(s *model.Service) { s.ClusterIPs, s.Ports = parseAddrs([]string{lbAddr}), s.Ports[1:] })}, []model.Change{without(dns("owner", 9))}},
 }
 
@@ -122,7 +141,7 @@ func TestFlowsToALateFrontendAreTranslated(t *testing.T) {
 					t.Fatalf("there is a frontend already: %+v", got)
 				}
 				r.emit(c.with...)
-				if got := r.kernel.Connect(flow); !got.Endpoint.IsValid() || got.Endpoint.Addr().As4()[3] != 1 {
+				if got := r.kernel.Connect(flow); !got.Endpoint.IsValid() || got.Endpoint.Addr().As16()[15] != 1 {
 					t.Errorf("the flow is not translated: %+v\n%s", got, r.log)
 				}
 			})

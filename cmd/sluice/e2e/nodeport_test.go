@@ -85,7 +85,7 @@ spec: {type: NodePort, clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10], ports: [
 	})
 }
 
-// TestUDPFlowsToATerminatingEndpoint follows a flow while its endpoint terminates and goes, with and without the annotation that keeps it.
+// TestUDPFlowsToATerminatingEndpoint follows a flow while its endpoint terminates and goes, with and without the annotations that keep it.
 func TestUDPFlowsToATerminatingEndpoint(t *testing.T) {
 	n := newNode(t)
 	for _, p := range n.pods {
@@ -103,9 +103,9 @@ metadata: {name: %s, namespace: shop, annotations: {%s}}
 spec: {clusterIP: %[3]s, clusterIPs: [%[3]s], ports: [{name: sip, port: 5060, protocol: UDP}]}
 `, name, annotations, ip))
 	}
-	// endpoints sets those of both Services: p1, unless it is gone, and p2 if it is ready.
+	// endpoints sets those of the Services: p1, unless it is gone, and p2 if it is ready.
 	endpoints := func(p1, p2 string) {
-		for _, name := range []string{"moved", "kept"} {
+		for _, name := range []string{"moved", "kept", "preserved"} {
 			text := fmt.Sprintf(`
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -122,6 +122,7 @@ endpoints:
 	}
 	service("moved", "10.96.0.11", "")
 	service("kept", "10.96.0.12", "sluice.dev/udp-drain: keep")
+	service("preserved", "10.96.0.13", "service.kubernetes.io/udp-connection-handling: PreserveDuringTermination")
 	endpoints("ready: true", "ready: false")
 	n.run("--config", n.configured(quiet))
 
@@ -133,8 +134,8 @@ endpoints:
 		t.Cleanup(func() { c.Close() })
 		return func() string { return n.who(c) }
 	}
-	moved, kept := flow("10.96.0.11"), flow("10.96.0.12")
-	n.until("both flows", func() bool { return moved() == "p1" && kept() == "p1" })
+	moved, kept, preserved := flow("10.96.0.11"), flow("10.96.0.12"), flow("10.96.0.13")
+	n.until("all flows", func() bool { return moved() == "p1" && kept() == "p1" && preserved() == "p1" })
 	endpoints("ready: false, serving: false, terminating: true", "ready: true")
 	n.until("the flow that moves", func() bool { return moved() == "p2" })
 	n.until("new flows of the other Service", func() bool {
@@ -142,12 +143,12 @@ endpoints:
 		return err == nil && a.Server == "p2"
 	})
 	for range 20 {
-		if got := kept(); got != "p1" {
-			t.Fatalf("the flow that is kept meets %q", got)
+		if got, other := kept(), preserved(); got != "p1" || other != "p1" {
+			t.Fatalf("the flows that are kept meet %q and %q", got, other)
 		}
 	}
 	endpoints("", "ready: true")
-	n.until("the flow that was kept", func() bool { return kept() == "p2" })
+	n.until("the flows that were kept", func() bool { return kept() == "p2" && preserved() == "p2" })
 }
 
 // who asks who answers a UDP flow, each second until it is answered.
