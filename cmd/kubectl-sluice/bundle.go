@@ -54,7 +54,7 @@ parts. Without a NODE it is about all, if there are at most %d.`, maxBundled),
 			}
 			now := time.Now().UTC()
 			if file == "-" {
-				return writeNodes(cmd.OutOrStdout(), all, nodes, now)
+				return writeNodes(os.Stdout, all, nodes, now) // an archive is no text
 			}
 			path := file
 			if path == "" {

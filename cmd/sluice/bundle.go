@@ -41,7 +41,12 @@ It has no keys, tokens or contents of kubeconfig files. With --anonymize, the na
 replaced by hashes, the same ones in all parts; addresses, node names and policies stay.`,
 		Example: "  sluice bundle\n  sluice bundle --anonymize -f report.tar.gz",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.file == "-" {
+				return f.run(cmd.Context(), os.Stdout) // an archive is no text
+			}
+			return f.run(cmd.Context(), cmd.OutOrStdout())
+		},
 	}
 	cmd.Flags().StringVarP(&f.file, "file", "f", "", "file to write, - for standard output (default: sluice-NODE-TIME.tar.gz in the working directory); it must not exist")
 	cmd.Flags().BoolVar(&f.anonymize, "anonymize", false, "replace the names of Services, namespaces and Pods by hashes")

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 // Logs is the level of a running agent's log, and its last lines. The zero value is ready to use.
@@ -39,10 +40,11 @@ func (l *Logs) Configure(cfg *config.Config) {
 	l.level.Set(level)
 }
 
-// Write implements io.Writer: it keeps a line of the log.
+// Write implements io.Writer: it keeps a line of the log, without secrets.
 func (l *Logs) Write(line []byte) (int, error) {
 	n := len(line)
-	if n > maxTailLine {
+	line = printable.Redact(line)
+	if len(line) > maxTailLine {
 		line = append(bytes.Clone(line[:maxTailLine]), "…\n"...)
 	}
 	l.mu.Lock()

@@ -79,6 +79,8 @@ func Parse(text string) (Ref, error) {
 	registry, repository, ok := strings.Cut(name, "/")
 	repository, tag, hasTag := strings.Cut(repository, ":")
 	switch {
+	case hasDigest && strings.Contains(digest, "/"):
+		return Ref{}, errors.New("a user before the registry: credentials are those of a docker configuration") // without the password
 	case strings.Contains(name, "://"):
 		return Ref{}, fmt.Errorf("%q: want REGISTRY/NAME@sha256:… without a scheme", text)
 	case !ok || !IsRegistry(registry):

@@ -18,8 +18,9 @@ import (
 )
 
 // Escape returns s in one line, with escapes in the place of all characters that are not printable, as strconv.IsPrint
-// defines it.
+// defines it, and without secrets, see Redact.
 func Escape(s string) string {
+	s = redact(s)
 	if utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
 		return s
 	}
@@ -87,7 +88,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 			break
 		}
 	}
-	w.buf = escape(w.buf[:0], text[:end], "\n\t")
+	w.buf = escape(w.buf[:0], Redact(text[:end]), "\n\t")
 	w.partial = append(w.partial[:0], text[end:]...)
 	if _, err := w.to.Write(w.buf); err != nil {
 		return 0, err

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 const (
@@ -33,6 +34,7 @@ func Read(ctx context.Context, name string, read func(context.Context) ([]byte, 
 	ctx, cancel := context.WithTimeout(ctx, partTimeout)
 	defer cancel()
 	text, err := read(ctx)
+	text = printable.Redact(text)
 	if len(text) > MaxPart {
 		text = append(text[:MaxPart:MaxPart], fmt.Sprintf("\n# cut after %d bytes\n", MaxPart)...)
 	}
@@ -86,7 +88,7 @@ func (w *Writer) Add(folder string, parts []Part) error {
 			}
 		}
 		if p.Err != nil {
-			if err := w.entry(name+".error", []byte(p.Err.Error()+"\n")); err != nil {
+			if err := w.entry(name+".error", printable.Redact([]byte(p.Err.Error()+"\n"))); err != nil {
 				return err
 			}
 		}

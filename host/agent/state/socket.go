@@ -86,9 +86,15 @@ type LogTail struct {
 	Lines string `json:"lines"`
 }
 
+// answer answers with JSON, without secrets: errors may have URLs.
 func answer(w http.ResponseWriter, x any) {
+	text, err := json.Marshal(x)
+	if err != nil {
+		fail(w, err, http.StatusInternalServerError)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(x) // an error means that the client has disconnected
+	_, _ = w.Write(append(printable.Redact(text), '\n')) // an error means that the client has disconnected
 }
 
 func fail(w http.ResponseWriter, err error, code int) {

@@ -163,7 +163,7 @@ func (p *page) show(w http.ResponseWriter, r *http.Request, v *view) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Add("Vary", "Accept")
 	w.WriteHeader(code)
-	_, _ = w.Write(b.Bytes()) // an error means that the client has disconnected
+	_, _ = w.Write(printable.Redact(b.Bytes())) // an error means that the client has disconnected
 }
 
 // stream sends the live parts of a view as server-sent events, each when it has changed.
@@ -219,7 +219,7 @@ func (p *page) changes(r *http.Request, v *view, sent map[string]string) (string
 		if err := templates.ExecuteTemplate(&b, name, &d); err != nil {
 			return "", false
 		}
-		if text := b.String(); sent[name] != text {
+		if text := string(printable.Redact(b.Bytes())); sent[name] != text {
 			sent[name], parts[name] = text, text
 		}
 	}
