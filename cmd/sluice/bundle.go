@@ -43,7 +43,7 @@ replaced by hashes, the same ones in all parts; addresses, node names and polici
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.file == "-" {
-				return f.run(cmd.Context(), os.Stdout) // an archive is no text
+				return f.run(cmd.Context(), archives)
 			}
 			return f.run(cmd.Context(), cmd.OutOrStdout())
 		},

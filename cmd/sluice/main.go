@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"os"
 	"os/signal"
@@ -34,6 +35,8 @@ const (
 var (
 	stdout = printable.NewWriter(os.Stdout)
 	stderr = printable.NewWriter(os.Stderr)
+
+	archives io.Writer = os.Stdout // that of bundles, which are no text
 )
 
 func main() {
