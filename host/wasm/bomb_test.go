@@ -126,6 +126,13 @@ func bombs() []bomb {
 			b.repeat(n-1, 0x7c)
 			b.set(0)
 		}},
+		{name: "selects of vectors/2", locals: 2, body: selectsOfVectors},
+		{name: "selects of vectors/300", locals: 300, body: selectsOfVectors},
+		{name: "remainders", locals: 4, body: remainders},
+		{name: "remainders and ifs", locals: 4, body: func(b *bombBody, size int) { // the meter's locals are passed to all joins
+			remainders(b, 20)
+			ifs(b, size)
+		}},
 		{name: "br_table", locals: 20, body: brTable},
 		{name: "br_table/1000", locals: 1000, body: brTable},
 		{name: "branches out", locals: 2, body: func(b *bombBody, size int) {
@@ -217,6 +224,25 @@ func ifs(b *bombBody, size int) { // each joins the value that it sets with the 
 		b.get(i + 3)
 		b.set(i + 7)
 		b.op(0x0b)
+	}
+}
+
+func selectsOfVectors(b *bombBody, size int) {
+	for i := 0; len(b.code) < size; i++ {
+		b.get(i)
+		b.op(0xfd, 0x12) // i64x2.splat
+		b.get(i + 1)
+		b.op(0xfd, 0x12, 0x41, 1, 0x1b, 0xfd, 0x1d, 0) // select, i64x2.extract_lane
+		b.set(i + 1)
+	}
+}
+
+func remainders(b *bombBody, size int) {
+	for i := 0; len(b.code) < size; i++ {
+		b.get(i)
+		b.get(i + 1)
+		b.op(0x81)
+		b.set(i + 2)
 	}
 }
 

@@ -34,6 +34,9 @@ func slows() []slow {
 		{"loop", "", forever("")},
 		{"loop of divisions", "", forever("(local.set 2 (i64.div_u (local.get 2) (i64.or (local.get 2) (i64.const 1))))")},
 		{"loop of square roots", "(global $x (mut f64) (f64.const 2))", forever("(global.set $x (f64.sqrt (global.get $x)))")},
+		{"loop of remainders", "", forever("(local.set 2 (i64.rem_s (i64.const -9223372036854775807) (i64.or (local.get 2) (i64.const 1))))")},
+		{"selects of floats", "", "(local f64 f64)" + forever(selects(100))},
+		{"selects of vectors", "", "(local v128 v128)" + forever(selects(100))},
 		{"nested loops", "", forever("(loop $m (br_if $m (i32.eqz (i32.const 1))))")},
 		{"calls without loops", "(func $f (param i32) (if (local.get 0) (then (call $f (i32.sub (local.get 0) (i32.const 1))) (call $f (i32.sub (local.get 0) (i32.const 1))))))",
 			"(call $f (i32.const 60)) (local.get 2)"},
@@ -80,6 +83,11 @@ func slows() []slow {
 
 // flatChain returns n dependent loads that begin at the first local.
 func flatChain(n int) string { return "(local.get 0)" + strings.Repeat("(i32.load)", n) }
+
+// selects chooses n times between the locals 3 and 4, in a way that no processor predicts.
+func selects(n int) string {
+	return strings.Repeat("(local.set 3 (select (local.get 4) (local.get 3) (i32.lt_s (local.tee 0 (i32.add (i32.mul (local.get 0) (i32.const 1664525)) (i32.const 1013904223))) (i32.const 0))))", n)
+}
 
 func numbers(n int) string {
 	var b strings.Builder

@@ -72,6 +72,7 @@ func (s *scanner) replace(start int, by replacement) {
 	w.edges += 2
 	w.params += int64(2 * (w.values + w.arity))
 	w.steps += int64(2 * w.values * s.flow.chain)
+	s.flow.chain = 0 // the last one is a join
 }
 
 // add counts the locals that the meter has added, which all joins pass.
