@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/nftables/expr"
+	"github.com/sluice-proxy/sluice/host/model"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,12 +17,14 @@ import (
 func (r rulesetBuilder) learnAffinity() []*ruleBuilder {
 	var rules []*ruleBuilder
 	for i := range lookups {
-		w := r.rule()
-		if i == byNodePort {
-			w.originalDst().in(r.nodePortAddrs)
+		for _, proto := range protocols {
+			w := r.rule().ctProtocol(proto)
+			if i == byNodePort {
+				w.originalDst().in(r.nodePortAddrs)
+			}
+			ls := &r.lookups[i]
+			rules = append(rules, w.originalKey(i).setPriorityFrom(ls.groups).originalKey(i).vmap(ls.learn))
 		}
-		ls := &r.lookups[i]
-		rules = append(rules, w.originalKey(i).setPriorityFrom(ls.groups).originalKey(i).vmap(ls.learn))
 	}
 	return rules
 }
@@ -58,8 +61,8 @@ func (r rulesetBuilder) recordClient(c learnChain, list int) []*ruleBuilder {
 	own, shared := r.clientsSet(clientSet{list, c.room}), r.clientsSet(clientSet{list, sharedRoom})
 	// When a set is full, its rule ends and the next one is tried.
 	return []*ruleBuilder{
-		r.rule().originalSrc().groupOfID().change(own, unix.NFT_DYNSET_OP_UPDATE, c.timeout).ret(),
-		r.rule().originalSrc().groupOfID().change(shared, unix.NFT_DYNSET_OP_UPDATE, c.timeout).ret(),
+		r.rule().client((*ruleBuilder).originalSrc, (*ruleBuilder).groupOfID).change(own, unix.NFT_DYNSET_OP_UPDATE, c.timeout).ret(),
+		r.rule().client((*ruleBuilder).originalSrc, (*ruleBuilder).groupOfID).change(shared, unix.NFT_DYNSET_OP_UPDATE, c.timeout).ret(),
 		r.rule().groupOfID().change(r.affinity.full, unix.NFT_DYNSET_OP_UPDATE, fullTimeout),
 	}
 }
@@ -74,18 +77,19 @@ func (r rulesetBuilder) findChains() (chains []chain) {
 		chains = append(chains,
 			lazyChain(c.String(), "", func() []*ruleBuilder {
 				return []*ruleBuilder{
-					r.rule().saddr().groupID().setPriorityFrom(own).gotoChain(c.send()),
-					r.rule().saddr().groupID().setPriorityFrom(shared).gotoChain(c.send()),
+					r.rule().client((*ruleBuilder).saddr, (*ruleBuilder).groupID).setPriorityFrom(own).gotoChain(c.send()),
+					r.rule().client((*ruleBuilder).saddr, (*ruleBuilder).groupID).setPriorityFrom(shared).gotoChain(c.send()),
 					r.rule().clearGroupID(),
 				}
 			}),
-			lazyChain(c.send(), "", func() []*ruleBuilder {
-				return []*ruleBuilder{
-					r.rule().groupID().dnat(targets),
-					r.rule().saddr().groupOfID().change(own, dynsetDelete, 0),
-					r.rule().saddr().groupOfID().change(shared, dynsetDelete, 0),
-					r.rule().clearGroupID(),
+			lazyChain(c.send(), "", func() (rules []*ruleBuilder) {
+				for _, proto := range protocols {
+					rules = append(rules, r.rule().l4proto(proto).groupID().dnat(targets))
 				}
+				return append(rules,
+					r.rule().client((*ruleBuilder).saddr, (*ruleBuilder).groupOfID).change(own, dynsetDelete, 0),
+					r.rule().client((*ruleBuilder).saddr, (*ruleBuilder).groupOfID).change(shared, dynsetDelete, 0),
+					r.rule().clearGroupID())
 			}))
 	}
 	return chains
@@ -100,6 +104,14 @@ func (r *ruleBuilder) setPriorityFrom(ids *set) *ruleBuilder {
 		&expr.Lookup{SourceRegister: unix.NFT_REG32_00, DestRegister: unix.NFT_REG32_00, IsDestRegSet: true, SetName: ids.name},
 		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: unix.NFT_REG32_00, SourceRegister: true},
 	)
+}
+
+// client loads the key of the sets of clients, see schema.clientKey.
+func (r *ruleBuilder) client(addr, group func(*ruleBuilder) *ruleBuilder) *ruleBuilder {
+	if r.family == model.IPv6 {
+		return addr(group(r))
+	}
+	return group(addr(r))
 }
 
 func (r *ruleBuilder) clearGroupID() *ruleBuilder { return r.setMeta(expr.MetaKeyPRIORITY, 0) }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/model"
 	"golang.org/x/sys/unix"
 )
 
@@ -124,6 +125,15 @@ func (s *schema) targetsSet(list int) *set {
 	return n
 }
 
+// clientKey returns the key of the sets of clients: the client and the group id. In IPv6 the id comes first: nft 1.0.6 aborts when it
+// loads a rule that changes a map whose key has something after 16 bytes.
+func (s *schema) clientKey() []field {
+	if s.family == model.IPv6 {
+		return []field{idField, s.addr}
+	}
+	return []field{s.addr, idField}
+}
+
 func (s *schema) clientsSet(c clientSet) *set {
 	n := s.affinity.clients[c]
 	if n == nil {
@@ -131,8 +141,8 @@ func (s *schema) clientsSet(c clientSet) *set {
 		if c.room == sharedRoom {
 			name, size = "affinity_"+strconv.Itoa(c.list)+"_shared", s.affinity.limits.Shared
 		}
-		n = s.addSet(name, s.addr, idField).mapTo(idField).flag(unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT).hostData()
-		n.size, n.gc = size, affinityGC
+		n = s.addSet(name, s.clientKey()...).mapTo(idField).flag(unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT).hostData()
+		n.size = size
 		s.affinity.clients[c] = n
 	}
 	return n

@@ -28,9 +28,20 @@ const (
 type recordedClients struct {
 	set  *set
 	list int
-	// group and endpoint decode an element: what identifies the group, and the endpoint of its data.
-	group    func(key []byte) uint32
+	// endpoint decodes the data of an element.
 	endpoint func(data []byte) (netip.AddrPort, bool)
+}
+
+// split returns the client and the group of an element.
+func (r *recordedClients) split(key []byte) (client, group []byte, ok bool) {
+	n := padded(r.set.key[:1])
+	if len(key) < padded(r.set.key) {
+		return nil, nil, false
+	}
+	if r.set.key[0] == idField {
+		return key[n:], key[:n], true
+	}
+	return key[:n], key[n:], true
 }
 
 // oldRoute is a list of an affinity group in the table that is being replaced.
@@ -111,7 +122,7 @@ func (c *carrier) sets() (out []recordedClients) {
 			}
 		}
 		out = append(out, recordedClients{
-			set: s, list: at.list, group: uint32Of,
+			set: s, list: at.list,
 			endpoint: func(data []byte) (netip.AddrPort, bool) {
 				a, ok := addrs[affinityID(uint32Of(data))]
 				return a, ok
@@ -127,6 +138,9 @@ func (c *carrier) readRoutes(name string) error {
 	c.from.name = name
 	c.v3 = newSchemaV3(c.from.schema)
 	if _, err := c.from.listSets(func(name string) *set { return cmp.Or(c.from.find(name), c.v3.find(name)) }); err != nil {
+		return err
+	}
+	if err := c.findClientsV4(); err != nil {
 		return err
 	}
 	for list, s := range c.from.affinity.endpoints {
@@ -167,6 +181,19 @@ func (c *carrier) readRoutes(name string) error {
 		}
 	}
 	return nil
+}
+
+// findClientsV4 finds the sets of clients that ruleset version 4 has written: in both families, the client comes first in their key.
+func (c *carrier) findClientsV4() error {
+	_, err := c.from.listSets(func(name string) *set {
+		s := c.from.findAffinitySet(name)
+		if s == nil || s.exists || s.key[len(s.key)-1] != c.from.addr {
+			return nil
+		}
+		s.key = []field{c.from.addr, idField}
+		return s
+	})
+	return err
 }
 
 func (c *carrier) oldRoutes(k plan.Key, was *elements, scope int) []oldRoute {
@@ -231,21 +258,25 @@ func unique(list []carriedClient) []carriedClient {
 
 // put stores a client for all lists that it belongs to now.
 func (c *carrier) put(old *recordedClients, e nfnl.Element) {
-	n := c.to.addr.bytes
-	if len(e.Key) < n+4 || e.Expires <= 0 {
+	from, group, ok := old.split(e.Key)
+	if !ok || e.Expires <= 0 {
 		return
 	}
 	addr, ok := old.endpoint(e.Data)
 	if !ok {
 		return
 	}
-	for _, to := range c.routes[oldRoute{old.group(e.Key[n:]), old.list}] {
+	for _, to := range c.routes[oldRoute{uint32Of(group), old.list}] {
 		id, ok := c.to.groups.endpointID(to.group, to.find.list, addr)
 		if !ok {
 			continue
 		}
 		client := carriedClient{endpoint: id, expires: min(e.Expires, c.timeouts[to.group])}
-		copy(client.key[copy(client.key[:], e.Key[:n]):], to.group.bytes())
+		if key := client.key[:0]; c.to.clientKey()[0] == idField {
+			_ = append(append(key, to.group.bytes()...), from...)
+		} else {
+			_ = append(append(key, from...), to.group.bytes()...)
+		}
 		c.found[to.find] = append(c.found[to.find], client)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -322,6 +323,43 @@ func TestUpgradeFromVersionThreeKeepsClients(t *testing.T) {
 	d.mustApply(affinityPlan(t), nil)
 	d.expectClients(begin, map[string]time.Duration{"0_1 198.18.1.1": time.Hour, "1_1 198.18.1.1": 2 * time.Hour},
 		map[string]string{"0_1 198.18.1.1": "10.244.0.3:9000", "1_1 198.18.1.1": "10.244.0.2:9000"})
+}
+
+// versionFour is what matters here of a table of ruleset version 4, in which the client comes first in IPv6 too.
+const versionFour = `table ip6 sluice {
+	comment "managed by sluice, ruleset version 4"
+	set frontends { type ipv6_addr . inet_proto . inet_service; elements = { fd00:10:97::a . tcp . 80 comment "shop/web:http ClusterIP" }; }
+	map affinity_groups { type ipv6_addr . inet_proto . inet_service : classid; elements = { fd00:10:97::a . tcp . 80 : 7:0 }; }
+	map affinity_endpoints_0 { type classid . ipv6_addr . inet_service : classid
+		elements = { 7:0 . fd00:10:244::1 . 9000 : 7:4, 7:0 . fd00:10:244::3 . 9000 : 7:5 }
+	}
+	map affinity_0_7 { type ipv6_addr . classid : classid; size 8192; flags dynamic,timeout; }
+	map affinity_0_shared { type ipv6_addr . classid : classid; size 262144; flags dynamic,timeout; }
+	chain find_affinity_0_7 { }
+	map find_affinity { type ipv6_addr . inet_proto . inet_service : verdict; elements = { fd00:10:97::a . tcp . 80 : jump find_affinity_0_7 }; }
+	chain prerouting { type nat hook prerouting priority -100; }
+}
+add element ip6 sluice affinity_0_7 { 2001:db8:18::1 . 7:0 timeout 3h expires 1h : 7:5 }
+add element ip6 sluice affinity_0_7 { 2001:db8:18::2 . 8:0 timeout 3h expires 1h : 7:5 }
+add element ip6 sluice affinity_0_shared { 2001:db8:18::3 . 7:0 timeout 3h expires 2h : 7:4 }
+`
+
+func TestUpgradeFromVersionFourKeepsClients(t *testing.T) {
+	d := newTestEnv(t, 0)
+	d.mustNFT(versionFour)
+	d.mustApply(affinityPlan(t), nil)
+	out, err := d.nft("", "list", "map", "ip6", "sluice", "affinity_0_1")
+	if err != nil {
+		t.Fatal(out, err)
+	}
+	for client, want := range map[string]string{
+		`1:0 \. 2001:db8:18::1 timeout 3h expires (1h|59m)\S* : 1:3`: "its endpoint", `1:0 \. 2001:db8:18::3 timeout 3h expires (2h|1h59m)\S* : 1:1`: "its endpoint",
+		`2001:db8:18::2`: "",
+	} {
+		if regexp.MustCompile(client).MatchString(out) != (want != "") {
+			t.Errorf("%s: want %q:\n%s", client, want, out)
+		}
+	}
 }
 
 // TestNewerRecordsWin carries a client over that the new table has recorded already, and more than there is room for.

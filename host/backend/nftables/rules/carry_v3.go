@@ -80,7 +80,7 @@ func (s *schemaV3) clientSets(t *table) (out []recordedClients) {
 	for list, n := range s.clients {
 		if n.exists {
 			out = append(out, recordedClients{
-				set: n, list: list, group: uint32Of, endpoint: func(data []byte) (netip.AddrPort, bool) { return t.addrPort(data) },
+				set: n, list: list, endpoint: func(data []byte) (netip.AddrPort, bool) { return t.addrPort(data) },
 			})
 		}
 	}

@@ -145,9 +145,13 @@ func (h *HandOff) balanced(r *ruleBuilder, target string) *ruleBuilder {
 
 func (h *HandOff) chains(r rulesetBuilder) []chain {
 	balanced := func(target string, key func(*ruleBuilder, lookup) *ruleBuilder) chain {
-		return r.chain(ipvsPrefix+target,
-			key(r.rule(), byAddress).in(r.lookups[byAddress].frontends).gotoChain(target),
-			key(r.rule().originalDst().in(r.nodePortAddrs), byNodePort).in(r.lookups[byNodePort].frontends).gotoChain(target))
+		var rules []*ruleBuilder
+		for _, proto := range protocols {
+			rules = append(rules,
+				key(r.rule().ctProtocol(proto), byAddress).in(r.lookups[byAddress].frontends).gotoChain(target),
+				key(r.rule().ctProtocol(proto).originalDst().in(r.nodePortAddrs), byNodePort).in(r.lookups[byNodePort].frontends).gotoChain(target))
+		}
+		return r.chain(ipvsPrefix+target, rules...)
 	}
 	chains := []chain{balanced(chainPostNAT, (*ruleBuilder).originalKey)}
 	if r.hasOutcomes() {

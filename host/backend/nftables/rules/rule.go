@@ -86,7 +86,11 @@ func (r *ruleBuilder) frontendKey(i lookup) *ruleBuilder {
 	return r.proto().dport()
 }
 
-// originalKey loads the same key as it was before DNAT.
+// protocols are those of frontends. nft loads some rules only if they match one first: nft 1.0.6 those with a port before DNAT in a
+// key, and all versions those that translate to a port from a map without the port in its key.
+var protocols = [...]byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP}
+
+// originalKey loads the same key as it was before DNAT. The rule has to match the protocol first, by ctProtocol.
 func (r *ruleBuilder) originalKey(i lookup) *ruleBuilder {
 	if i == byAddress {
 		r.originalDst()
