@@ -106,20 +106,20 @@ var frontendChanges = map[string]struct {
 	without []model.Change
 	with    []model.Change
 }{
-	"external IP":                     {lbAddr + ":53", []model.Change{dns("dns", 1)}, []model.Change{dns("dns", 1, external(lbAddr))}},
-	"load balancer IP":                {lbAddr + ":53", []model.Change{dns("dns", 1)}, []model.Change{dns("dns", 1, loadBalancer(lbAddr))}},
-	"ipMode VIP instead of Proxy":     {lbAddr + ":53", []model.Change{dns("dns", 1, reserved(lbAddr))}, []model.Change{dns("dns", 1, loadBalancer(lbAddr))}},
-	"one of two external IPs":         {lbAddr + ":53", []model.Change{dns("dns", 1, external("198.51.100.9"))}, []model.Change{dns("dns", 1, external("198.51.100.9", lbAddr))}},
-	"NodePort":                        {nodeAddr + ":30053", []model.Change{dns("dns", 1)}, []model.Change{dns("dns", 1, nodePort)}},
-	"address that serves NodePorts":   {otherAddr + ":30053", []model.Change{dns("dns", 1, nodePort), nodeWith(nodeAddr)}, []model.Change{nodeWith(otherAddr)}},
-	"address before a Node's first":   {nodeAddr + ":30053", []model.Change{dns("dns", 1, nodePort), nodeWith(otherAddr)}, []model.Change{nodeWith(nodeAddr, otherAddr)}},
-	"second port":                     {"10.96.0.1:54", []model.Change{dns("dns", 1)}, []model.Change{dns("dns", 1, secondPort)}},
-	"protocol":                        {"10.96.0.1:53", []model.Change{dns("dns", 1, overTCP)}, []model.Change{dns("dns", 1)}},
-	"Service":                         {"10.96.0.1:53", []model.Change{without(dns("dns", 1))}, []model.Change{dns("dns", 1)}},
-	"cluster IP":                      {"10.96.0.1:53", []model.Change{dns("dns", 2)}, []model.Change{dns("dns", 1)}},
-	"cluster IP of IPv6":              {"[fd00:10:96::1]:53", []model.Change{dns("dns", 1), dnsEndpoints6("dns")}, []model.Change{dns("dns", 1, ipv6)}},
-	"load balancer IP of IPv6":        {"[2001:db8::51]:53", []model.Change{dns("dns", 1, ipv6), dnsEndpoints6("dns")}, []model.Change{dns("dns", 1, ipv6, loadBalancer("2001:db8::51"))}},
-	"address that a ClusterIP had":    {lbAddr + ":53", []model.Change{dns("dns", 3, external(lbAddr)), dns("owner", 9, secondPort, func(s *model.Service) { s.ClusterIPs, s.Ports = parseAddrs([]string{lbAddr}), s.Ports[1:] })}, []model.Change{without(dns("owner", 9))}},
+	"external IP":                   {lbAddr + ":53", []model.Change{dns("dns", 1)}, []model.Change{dns("dns", 1, external(lbAddr))}},
+	"load balancer IP":              {lbAddr + ":53", []model.Change{dns("dns", 1)}, []model.Change{dns("dns", 1, loadBalancer(lbAddr))}},
+	"ipMode VIP instead of Proxy":   {lbAddr + ":53", []model.Change{dns("dns", 1, reserved(lbAddr))}, []model.Change{dns("dns", 1, loadBalancer(lbAddr))}},
+	"one of two external IPs":       {lbAddr + ":53", []model.Change{dns("dns", 1, external("198.51.100.9"))}, []model.Change{dns("dns", 1, external("198.51.100.9", lbAddr))}},
+	"NodePort":                      {nodeAddr + ":30053", []model.Change{dns("dns", 1)}, []model.Change{dns("dns", 1, nodePort)}},
+	"address that serves NodePorts": {otherAddr + ":30053", []model.Change{dns("dns", 1, nodePort), nodeWith(nodeAddr)}, []model.Change{nodeWith(otherAddr)}},
+	"address before a Node's first": {nodeAddr + ":30053", []model.Change{dns("dns", 1, nodePort), nodeWith(otherAddr)}, []model.Change{nodeWith(nodeAddr, otherAddr)}},
+	"second port":                   {"10.96.0.1:54", []model.Change{dns("dns", 1)}, []model.Change{dns("dns", 1, secondPort)}},
+	"protocol":                      {"10.96.0.1:53", []model.Change{dns("dns", 1, overTCP)}, []model.Change{dns("dns", 1)}},
+	"Service":                       {"10.96.0.1:53", []model.Change{without(dns("dns", 1))}, []model.Change{dns("dns", 1)}},
+	"cluster IP":                    {"10.96.0.1:53", []model.Change{dns("dns", 2)}, []model.Change{dns("dns", 1)}},
+	"cluster IP of IPv6":            {"[fd00:10:96::1]:53", []model.Change{dns("dns", 1), dnsEndpoints6("dns")}, []model.Change{dns("dns", 1, ipv6)}},
+	"load balancer IP of IPv6":      {"[2001:db8::51]:53", []model.Change{dns("dns", 1, ipv6), dnsEndpoints6("dns")}, []model.Change{dns("dns", 1, ipv6, loadBalancer("2001:db8::51"))}},
+	"address that a ClusterIP had":  {lbAddr + ":53", []model.Change{dns("dns", 3, external(lbAddr)), dns("owner", 9, secondPort, func(s *model.Service) { s.ClusterIPs, s.Ports = parseAddrs([]string{lbAddr}), s.Ports[1:] })}, []model.Change{without(dns("owner", 9))}},
 }
 
 // startUDP starts an engine with the endpoints of the Services in these tests.

@@ -63,8 +63,8 @@ type Planner struct {
 	keepsUDP     map[model.Name]bool // Services with endpoints that do not serve and keep their UDP flows
 	// nodePortAddrs are the addresses that served NodePorts when UDP flows through them were last reported.
 	nodePortAddrs []netip.Addr
-	clusterIPs   clusterIPs
-	foreign      foreign
+	clusterIPs    clusterIPs
+	foreign       foreign
 
 	nodeIndex, nodeCount uint32 // see policy.Input
 }
