@@ -135,6 +135,9 @@ func (w *clusterState) largeSteps(round int) []largeStep {
 		{what: "it is deleted", changes: deletions(manyPorts)},
 		{what: "4,000 Services that contest 5 NodePorts are created", changes: contestants},
 		{what: "they are deleted", changes: deletions(contestants)},
+		{what: "30 Services with 1,000 source ranges each are created", changes: rangedServices(0)},
+		{what: "all these ranges change", changes: rangedServices(1)},
+		{what: "they are deleted", changes: deletions(rangedServices(1))},
 	}
 }
 
@@ -177,6 +180,22 @@ func tenantServices(services, ports, externalIPs int) (out []model.Change) {
 		}
 		for j := range ports {
 			s.Ports = append(s.Ports, model.ServicePort{Name: fmt.Sprint("p", j), Protocol: model.TCP, Port: uint16(1 + j), NodePort: uint16(30000 + j)})
+		}
+		out = append(out, model.Change{Kind: model.ServiceKind, Name: s.Name, Service: s})
+	}
+	return out
+}
+
+// rangedServices returns Services of a tenant with 1,000 source ranges each. Each generation has others.
+func rangedServices(generation int) (out []model.Change) {
+	for i := range 30 {
+		s := &model.Service{
+			Name:       model.Name{Namespace: "tenant", Name: fmt.Sprint("ranged-", i)},
+			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 201, 0, byte(i)})}, LoadBalancerIPs: []netip.Addr{netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})},
+			Ports: []model.ServicePort{{Name: "p0", Protocol: model.TCP, Port: 80}},
+		}
+		for j := range 1000 {
+			s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(j >> 8), byte(j), byte(generation)}), 32))
 		}
 		out = append(out, model.Change{Kind: model.ServiceKind, Name: s.Name, Service: s})
 	}
