@@ -67,7 +67,7 @@ func (c *clusterIPs) follow(cluster *model.Snapshot) {
 	}
 	for _, list := range cluster.Slices {
 		for _, s := range list {
-			c.name(s, 1)
+			c.rename(nil, s)
 		}
 	}
 }
@@ -79,13 +79,7 @@ func (c *clusterIPs) change(cluster *model.Snapshot, change *model.Change) (affe
 	}
 	switch change.Kind {
 	case model.SliceKind:
-		old := cluster.Slice(change.Name)
-		if old != nil && change.Slice != nil && old.Service == change.Slice.Service &&
-			slices.EqualFunc(old.Endpoints, change.Slice.Endpoints, func(x, y model.SliceEndpoint) bool { return x.Addr == y.Addr }) {
-			return nil
-		}
-		c.name(old, -1)
-		c.name(change.Slice, 1)
+		c.rename(cluster.Slice(change.Name), change.Slice)
 	case model.ServiceKind:
 		var had, has []netip.Addr
 		if old := cluster.Services[change.Name]; old != nil {
@@ -112,20 +106,39 @@ func (c *clusterIPs) change(cluster *model.Snapshot, change *model.Change) (affe
 	return affected
 }
 
-// name adds the addresses of a slice, or removes them.
-func (c *clusterIPs) name(s *model.EndpointSlice, by int) {
-	if s == nil {
-		return
+// rename replaces the addresses of a slice; nil is none. What they have in common at the beginning and at the end costs a comparison.
+func (c *clusterIPs) rename(old, s *model.EndpointSlice) {
+	var had, has []model.SliceEndpoint
+	if old != nil {
+		had = old.Endpoints
 	}
-	for i := range s.Endpoints {
-		a := s.Endpoints[i].Addr
-		n := c.named[a]
-		if n == nil {
-			n = &naming{}
-			c.named[a] = n
+	if s != nil {
+		has = s.Endpoints
+	}
+	if old != nil && s != nil && old.Service == s.Service {
+		for len(had) > 0 && len(has) > 0 && had[0].Addr == has[0].Addr {
+			had, has = had[1:], has[1:]
 		}
-		if n.add(s.Service, by); n.n == 0 && len(n.more) == 0 {
-			delete(c.named, a)
+		for len(had) > 0 && len(has) > 0 && had[len(had)-1].Addr == has[len(has)-1].Addr {
+			had, has = had[:len(had)-1], has[:len(has)-1]
 		}
+	}
+	for i := range had {
+		c.name(had[i].Addr, old.Service, -1)
+	}
+	for i := range has {
+		c.name(has[i].Addr, s.Service, 1)
+	}
+}
+
+// name counts an address that a slice of a Service names.
+func (c *clusterIPs) name(a netip.Addr, service model.Name, by int) {
+	n := c.named[a]
+	if n == nil {
+		n = &naming{}
+		c.named[a] = n
+	}
+	if n.add(service, by); n.n == 0 && len(n.more) == 0 {
+		delete(c.named, a)
 	}
 }
