@@ -141,7 +141,7 @@ type Service struct {
 	ExternalIPs         []netip.Addr
 	LoadBalancerIPs     []netip.Addr   // status ingress addresses with ipMode VIP or none
 	ReservedIPs         []netip.Addr   // status ingress addresses that are not served, and belong to the Service nevertheless
-	SourceRanges        []netip.Prefix // loadBalancerSourceRanges; empty: no restriction
+	SourceRanges        []netip.Prefix // loadBalancerSourceRanges, sorted, none in another one; empty: no restriction
 	InternalLocal       bool           // internalTrafficPolicy: Local
 	ExternalLocal       bool           // externalTrafficPolicy: Local
 	HealthCheckNodePort uint16         // 0: none
