@@ -1,13 +1,16 @@
 package agent
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/localhostproxy"
 	"github.com/sluice-proxy/sluice/host/metrics"
+	"github.com/sluice-proxy/sluice/host/model"
 )
 
 // Bounds of the proxy for NodePorts on loopback addresses. A connection takes up to six file descriptors (two sockets, two pipes to
@@ -32,7 +35,27 @@ func newLocalhostProxy(log *slog.Logger) *localhostproxy.Proxy {
 
 func (a *Agent) localhostMetrics() metrics.LocalhostNodePorts {
 	s := a.localhost.Stats()
+	var rejected []metrics.LocalhostRejected
+	if s.Serving {
+		rejected = a.localhostRejected()
+	}
 	return metrics.LocalhostNodePorts{Listeners: s.Listeners, Failing: s.Failing, Unsupported: s.Unsupported, Open: s.Open,
 		FamilyListeners: s.FamilyListeners, FamilyFailures: s.FamilyFailures, ListenFailures: s.ListenFailures, Accepted: s.Accepted, DialFailures: s.DialFailures,
-		OverTotal: s.OverTotal, OverService: s.OverService, NotLoopback: s.NotLoopback}
+		OverTotal: s.OverTotal, OverService: s.OverService, NotLoopback: s.NotLoopback, Rejected: rejected}
+}
+
+// localhostRejected reads the kernel's counters; nil if it cannot.
+func (a *Agent) localhostRejected() (out []metrics.LocalhostRejected) {
+	ctx, cancel := context.WithTimeout(context.Background(), statsTimeout)
+	defer cancel()
+	counts, err := dataplane.LocalhostRefused(ctx)
+	if err != nil {
+		a.log.Warn("reading the counters of packets to NodePorts on loopback addresses failed", "err", err)
+		return nil
+	}
+	for i, f := range [...]model.Family{model.IPv4, model.IPv6} {
+		out = append(out, metrics.LocalhostRejected{Family: f, Protocol: model.UDP, Packets: counts[i].UDP},
+			metrics.LocalhostRejected{Family: f, Protocol: model.SCTP, Packets: counts[i].SCTP})
+	}
+	return out
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -17,7 +18,8 @@ func TestLocalhostNodePortsFollowTheConfiguration(t *testing.T) {
 	}
 	port := free.Addr().(*net.TCPAddr).Port
 	_ = free.Close()
-	r := newRig(t, "nodePortAddresses: [primary]\n")
+	servers := "healthzBindAddress: ''\nmetricsBindAddress: " + freeAddress(t, 4) + "\n"
+	r := newRig(t, servers+"nodePortAddresses: [primary]\n")
 	r.write("manifests/web.yaml", fmt.Sprintf(`apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop}
@@ -52,11 +54,22 @@ endpoints: [{addresses: [10.244.1.1], conditions: {ready: true}}]
 			}
 		}
 	}
-	r.configure("nodePortAddresses: [primary, localhost]\n")
+	// The kernel's counters are shown while packets are counted.
+	counted := func(want bool) {
+		t.Helper()
+		const name = `kubeproxy_nftables_localhost_nodeport_rejected_packets_total{ip_family="IPv4",protocol="UDP"} `
+		if text := page(t, "http://"+r.opts.Config.MetricsBindAddress+"/metrics", 200); strings.Contains(text, name) != want {
+			t.Errorf("%s is shown: %t, want %t", name, !want, want)
+		}
+	}
+	counted(false)
+	r.configure(servers + "nodePortAddresses: [primary, localhost]\n")
 	used(true)
-	r.configure("nodePortAddresses: [all]\n")
+	counted(true)
+	r.configure(servers + "nodePortAddresses: [all]\n")
 	used(false)
-	r.configure("nodePortAddresses: [localhost]\n")
+	counted(false)
+	r.configure(servers + "nodePortAddresses: [localhost]\n")
 	used(true)
 	if err := stop(); err != nil {
 		t.Error(err)

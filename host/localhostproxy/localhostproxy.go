@@ -30,12 +30,13 @@ type Options struct {
 	DialTimeout                                 time.Duration
 }
 
-// Stats are counts since the start, except for Listeners, Failing, Unsupported and Open.
+// Stats are counts since the start, except for Listeners, Failing, Unsupported, Open and Serving.
 type Stats struct {
-	Listeners      int // that accept connections
-	Failing        int // that cannot be opened, or are beyond MaxListeners
-	Unsupported    int // NodePorts that are not served on loopback addresses because their protocol is not TCP
-	Open           int // connections
+	Listeners      int  // that accept connections
+	Failing        int  // that cannot be opened, or are beyond MaxListeners
+	Unsupported    int  // NodePorts that are not served on loopback addresses because their protocol is not TCP
+	Open           int  // connections
+	Serving        bool // nodePortAddresses selects loopback addresses
 	ListenFailures uint64
 	// FamilyListeners and FamilyFailures are Listeners and ListenFailures of IPv4 and IPv6.
 	FamilyListeners [2]int
@@ -270,7 +271,7 @@ func (p *Proxy) Stats() Stats {
 	defer p.mu.Unlock()
 	s := p.stats
 	s.Open, s.Failing = len(p.open), len(p.omitted)
-	if len(p.addrs) > 0 {
+	if s.Serving = len(p.addrs) > 0; s.Serving {
 		s.Unsupported = len(p.other)
 	}
 	for _, list := range p.listeners {

@@ -1,6 +1,9 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sluice-proxy/sluice/host/model"
+)
 
 // LocalhostNodePorts is the state of NodePorts on loopback addresses, see localhostproxy.Stats.
 type LocalhostNodePorts struct {
@@ -10,6 +13,14 @@ type LocalhostNodePorts struct {
 	FamilyFailures                         [2]uint64
 	ListenFailures, Accepted, DialFailures uint64
 	OverTotal, OverService, NotLoopback    uint64
+	Rejected                               []LocalhostRejected
+}
+
+// LocalhostRejected counts packets to NodePorts on loopback addresses of a protocol that is not served there.
+type LocalhostRejected struct {
+	Family   model.Family
+	Protocol model.Protocol
+	Packets  uint64
 }
 
 // Descriptors of localhostCollector.
@@ -30,6 +41,9 @@ var (
 		"Number of sockets on loopback addresses that accept connections to NodePorts.", []string{"ip_family"}, nil)
 	descKubeProxyFailures = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
 		"Number of failed attempts to listen on a loopback address for a NodePort.", []string{"ip_family"}, nil)
+	descKubeProxyRejected = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_rejected_packets_total",
+		"Number of packets of this node to NodePorts on loopback addresses that were rejected, because NodePorts of their protocol are not served there.",
+		[]string{"ip_family", "protocol"}, nil)
 )
 
 // localhostCollector reports NodePorts on loopback addresses at each scrape.
@@ -38,7 +52,7 @@ type localhostCollector struct{ read func() LocalhostNodePorts }
 // Describe implements prometheus.Collector.
 func (c *localhostCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descLocalhostListeners, descLocalhostFailures, descLocalhostUnsupported, descLocalhostOpen, descLocalhostAccepted, descLocalhostRefused,
-		descKubeProxyListeners, descKubeProxyFailures} {
+		descKubeProxyListeners, descKubeProxyFailures, descKubeProxyRejected} {
 		out <- d
 	}
 }
@@ -55,6 +69,9 @@ func (c *localhostCollector) Collect(out chan<- prometheus.Metric) {
 	for i, f := range families {
 		gauge(descKubeProxyListeners, s.FamilyListeners[i], f.String())
 		counter(descKubeProxyFailures, s.FamilyFailures[i], f.String())
+	}
+	for _, r := range s.Rejected {
+		counter(descKubeProxyRejected, r.Packets, r.Family.String(), r.Protocol.String())
 	}
 	gauge(descLocalhostListeners, s.Listeners, "listening")
 	gauge(descLocalhostListeners, s.Failing, "failing")

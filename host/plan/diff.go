@@ -100,6 +100,7 @@ func (p *Plan) Equal(q *Plan) bool {
 func (g *Global) Equal(h *Global) bool {
 	return g.MasqueradeMark == h.MasqueradeMark &&
 		slices.Equal(g.NodePortAddrs, h.NodePortAddrs) &&
+		slices.Equal(g.LocalhostAddrs, h.LocalhostAddrs) &&
 		slices.Equal(g.PodSources, h.PodSources) &&
 		slices.Equal(g.PodInterfaces, h.PodInterfaces) &&
 		slices.Equal(g.ServiceCIDRs, h.ServiceCIDRs) &&

@@ -123,6 +123,7 @@ func TestDiffDetectsChangeOfEveryField(t *testing.T) {
 	for name, break_ := range map[string]func(p *plan.Plan, f *plan.Frontend){
 		"mark":          func(p *plan.Plan, _ *plan.Frontend) { p.Global.MasqueradeMark <<= 1 },
 		"node ports":    func(p *plan.Plan, _ *plan.Frontend) { p.Global.NodePortAddrs = nil },
+		"localhost":     func(p *plan.Plan, _ *plan.Frontend) { p.Global.LocalhostAddrs = nil },
 		"pod sources":   func(p *plan.Plan, _ *plan.Frontend) { p.Global.PodSources = nil },
 		"interfaces":    func(p *plan.Plan, _ *plan.Frontend) { p.Global.PodInterfaces = nil },
 		"service CIDRs": func(p *plan.Plan, _ *plan.Frontend) { p.Global.ServiceCIDRs = nil },

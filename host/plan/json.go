@@ -20,6 +20,7 @@ type planJSON struct {
 
 type globalJSON struct {
 	NodePortAddresses []netip.Addr   `json:"nodePortAddresses,omitempty"`
+	LocalhostAddrs    []netip.Addr   `json:"localhostAddresses,omitempty"`
 	PodSources        []netip.Prefix `json:"podSources,omitempty"`
 	PodInterfaces     []string       `json:"podInterfaces,omitempty"`
 	ServiceCIDRs      []netip.Prefix `json:"serviceCIDRs,omitempty"`
@@ -63,7 +64,7 @@ type endpointJSON struct {
 func (p *Plan) MarshalJSON() ([]byte, error) {
 	g := p.Global
 	out := planJSON{
-		Global:    globalJSON{g.NodePortAddrs, g.PodSources, g.PodInterfaces, g.ServiceCIDRs, g.NoMasquerade, g.MasqueradeMark},
+		Global:    globalJSON{g.NodePortAddrs, g.LocalhostAddrs, g.PodSources, g.PodInterfaces, g.ServiceCIDRs, g.NoMasquerade, g.MasqueradeMark},
 		Frontends: make([]frontendJSON, 0, len(p.Frontends)),
 	}
 	for _, f := range p.byOwner() {
@@ -112,7 +113,7 @@ func (p *Plan) UnmarshalJSON(data []byte) error {
 	}
 	g := in.Global
 	out := Plan{
-		Global:    Global{g.NodePortAddresses, g.PodSources, g.PodInterfaces, g.ServiceCIDRs, g.NoMasqueradeCIDRs, g.MasqueradeMark},
+		Global:    Global{g.NodePortAddresses, g.LocalhostAddrs, g.PodSources, g.PodInterfaces, g.ServiceCIDRs, g.NoMasqueradeCIDRs, g.MasqueradeMark},
 		Frontends: make(map[Key]*Frontend, len(in.Frontends)),
 	}
 	for i := range in.Frontends {

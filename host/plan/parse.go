@@ -75,7 +75,7 @@ func (r *parser) read(words []string) error {
 		}
 		r.global = r.line
 		return noMore(first, rest)
-	case "node-port-addresses", "pod-sources", "pod-interfaces", "service-cidrs", "no-masquerade-cidrs", "masquerade-mark":
+	case "node-port-addresses", "localhost-addresses", "pod-sources", "pod-interfaces", "service-cidrs", "no-masquerade-cidrs", "masquerade-mark":
 		return r.readGlobal(first, rest)
 	case "service":
 		return r.readService(rest)
@@ -122,6 +122,8 @@ func (r *parser) readGlobal(field string, values []string) (err error) {
 	switch field {
 	case "node-port-addresses":
 		g.NodePortAddrs, err = parseAll(field, values, netip.ParseAddr)
+	case "localhost-addresses":
+		g.LocalhostAddrs, err = parseAll(field, values, netip.ParseAddr)
 	case "pod-sources":
 		g.PodSources, err = parseAll(field, values, netip.ParsePrefix)
 	case "pod-interfaces":

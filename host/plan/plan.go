@@ -25,6 +25,9 @@ type Plan struct {
 type Global struct {
 	// NodePortAddrs are this node's addresses that NodePort frontends listen on. Never loopback.
 	NodePortAddrs []netip.Addr
+	// LocalhostAddrs are the loopback addresses that serve NodePorts over TCP, by a proxy in user space. Of the other protocols, packets of
+	// the node to NodePorts there are refused and counted (KEP-6032).
+	LocalhostAddrs []netip.Addr
 	// PodSources are the source ranges that count as Pods of this cluster (kube-proxy's detect-local by CIDR).
 	// Without a range of a family, no source of that family counts as a Pod.
 	PodSources []netip.Prefix

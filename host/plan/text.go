@@ -64,6 +64,7 @@ func (g *Global) format(b *strings.Builder) {
 		}
 	}
 	line("node-port-addresses", stringsOf(g.NodePortAddrs))
+	line("localhost-addresses", stringsOf(g.LocalhostAddrs))
 	line("pod-sources", stringsOf(g.PodSources))
 	line("pod-interfaces", g.PodInterfaces)
 	line("service-cidrs", stringsOf(g.ServiceCIDRs))

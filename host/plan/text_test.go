@@ -40,6 +40,7 @@ func shopPlan(t testing.TB) *plan.Plan {
 	p := &plan.Plan{
 		Global: plan.Global{
 			NodePortAddrs:  []netip.Addr{netip.MustParseAddr("192.168.0.1"), netip.MustParseAddr("fd00:192::1")},
+			LocalhostAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")},
 			PodSources:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 			PodInterfaces:  []string{"cali*", "cni0"},
 			ServiceCIDRs:   []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},

@@ -30,16 +30,20 @@ func (g *Global) check(empty bool) []error {
 	fail := func(field, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("global: "+field+": "+format, args...))
 	}
-	for i, a := range g.NodePortAddrs {
-		if why := badAddr(a); why != "" {
-			fail("node-port-addresses", "%s: %s", a, why)
-		} else if a.IsLoopback() {
-			fail("node-port-addresses", "%s: a loopback address", a)
-		}
-		if i > 0 && g.NodePortAddrs[i-1].Compare(a) >= 0 {
-			fail("node-port-addresses", "%s after %s: not sorted and unique", a, g.NodePortAddrs[i-1])
+	addrs := func(field string, list []netip.Addr, loopback bool, otherwise string) {
+		for i, a := range list {
+			if why := badAddr(a); why != "" {
+				fail(field, "%s: %s", a, why)
+			} else if a.IsLoopback() != loopback {
+				fail(field, "%s: %s", a, otherwise)
+			}
+			if i > 0 && list[i-1].Compare(a) >= 0 {
+				fail(field, "%s after %s: not sorted and unique", a, list[i-1])
+			}
 		}
 	}
+	addrs("node-port-addresses", g.NodePortAddrs, false, "a loopback address")
+	addrs("localhost-addresses", g.LocalhostAddrs, true, "no loopback address")
 	for _, why := range badPrefixes(g.PodSources) {
 		fail("pod-sources", "%s", why)
 	}

@@ -35,6 +35,7 @@ func TestValidateErrorsNameFrontendAndField(t *testing.T) {
 		want   string
 	}{
 		{"loopback", func(p *P, _ *F) { p.Global.NodePortAddrs = addrs("127.0.0.1") }, "global: node-port-addresses: 127.0.0.1: a loopback"},
+		{"no loopback", func(p *P, _ *F) { p.Global.LocalhostAddrs = addrs("10.0.0.1") }, "global: localhost-addresses: 10.0.0.1: no loopback"},
 		{"zone", func(p *P, _ *F) { p.Global.NodePortAddrs = addrs("fe80::1%eth0") }, "global: node-port-addresses: fe80::1%eth0: has a zone"},
 		{"address order", func(p *P, _ *F) { p.Global.NodePortAddrs = addrs("1.0.0.2", "1.0.0.1") }, "node-port-addresses: 1.0.0.1 after 1.0.0.2"},
 		{"address twice", func(p *P, _ *F) { p.Global.NodePortAddrs = addrs("1.0.0.1", "1.0.0.1") }, "node-port-addresses: 1.0.0.1 after 1.0.0.1"},

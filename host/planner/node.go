@@ -74,6 +74,7 @@ func (p *Planner) global(own *model.Node, nodeAddrs []netip.Addr) plan.Global {
 	s := &p.settings
 	g := plan.Global{
 		NodePortAddrs:  nodePortAddrs(s, own, nodeAddrs),
+		LocalhostAddrs: s.LocalhostAddrs(),
 		PodSources:     plan.NormalizePrefixes(s.PodSources),
 		PodInterfaces:  sortedUnique(s.PodInterfaces),
 		NoMasquerade:   plan.NormalizePrefixes(s.NoMasquerade),

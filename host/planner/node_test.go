@@ -215,6 +215,9 @@ func TestLocalhostNodePortAddresses(t *testing.T) {
 			if got := r.NodeStatus.LocalhostAddrs; !slices.Equal(got, c.loopback) {
 				t.Errorf("loopback addresses %v, want %v", got, c.loopback)
 			}
+			if got := p.Current().Global.LocalhostAddrs; !slices.Equal(got, c.loopback) {
+				t.Errorf("the plan has loopback addresses %v, want %v", got, c.loopback)
+			}
 			if got := r.NodeStatus.HealthAddrs; !slices.Equal(got, c.health) {
 				t.Errorf("health checks on %v, want %v", got, c.health)
 			}

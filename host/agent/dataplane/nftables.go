@@ -44,6 +44,12 @@ func AffinityUsage(ctx context.Context) (nftables.AffinityUsage, error) {
 	return nftables.ReadAffinityUsage(ctx, 0)
 }
 
+// LocalhostRefused reads how many packets to NodePorts at loopback addresses were refused because of their protocol, of IPv4 and IPv6,
+// in either mode.
+func LocalhostRefused(ctx context.Context) ([2]nftables.LocalhostRefused, error) {
+	return nftables.ReadLocalhostRefused(ctx, 0)
+}
+
 func readNFTables(ctx context.Context) (_ *plan.Plan, err error) {
 	b, err := nftables.Open(nftables.Options{Now: time.Now})
 	if err != nil {

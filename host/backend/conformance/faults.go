@@ -90,6 +90,7 @@ func (s *session) oldOrNew(prev, next *plan.Plan) {
 	}
 	addrs, prefixes := slices.Equal[[]netip.Addr], slices.Equal[[]netip.Prefix]
 	field("node-port-addresses", addrs(g.NodePortAddrs, a.NodePortAddrs) || addrs(g.NodePortAddrs, b.NodePortAddrs))
+	field("localhost-addresses", addrs(g.LocalhostAddrs, a.LocalhostAddrs) || addrs(g.LocalhostAddrs, b.LocalhostAddrs))
 	field("pod-sources", prefixes(g.PodSources, a.PodSources) || prefixes(g.PodSources, b.PodSources))
 	field("service-cidrs", prefixes(g.ServiceCIDRs, a.ServiceCIDRs) || prefixes(g.ServiceCIDRs, b.ServiceCIDRs))
 	field("no-masquerade-cidrs", prefixes(g.NoMasquerade, a.NoMasquerade) || prefixes(g.NoMasquerade, b.NoMasquerade))

@@ -1,10 +1,13 @@
 package ipvs
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 	"github.com/sluice-proxy/sluice/host/lab/testbed"
+	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 func TestNodesUDPToNodePortsWithoutEndpointsIsRefused(t *testing.T) {
@@ -19,5 +22,23 @@ func TestNodesUDPToNodePortsWithoutEndpointsIsRefused(t *testing.T) {
 		}
 		d.apply(b, parse(t, "service shop/web\n  port http  *4:30080/UDP  NodePort  masquerade=always balance=random\n    "+forward("10.244.0.1")+
 			"  port http  *6:30080/UDP  NodePort  masquerade=always balance=random\n    "+forward("[fd00:10:244::1]")), nil)
+	})
+}
+
+func TestPacketsToLocalhostNodePortsAreRefusedAndCounted(t *testing.T) {
+	d := newEnv(t)
+	b := d.open()
+	testbed.ExpectLocalhostNodePortsRefuse(t, d.Lab.Node, func(text string) {
+		p, err := plan.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.apply(b, p, nil)
+	}, func() map[string]uint64 {
+		counts, err := rules.ReadLocalhostRefused(context.Background(), d.Lab.Node.Fd())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return map[string]uint64{"IPv4 UDP": counts[0].UDP, "IPv4 SCTP": counts[0].SCTP, "IPv6 UDP": counts[1].UDP, "IPv6 SCTP": counts[1].SCTP}
 	})
 }

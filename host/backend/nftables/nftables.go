@@ -47,6 +47,14 @@ func ReadAffinityUsage(ctx context.Context, netns int) (AffinityUsage, error) {
 	return rules.ReadAffinityUsage(ctx, netns)
 }
 
+// LocalhostRefused counts packets to NodePorts at loopback addresses that were refused because of their protocol.
+type LocalhostRefused = rules.LocalhostRefused
+
+// ReadLocalhostRefused reads the counters of IPv4 and IPv6 from the tables of either mode.
+func ReadLocalhostRefused(ctx context.Context, netns int) ([2]LocalhostRefused, error) {
+	return rules.ReadLocalhostRefused(ctx, netns)
+}
+
 // ResetTCP makes the tables answer the next packets of these TCP connections with RST. See rules.ResetTCP.
 func ResetTCP(ctx context.Context, netns int, list []plan.Connection) (left int, err error) {
 	return rules.ResetTCP(ctx, netns, list)

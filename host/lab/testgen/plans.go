@@ -259,6 +259,9 @@ func (g *Plans) global() plan.Global {
 		if g.counts.IntN(4) == 0 {
 			out.NoMasquerade = append(out.NoMasquerade, netip.MustParsePrefix("10.244.0.0/30"))
 		}
+		if g.counts.IntN(2) == 0 {
+			out.LocalhostAddrs = append(out.LocalhostAddrs, netip.MustParseAddr("127.0.0.1"))
+		}
 	})
 	add(model.IPv6, func() {
 		out.NodePortAddrs = append(out.NodePortAddrs, netip.MustParseAddr("fd00:192::1"))
@@ -270,6 +273,9 @@ func (g *Plans) global() plan.Global {
 		}
 		if g.counts.IntN(4) == 0 {
 			out.NoMasquerade = append(out.NoMasquerade, netip.MustParsePrefix("fd00:10:244::/126"))
+		}
+		if g.counts.IntN(2) == 0 {
+			out.LocalhostAddrs = append(out.LocalhostAddrs, netip.IPv6Loopback())
 		}
 	})
 	if g.oneIn(4) {

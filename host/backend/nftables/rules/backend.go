@@ -198,6 +198,7 @@ func decodePlan(tables [2]*table) *plan.Plan {
 	for _, t := range tables {
 		g := &t.globals
 		p.Global.NodePortAddrs = append(p.Global.NodePortAddrs, g.nodePortAddrs...)
+		p.Global.LocalhostAddrs = append(p.Global.LocalhostAddrs, g.localhostAddrs...)
 		p.Global.PodSources = append(p.Global.PodSources, g.podSources...)
 		p.Global.ServiceCIDRs = append(p.Global.ServiceCIDRs, g.serviceCIDRs...)
 		p.Global.NoMasquerade = append(p.Global.NoMasquerade, g.noMasquerade...)

@@ -24,17 +24,9 @@ func (t *table) loader(s *set) func([]nfnl.Element) error {
 	case t.hairpin:
 		return t.loadRefs(&t.hairpins)
 	case t.nodePortAddrs:
-		return func(list []nfnl.Element) error {
-			for _, e := range list {
-				a, ok := netip.AddrFromSlice(e.Key)
-				if !ok {
-					return errForeignElement(s)
-				}
-				t.globals.nodePortAddrs = append(t.globals.nodePortAddrs, a)
-			}
-			slices.SortFunc(t.globals.nodePortAddrs, netip.Addr.Compare)
-			return nil
-		}
+		return loadAddrs(s, &t.globals.nodePortAddrs)
+	case t.localhostAddrs:
+		return loadAddrs(s, &t.globals.localhostAddrs)
 	case t.schema.masqueradeBits:
 		return func(list []nfnl.Element) error {
 			for _, e := range list {
@@ -82,6 +74,20 @@ func (t *table) loader(s *set) func([]nfnl.Element) error {
 		}
 	}
 	return nil
+}
+
+func loadAddrs(s *set, into *[]netip.Addr) func([]nfnl.Element) error {
+	return func(list []nfnl.Element) error {
+		for _, e := range list {
+			a, ok := netip.AddrFromSlice(e.Key)
+			if !ok {
+				return errForeignElement(s)
+			}
+			*into = append(*into, a)
+		}
+		slices.SortFunc(*into, netip.Addr.Compare)
+		return nil
+	}
 }
 
 func loadPrefixes(s *set, into *[]netip.Prefix) func([]nfnl.Element) error {

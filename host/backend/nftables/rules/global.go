@@ -14,6 +14,7 @@ import (
 // globals is one family's share of the global part of a plan.
 type globals struct {
 	nodePortAddrs  []netip.Addr
+	localhostAddrs []netip.Addr
 	podSources     []netip.Prefix
 	unmasqueraded  []netip.Prefix
 	serviceCIDRs   []netip.Prefix
@@ -29,11 +30,8 @@ type interfaceRange struct{ name, covers string }
 // encodeGlobals returns a family's share of the global part.
 func encodeGlobals(g *plan.Global, f model.Family) globals {
 	var l globals
-	for _, a := range g.NodePortAddrs {
-		if model.FamilyOf(a) == f {
-			l.nodePortAddrs = append(l.nodePortAddrs, a)
-		}
-	}
+	l.nodePortAddrs = addrsOf(g.NodePortAddrs, f)
+	l.localhostAddrs = addrsOf(g.LocalhostAddrs, f)
 	l.podSources = ofFamily(g.PodSources, f)
 	l.serviceCIDRs = ofFamily(g.ServiceCIDRs, f)
 	l.noMasquerade = ofFamily(g.NoMasquerade, f)
@@ -51,6 +49,15 @@ func encodeGlobals(g *plan.Global, f model.Family) globals {
 		l.masqueradeBits = []uint32{g.MasqueradeMark}
 	}
 	return l
+}
+
+func addrsOf(list []netip.Addr, f model.Family) (out []netip.Addr) {
+	for _, a := range list {
+		if model.FamilyOf(a) == f {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 func ofFamily(list []netip.Prefix, f model.Family) (out []netip.Prefix) {
@@ -100,9 +107,8 @@ func (i interfaceRange) names() []string {
 func (t *table) changeGlobals(x *tx, want globals) {
 	x.owner = ""
 	now := &t.globals
-	changeList(x, now.nodePortAddrs, want.nodePortAddrs, func(a netip.Addr) (*set, []nfnl.Element) {
-		return t.nodePortAddrs, []nfnl.Element{{Key: a.AsSlice()}}
-	})
+	changeList(x, now.nodePortAddrs, want.nodePortAddrs, addrsIn(t.nodePortAddrs))
+	changeList(x, now.localhostAddrs, want.localhostAddrs, addrsIn(t.localhostAddrs))
 	changeList(x, now.podSources, want.podSources, prefixesIn(t.podSources))
 	changeList(x, now.unmasqueraded, want.unmasqueraded, prefixesIn(t.unmasqueraded))
 	changeList(x, now.serviceCIDRs, want.serviceCIDRs, prefixesIn(t.serviceCIDRs))
@@ -157,6 +163,10 @@ func without[T comparable](list, other []T) (out []T) {
 		}
 	}
 	return out
+}
+
+func addrsIn(s *set) func(netip.Addr) (*set, []nfnl.Element) {
+	return func(a netip.Addr) (*set, []nfnl.Element) { return s, []nfnl.Element{{Key: a.AsSlice()}} }
 }
 
 func prefixesIn(s *set) func(netip.Prefix) (*set, []nfnl.Element) {

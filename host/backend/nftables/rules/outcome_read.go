@@ -3,7 +3,6 @@ package rules
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
@@ -209,9 +208,5 @@ func (o outcome) of(c *backend.OutcomeCounters) *uint64 {
 
 // packets decodes the counter of an element, zero if it has none.
 func packets(e []byte) uint64 {
-	data := nfnl.Attr(nfnl.Attr(e, unix.NFTA_SET_ELEM_EXPR), unix.NFTA_EXPR_DATA)
-	if n := nfnl.Attr(data, unix.NFTA_COUNTER_PACKETS); len(n) >= 8 {
-		return binary.BigEndian.Uint64(n)
-	}
-	return 0
+	return counterPackets(nfnl.Attr(nfnl.Attr(e, unix.NFTA_SET_ELEM_EXPR), unix.NFTA_EXPR_DATA))
 }

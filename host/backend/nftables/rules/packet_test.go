@@ -270,3 +270,23 @@ func (d *testEnv) expectNoAnswer(to string) {
 		d.Errorf("%s is answered by %+v", to, a)
 	}
 }
+
+func TestPacketsToLocalhostNodePortsAreRefusedAndCounted(t *testing.T) {
+	d := newTestEnv(t, 1)
+	testbed.ExpectLocalhostNodePortsRefuse(t, d.lab.Node, func(text string) {
+		d.restart() // the counters stay
+		d.apply(text)
+	}, func() map[string]uint64 {
+		return refusedAtLocalhost(t, d.lab.Node.Fd())
+	})
+}
+
+// refusedAtLocalhost returns the counters by family and protocol.
+func refusedAtLocalhost(t testing.TB, netns int) map[string]uint64 {
+	t.Helper()
+	counts, err := ReadLocalhostRefused(context.Background(), netns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]uint64{"IPv4 UDP": counts[0].UDP, "IPv4 SCTP": counts[0].SCTP, "IPv6 UDP": counts[1].UDP, "IPv6 SCTP": counts[1].SCTP}
+}

@@ -87,6 +87,9 @@ func (s *schema) ruleset(mark uint32) []chain {
 	if s.lookups[byNodePort].scopes[inside].rejected.exists {
 		chains = append(chains, r.refuseNodePortChains()...)
 	}
+	if s.localhostAddrs.exists && s.lookups[byNodePort].frontends.exists {
+		chains = append(chains, r.localhostChain())
+	}
 	if s.hasAffinity() {
 		// Connections to an endpoint on this node do not pass postrouting.
 		chains = append(chains, r.hook("input", unix.NF_INET_LOCAL_IN, 100, s.balancing.balanced(r.rule(), chainLearnAffinity)))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,6 +46,7 @@ func savedPlan(t *testing.T) *plan.Plan {
 		f.Owner.Service.Name = "more"
 		p.Frontends[k] = f
 	}
+	p.Global.LocalhostAddrs = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
 	return p
 }
 

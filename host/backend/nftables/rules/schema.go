@@ -80,6 +80,7 @@ type schema struct {
 	unmasqueraded  *set // sources that MasqueradeOutside excludes
 	noMasquerade   *set // endpoints to which connections keep their source
 	nodePortAddrs  *set
+	localhostAddrs *set // loopback addresses that serve NodePorts over TCP
 	masqueradeBits *set // the masquerade bit in use, for readers
 	hairpin        *set
 	vipAddrs       *set // of HandOff: addresses that the node has only for balancing
@@ -107,6 +108,7 @@ func newSchema(f model.Family, b Balancing, limits AffinityLimits) *schema {
 	s.unmasqueraded = s.addSet("unmasqueraded", s.addr).flag(interval)
 	s.noMasquerade = s.addSet("no_masquerade", s.addr).flag(interval)
 	s.nodePortAddrs = s.addSet("nodeport_addrs", s.addr)
+	s.localhostAddrs = s.addSet("localhost_addrs", s.addr)
 	s.masqueradeBits = s.addSet("masquerade_bit", markField).hostOrder()
 	s.hairpin = s.addSet("hairpin", s.addr, s.addr)
 	s.vipAddrs = s.addSet("vip_addrs", s.addr)
