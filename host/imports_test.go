@@ -62,7 +62,7 @@ func packages(t *testing.T) map[string]pkg {
 // TestCoreImportsOnlyItself checks that the core depends on the standard library and on itself only, in this order.
 func TestCoreImportsOnlyItself(t *testing.T) {
 	all := packages(t)
-	core := []string{"host/spelling", "host/model", "host/plan", "sdk/abi", "host/outcomes", "host/service", "host/policy", "host/planner", "sdk/scenario", "host/recording", "host/simulation", "host/replay"}
+	core := []string{"host/spelling", "host/ipaddr", "host/model", "host/plan", "sdk/abi", "host/outcomes", "host/service", "host/policy", "host/planner", "sdk/scenario", "host/recording", "host/simulation", "host/replay"}
 	for i, name := range core {
 		p, ok := all[module+name]
 		if !ok {

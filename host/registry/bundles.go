@@ -49,7 +49,7 @@ func addBundles(ctx context.Context, repo *remote.Repository, ref imageref.Ref, 
 		}
 		switch text, err := fetchBundle(ctx, repo, digest); {
 		case ctx.Err() != nil:
-			return err
+			return context.Cause(ctx)
 		case errors.Is(err, errNoBundle):
 		case errors.Is(err, errAttestation):
 			l.attestations++

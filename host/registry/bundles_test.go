@@ -7,7 +7,9 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -239,7 +241,50 @@ func TestReferrersThatCannotBeListed(t *testing.T) {
 		}
 		key := i.key
 		i.key = newKey(t)
-		wantError(t, "another key", i.verify(), "none of 1 signatures is of this key; also found: something that could not be read (referrers: ")
+		wantError(t, "another key", i.verify(), "none of 1 signatures is of this key; also found: entries that could not be read (referrers: ")
 		i.key = key
+	}
+}
+
+// endsAtClose ends a context when the body of a blob was read.
+type endsAtClose struct {
+	remote.Client
+	end context.CancelCauseFunc
+}
+
+var errTime = errors.New("out of time")
+
+func (c endsAtClose) Do(req *http.Request) (*http.Response, error) {
+	resp, err := c.Client.Do(req)
+	if err == nil && strings.Contains(req.URL.Path, "/blobs/") {
+		resp.Body = closer{resp.Body, c.end}
+	}
+	return resp, err
+}
+
+type closer struct {
+	io.ReadCloser
+	end context.CancelCauseFunc
+}
+
+func (c closer) Close() error {
+	c.end(errTime)
+	return c.ReadCloser.Close()
+}
+
+// TestTimeRunsOutAfterABundle: the bundles that were not read are no reason to say that the image is not signed.
+func TestTimeRunsOutAfterABundle(t *testing.T) {
+	_, i := newSignedImage(t, registrytest.Options{})
+	for range 2 {
+		i.key = newKey(t)
+		i.refer(signature.BundleType, signature.BundleType, i.bundle(i.ref.Digest), nil)
+	}
+	err := i.client.with(t.Context(), i.ref.Registry, i.ref.Repository, func(ctx context.Context, repo *remote.Repository) error {
+		ctx, end := context.WithCancelCause(ctx)
+		repo.Client = endsAtClose{repo.Client, end}
+		return addBundles(ctx, repo, i.ref, new(signature.Set))
+	})
+	if !errors.Is(err, errTime) {
+		t.Errorf("%v, want %v", err, errTime)
 	}
 }

@@ -47,7 +47,7 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case req.URL.Scheme == "https" || slices.Contains(g.plain, req.URL.Host) || g.plain != nil && local:
 	case g.plain == nil:
-		return nil, fmt.Errorf("registry %s, which has TLS, leads to %s without", g.host, req.URL.Host)
+		return nil, fmt.Errorf("registry %s uses TLS but redirects to %s, which does not", g.host, req.URL.Host)
 	default:
 		return nil, fmt.Errorf("registry %s leads to %s without TLS: list that in %s to allow it", g.host, req.URL.Host, g.o.Names.PlainHTTP)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 
@@ -17,16 +18,17 @@ import (
 	registrytest "github.com/sluice-proxy/sluice/host/lab/registry"
 )
 
+// TestAddressesHaveAPlace: those of ipaddr's table, which endpoints are compared with too, and others.
 func TestAddressesHaveAPlace(t *testing.T) {
-	for text, want := range map[string]place{
-		"192.0.2.10": public, "8.8.8.8": public, "2001:db8::1": public, "64:ff9b::808:808": public,
-		"10.0.0.1": private, "172.31.0.1": private, "192.168.1.1": private, "100.64.0.1": private, "fd00::1": private, "::ffff:10.0.0.1": private, "64:ff9b::a00:1": private, "240.0.0.1": private,
-		"169.254.1.1": linkLocal, "fe80::1": linkLocal, "fe80::1%lo": linkLocal,
-		"127.0.0.1": loopback, "127.9.9.9": loopback, "::1": loopback, "0.0.0.0": loopback, "::": loopback, "::ffff:127.0.0.1": loopback, "::127.0.0.1": loopback, "2002:7f00:1::": loopback,
-		"169.254.169.254": metadata, "168.63.129.16": metadata, "100.100.100.200": metadata, "fd00:ec2::254": metadata, "fd00:ec2::23": metadata, "::ffff:169.254.169.254": metadata, "64:ff9b::a9fe:a9fe": metadata,
-	} {
-		if got := placeOf(netip.MustParseAddr(text)); got != want {
-			t.Errorf("%s is %s, want %s", text, got, want)
+	cases, err := os.ReadFile("../ipaddr/testdata/addresses")
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := "public 192.0.2.10\nprivate 172.31.0.1\nprivate 192.168.1.1\nprivate 100.64.0.1\nprivate fd00::1\nprivate ::ffff:10.0.0.1\nprivate 240.0.0.1\nlink-local fe80::1%lo\nmetadata fe80::a9fe:a9fe%lo\n"
+	for line := range strings.Lines(string(cases) + others) {
+		kind, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if got := placeOf(netip.MustParseAddr(text)); !strings.Contains(got.String(), kind) {
+			t.Errorf("%s is %s, want %s", text, got, kind)
 		}
 	}
 }
@@ -167,6 +169,8 @@ func TestNothingLeavesTLS(t *testing.T) {
 		wantError(t, name, err, "http")
 		s.Close()
 	}
+	_, err := (&guard{host: "registry.test"}).RoundTrip(httptest.NewRequest(http.MethodGet, plain.URL, http.NoBody))
+	wantError(t, "any other way", err, "registry registry.test uses TLS but redirects to "+strings.TrimPrefix(plain.URL, "http://")+", which does not")
 }
 
 // TestProxyIsNoWayElsewhere: the proxy of the environment may be anywhere; to an address, it is not asked.

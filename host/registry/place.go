@@ -3,6 +3,8 @@ package registry
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/sluice-proxy/sluice/host/ipaddr"
 )
 
 // place is a kind of address. A registry may lead to public ones, and to those of its own kind.
@@ -21,14 +23,9 @@ func (p place) String() string {
 }
 
 var (
-	metadataPrefixes = prefixes("169.254.169.254/32", "169.254.170.0/24", "168.63.129.16/32", "100.100.100.200/32", "192.0.0.192/32", "fd00:ec2::/32", "fd20:ce::254/128")
 	loopbackPrefixes = prefixes("127.0.0.0/8", "0.0.0.0/8", "::/127") // Linux connects to itself for 0.0.0.0 and ::
 	linkPrefixes     = prefixes("169.254.0.0/16", "fe80::/10")
 	privatePrefixes  = prefixes("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "192.0.0.0/24", "198.18.0.0/15", "240.0.0.0/4", "fc00::/7", "fec0::/10")
-	// translatedPrefixes are those of NAT64 and 6to4, with an IPv4 address at a byte.
-	translatedPrefixes = map[netip.Prefix]int{
-		netip.MustParsePrefix("64:ff9b::/96"): 12, netip.MustParsePrefix("2002::/16"): 2, netip.MustParsePrefix("::/96"): 12,
-	}
 )
 
 func prefixes(all ...string) (out []netip.Prefix) {
@@ -45,7 +42,7 @@ func placeOf(a netip.Addr) place {
 		return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
 	switch {
-	case in(metadataPrefixes):
+	case ipaddr.Metadata(a) != "":
 		return metadata
 	case in(loopbackPrefixes):
 		return loopback
@@ -54,10 +51,8 @@ func placeOf(a netip.Addr) place {
 	case in(privatePrefixes):
 		return private
 	}
-	for p, at := range translatedPrefixes {
-		if b := a.As16(); p.Contains(a) {
-			return placeOf(netip.AddrFrom4([4]byte(b[at : at+4])))
-		}
+	if v4, ok := ipaddr.Embedded(a); ok {
+		return placeOf(v4)
 	}
 	return public
 }

@@ -39,7 +39,7 @@ func (c *Client) Signatures(ctx context.Context, ref imageref.Ref) (set signatur
 		set = signature.Set{}
 		err := errors.Join(addSimple(ctx, repo, ref, &set), addBundles(ctx, repo, ref, &set))
 		if err != nil && len(set.Signatures) > 0 && ctx.Err() == nil {
-			set.AddUnread("something that could not be read (" + err.Error() + ")")
+			set.AddUnread("entries that could not be read (" + err.Error() + ")")
 			return nil
 		}
 		return err

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/sluice-proxy/sluice/host/ipaddr"
 )
 
 // EndpointRules say which addresses may be endpoints. Whoever may write EndpointSlices in one namespace makes the nodes connect
@@ -18,14 +20,6 @@ type EndpointRules struct {
 var (
 	thisNetwork = netip.MustParsePrefix("0.0.0.0/8")   // RFC 1122
 	reserved    = netip.MustParsePrefix("240.0.0.0/4") // RFC 1112
-	// Ranges of IPv6 that contain an IPv4 address, by its offset in bytes.
-	embedding = map[netip.Prefix]int{
-		netip.MustParsePrefix("::/96"):           12, // IPv4-compatible, RFC 4291
-		netip.MustParsePrefix("::ffff:0:0:0/96"): 12, // IPv4-translated, RFC 2765
-		netip.MustParsePrefix("64:ff9b::/96"):    12, // NAT64, RFC 6052
-		netip.MustParsePrefix("64:ff9b:1::/48"):  12, // local NAT64 with a /96, RFC 8215
-		netip.MustParsePrefix("2002::/16"):       2,  // 6to4, RFC 3056
-	}
 )
 
 // ReservedInUse returns the reserved IPv4 blocks that contain one of the ranges: those of a cluster that uses addresses there. Packets to
@@ -38,21 +32,6 @@ func ReservedInUse(ranges []netip.Prefix) (out []netip.Prefix) {
 	}
 	return out
 }
-
-// metadata are the addresses of clouds' metadata services that are not link-local, with credentials of the machine behind them.
-var metadata = func() map[netip.Addr]string {
-	out := map[netip.Addr]string{}
-	for cloud, list := range map[string][]string{
-		"AWS": {"fd00:ec2::254", "fd00:ec2::23"}, "Google Cloud": {"fd20:ce::254"}, "Azure": {"168.63.129.16"},
-		"Alibaba Cloud": {"100.100.100.200", "fd00:100::100:200"}, "Oracle Cloud": {"192.0.0.192", "fd00:c1::a9fe:a9fe"},
-		"Akamai": {"fd00:a9fe:a9fe::1"}, "Scaleway": {"fd00:42::42"},
-	} {
-		for _, a := range list {
-			out[netip.MustParseAddr(a)] = "the metadata address of " + cloud
-		}
-	}
-	return out
-}()
 
 // Check returns why an address may not be an endpoint, nil if it may.
 func (r *EndpointRules) Check(a netip.Addr) error {
@@ -87,24 +66,11 @@ func unsafe(a netip.Addr) string {
 		return "in 0.0.0.0/8 (this network)"
 	case reserved.Contains(a):
 		return "in 240.0.0.0/4 (reserved)"
-	case metadata[a] != "":
-		return metadata[a]
-	case a.Is4():
-		return ""
+	case ipaddr.Metadata(a) != "":
+		return "the metadata address of " + ipaddr.Metadata(a)
 	}
-	if a.Is4In6() {
-		return unsafe(a.Unmap())
-	}
-	b := a.As16()
-	if b[0] != 0 && b[0] != 0x20 {
-		return ""
-	}
-	for p, at := range embedding {
-		if p.Contains(a) {
-			if v4 := netip.AddrFrom4([4]byte(b[at : at+4])); unsafe(v4) != "" {
-				return "an IPv6 form of " + v4.String() + ", " + unsafe(v4)
-			}
-		}
+	if v4, ok := ipaddr.Embedded(a); ok && unsafe(v4) != "" {
+		return "an IPv6 form of " + v4.String() + ", " + unsafe(v4)
 	}
 	return ""
 }

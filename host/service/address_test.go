@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
@@ -12,24 +13,24 @@ import (
 
 func TestUnsafeAddressesAreNoEndpoints(t *testing.T) {
 	rules := &EndpointRules{ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:10:96::/112")}}
+	cases, err := os.ReadFile("../ipaddr/testdata/addresses") // host/registry passes the same
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(cases)) {
+		kind, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if err := rules.Check(netip.MustParseAddr(text)); (err == nil) != (kind == "public" || kind == "private") {
+			t.Errorf("%s, which is %s: %v", text, kind, err)
+		}
+	}
 	for _, s := range []string{
-		"0.0.0.0", "0.0.0.1", "0.255.255.255", "127.0.0.1", "127.255.0.9", "169.254.169.254", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255",
-		"::", "::1", "fe80::1", "ff02::1", "ff05::2", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "::169.254.169.254", "::0.0.0.9",
-		"64:ff9b::127.0.0.1", "64:ff9b::169.254.169.254", "64:ff9b::a9fe:a9fe", "64:ff9b::240.0.0.1", "64:ff9b:1::127.0.0.1",
-		"64:ff9b:1:ffff::169.254.169.254", "2002:7f00:1::1", "2002:a9fe:a9fe::", "::ffff:0:127.0.0.1",
-		"10.96.0.1", "10.96.255.255", "fd00:10:96::a",
-		// Metadata services of clouds, and IPv6 forms of them.
-		"168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:c1::a9fe:a9fe",
-		"fd00:100::100:200", "fd00:a9fe:a9fe::1", "fd00:42::42", "64:ff9b::168.63.129.16", "::ffff:100.100.100.200", "2002:c000:c0::1",
+		"0.255.255.255", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255", "ff02::1", "ff05::2", "64:ff9b::240.0.0.1", "10.96.0.1", "10.96.255.255", "fd00:10:96::a",
 	} {
 		if rules.Check(netip.MustParseAddr(s)) == nil {
 			t.Errorf("%s may be an endpoint", s)
 		}
 	}
-	for _, s := range []string{
-		"1.0.0.1", "10.244.0.7", "10.97.0.1", "100.64.0.1", "192.168.0.1", "198.18.0.1", "203.0.113.1", "223.255.255.254", "2001:db8::1", "fd00:10:97::1",
-		"64:ff9b::8.8.8.8", "64:ff9b::10.0.0.1", "2002:808:808::1", "64:ff9c::127.0.0.1", "168.63.129.17", "100.100.100.201", "fd00:ec2::255", "2003:7f00:1::1", "::8.8.8.8", "2001::1",
-	} {
+	for _, s := range []string{"10.97.0.1", "100.64.0.1", "192.168.0.1", "198.18.0.1", "203.0.113.1", "223.255.255.254", "fd00:10:97::1", "2001::1"} {
 		if err := rules.Check(netip.MustParseAddr(s)); err != nil {
 			t.Error(err)
 		}
@@ -68,10 +69,9 @@ func TestEmbeddedAddressesAreCheckedLikeThemselves(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 20_000 {
 		v4 := [4]byte{byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())}
-		for p, at := range embedding {
-			b := p.Addr().As16()
-			copy(b[at:], v4[:])
-			plain, embedded := netip.AddrFrom4(v4), netip.AddrFrom16(b)
+		plain := netip.AddrFrom4(v4)
+		for _, form := range []string{"::%s", "::ffff:%s", "::ffff:0:%s", "64:ff9b::%s", "64:ff9b:1::%s", fmt.Sprintf("2002:%02x%02x:%02x%02x::", v4[0], v4[1], v4[2], v4[3])} {
+			embedded := netip.MustParseAddr(strings.ReplaceAll(form, "%s", plain.String()))
 			if (rules.Check(plain) == nil) != (rules.Check(embedded) == nil) {
 				t.Fatalf("%s: %v, %s: %v", plain, rules.Check(plain), embedded, rules.Check(embedded))
 			}
