@@ -160,12 +160,10 @@ in both formats of cosign, which plugins[].verify and 'cosign verify --key' chec
 	return cmd
 }
 
-// signImage adds signatures of a key to an image, in both formats of cosign, unless it has them. One is enough for nodes, so a registry may refuse bundles.
+// signImage adds signatures of a key to an image, in both formats of cosign, unless it has them. One is enough for nodes, so a registry may refuse
+// bundles, or to list them.
 func signImage(ctx context.Context, client *registry.Client, key *signature.PrivateKey, ref imageref.Ref) error {
-	all, err := client.Signatures(ctx, ref)
-	if err != nil {
-		return err
-	}
+	all, noBundle := client.Signatures(ctx, ref)
 	bundles, simple := signature.Set{}, signature.Set{}
 	for _, s := range all.Signatures {
 		if s.Type == "" {
@@ -183,15 +181,15 @@ func signImage(ctx context.Context, client *registry.Client, key *signature.Priv
 			return err
 		}
 	}
-	if key.Public().Verify(ref.Digest, bundles) == nil {
-		return nil
+	if noBundle == nil && key.Public().Verify(ref.Digest, bundles) != nil {
+		bundle, err := key.SignBundle(ref.Digest)
+		if err != nil {
+			return err
+		}
+		noBundle = client.PushBundle(ctx, ref, bundle)
 	}
-	bundle, err := key.SignBundle(ref.Digest)
-	if err != nil {
-		return err
-	}
-	if err := client.PushBundle(ctx, ref, bundle); err != nil {
-		warn("plugin push: signed in cosign's older format only: " + err.Error())
+	if noBundle != nil {
+		warn("plugin push: signed in cosign's older format only: " + noBundle.Error())
 	}
 	return nil
 }

@@ -33,19 +33,22 @@ const (
 func signatureTag(ref imageref.Ref) string { return "sha256-" + ref.Hex() + ".sig" }
 
 // Signatures returns the signatures of an image, in both formats of cosign; an empty set if it has none. Whether they are good is not checked. An
-// error means that there may be some: one that could be read is enough.
+// error means that there may be more: one that could be read is enough to verify.
 func (c *Client) Signatures(ctx context.Context, ref imageref.Ref) (set signature.Set, err error) {
 	err = c.with(ctx, ref.Registry, ref.Repository, func(ctx context.Context, repo *remote.Repository) error {
 		set = signature.Set{}
 		err := errors.Join(addSimple(ctx, repo, ref, &set), addBundles(ctx, repo, ref, &set))
-		if err != nil && len(set.Signatures) > 0 && ctx.Err() == nil {
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			set = signature.Set{}
+		default:
 			set.AddUnread("entries that could not be read (" + err.Error() + ")")
-			return nil
 		}
 		return err
 	})
 	if err != nil {
-		return signature.Set{}, fmt.Errorf("signatures of image %s: %w", ref, err)
+		return set, fmt.Errorf("signatures of image %s: %w", ref, err)
 	}
 	return set, nil
 }

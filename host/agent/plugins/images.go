@@ -97,7 +97,7 @@ func (i *images) pull(ctx context.Context, cfg *config.Config, ref imageref.Ref)
 	}
 	if keys := verifyKeys(cfg, ref); len(keys) > 0 {
 		signatures, err := client.Signatures(ctx, ref)
-		if err != nil {
+		if err != nil && len(signatures.Signatures) == 0 {
 			return err
 		}
 		for _, key := range keys {
