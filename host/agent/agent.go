@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,7 +55,7 @@ type Agent struct {
 	opts         Options
 	log          *slog.Logger
 	config       atomic.Pointer[config.Config] // the active one
-	local        []netip.Addr                  // of this host, at startup
+	addrs        addrs
 	plane        *dataplane.Plane
 	plugins      *plugins.Set
 	puller       *puller
@@ -94,7 +93,7 @@ func New(o Options) *Agent {
 // everything that it opens; the kernel keeps forwarding.
 func (a *Agent) Run(ctx context.Context) (err error) {
 	cfg := a.opts.Config
-	if a.local, err = a.opts.Modes.LocalAddrs(cfg); err != nil {
+	if err := a.readAddrs(cfg); err != nil {
 		return err
 	}
 	if a.plane, err = dataplane.Open(a.opts.Modes, cfg, a.log); err != nil {
@@ -120,7 +119,7 @@ func (a *Agent) engineOptions() engine.Options {
 	cfg := a.opts.Config
 	o := engine.Options{
 		Backend:       a.plane.Backend(),
-		Planner:       planner.New(a.planSettings(cfg, a.local), a.plugins.Get),
+		Planner:       planner.New(a.planSettings(cfg), a.plugins.Get),
 		ConnTable:     &conntrack.Table{ResetTCP: a.plane.ResetTCP},
 		Plugins:       a.calls,
 		Log:           a.log,
@@ -149,7 +148,12 @@ func (a *Agent) programOnce(ctx context.Context) error {
 	source := a.openSource(nil)
 	a.setNeeds(source, cfg)
 	o.Source = source
-	if err := engine.New(o).Run(ctx); err != nil || ctx.Err() != nil {
+	a.engine = engine.New(o)
+	watching, stop := context.WithCancel(ctx)
+	a.background.Go(func() { a.watchAddrs(watching) })
+	err := a.engine.Run(ctx)
+	stop()
+	if err != nil || ctx.Err() != nil {
 		return err
 	}
 	if err := a.plane.DrainOnce(ctx); err != nil {
@@ -259,7 +263,7 @@ func (a *Agent) startBackground(ctx context.Context) {
 		defer tick.Stop()
 		a.remind(ctx, tick.C)
 	})
-	a.background.Go(func() { a.watchLocalAddrs(ctx) })
+	a.background.Go(func() { a.watchAddrs(ctx) })
 	a.background.Go(func() { a.watchAffinity(ctx) })
 	a.background.Go(func() { a.tuneMemory(ctx, a.opts.Config.SyncPeriod) })
 	a.background.Go(func() { a.backlog.Run(ctx, time.After) })

@@ -2,55 +2,77 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/planner"
 )
 
-// watchLocalAddrs reads the addresses on this host's links and the hosts that it needs every sync period, because NodePorts may be served on
-// all of the former and the latter must stay reachable, until ctx ends.
-func (a *Agent) watchLocalAddrs(ctx context.Context) {
+// addrs are what the planner is told of this host's network. The lock is held from reading to telling, so that what is older never
+// replaces what is newer.
+type addrs struct {
+	sync.Mutex
+	local []netip.Addr // on this host's links: NodePorts may be served on all of them
+	hosts []netip.Addr // that must stay reachable, see planner.Settings.Hosts; sorted
+	// failed is why the gateways could not be read the last time, "" if they could.
+	failed string
+}
+
+// readAddrs reads both. Gateways that cannot be read stay as they are: a Service must not take them meanwhile.
+func (a *Agent) readAddrs(cfg *config.Config) error {
+	local, err := a.opts.Modes.LocalAddrs(cfg)
+	if err != nil {
+		return fmt.Errorf("reading local addresses failed: %w", err)
+	}
+	hosts, err := a.opts.Modes.Gateways(cfg)
+	if a.opts.Client != nil {
+		hosts = append(hosts, a.opts.Client.Peers()...)
+	}
+	a.addrs.local = local
+	text := ""
+	if err != nil {
+		hosts = append(hosts, a.addrs.hosts...)
+		if text = err.Error(); text != a.addrs.failed {
+			a.log.Warn("reading the gateways of routes failed; those that are known stay in force", "err", err)
+		}
+	}
+	slices.SortFunc(hosts, netip.Addr.Compare)
+	a.addrs.hosts, a.addrs.failed = slices.Compact(hosts), text
+	return nil
+}
+
+// watchAddrs tells the planner of addresses that change, every sync period and when there are other connections to the API server, until ctx
+// ends.
+func (a *Agent) watchAddrs(ctx context.Context) {
 	tick := time.NewTicker(a.opts.Config.SyncPeriod)
 	defer tick.Stop()
 	var connected <-chan struct{}
 	if a.opts.Client != nil {
 		connected = a.opts.Client.PeersChanged()
 	}
-	for last, hosts := a.local, a.neededHosts(a.config.Load()); ; {
+	for {
+		if err := a.tellAddrs(ctx); err != nil && ctx.Err() == nil {
+			a.log.Warn("the last known addresses of this host stay in force", "err", err)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-connected:
 		case <-tick.C:
 		}
-		addrs, err := a.opts.Modes.LocalAddrs(a.config.Load())
-		if err != nil {
-			a.log.Warn("reading local addresses failed", "err", err)
-			continue
-		}
-		now := a.neededHosts(a.config.Load())
-		if slices.Equal(addrs, last) && slices.Equal(now, hosts) {
-			continue
-		}
-		if err := a.engine.Do(ctx, func(pl *planner.Planner) { pl.SetLocalAddrs(addrs); pl.SetHosts(now) }); err != nil {
-			return // the engine has stopped
-		}
-		last, hosts = addrs, now
-		a.log.Debug("addresses changed", "local", addrs, "hosts", hosts)
 	}
 }
 
-// neededHosts returns planner.Settings.Hosts: the gateways of routes, and where the connections to the API server lead.
-func (a *Agent) neededHosts(cfg *config.Config) []netip.Addr {
-	hosts, err := a.opts.Modes.Gateways(cfg)
-	if err != nil {
-		a.log.Warn("reading the gateways of routes failed; Services may take their addresses", "err", err)
+func (a *Agent) tellAddrs(ctx context.Context) error {
+	a.addrs.Lock()
+	defer a.addrs.Unlock()
+	if err := a.readAddrs(a.config.Load()); err != nil {
+		return err
 	}
-	if a.opts.Client != nil {
-		hosts = append(hosts, a.opts.Client.Peers()...)
-	}
-	return hosts
+	local, hosts := a.addrs.local, a.addrs.hosts
+	return a.engine.Do(ctx, func(pl *planner.Planner) { pl.SetLocalAddrs(local); pl.SetHosts(hosts) })
 }

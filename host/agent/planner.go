@@ -40,13 +40,13 @@ func PlanSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
 	}
 }
 
-// planSettings returns PlanSettings, with the API server that is in use and the hosts that this one needs.
-func (a *Agent) planSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
-	s := PlanSettings(cfg, local)
+// planSettings returns PlanSettings, with the API server that is in use and the addresses that were read last.
+func (a *Agent) planSettings(cfg *config.Config) planner.Settings {
+	s := PlanSettings(cfg, a.addrs.local)
 	if a.opts.Client != nil {
 		s.ClusterRanges = append(s.ClusterRanges, config.ServerRange(a.opts.Client.Server())...)
 	}
-	s.Hosts = a.neededHosts(cfg)
+	s.Hosts = a.addrs.hosts
 	return s
 }
 

@@ -132,12 +132,14 @@ func (a *Agent) pluginLoaded(ctx context.Context, cfg *config.Config) {
 
 // applyConfig has the engine plan again with a new configuration.
 func (a *Agent) applyConfig(ctx context.Context, cfg *config.Config) error {
-	local, err := a.opts.Modes.LocalAddrs(cfg)
+	a.addrs.Lock()
+	defer a.addrs.Unlock()
+	err := a.readAddrs(cfg)
 	if err != nil {
-		a.log.Error("reading local addresses failed; the configuration is not applied", "err", err)
-		return fmt.Errorf("reading local addresses failed: %w", err)
+		a.log.Error("the configuration is not applied", "err", err)
+		return err
 	}
-	settings := a.planSettings(cfg, local)
+	settings := a.planSettings(cfg)
 	err = a.engine.Do(ctx, func(pl *planner.Planner) {
 		pl.Configure(settings)
 		pl.PluginsReloaded()

@@ -86,7 +86,7 @@ func (m *migration) applyFlags(words []string, hasFile bool) {
 			m.errorf("--config: %s: kube-proxy reads its settings from this file, and ignores its flags: migrate the file, or the ConfigMap "+
 				"that contains it (kubectl -n kube-system get configmap -o yaml)", value)
 		case former[name] != "":
-			m.note(Changed, "--"+name, "dropped: kube-proxy does not have it since Kubernetes %s", former[name])
+			m.note(Changed, "--"+name, "dropped: kube-proxy has not had it since Kubernetes %s", former[name])
 		case f.field == "":
 		case hasFile && f.field != "hostnameOverride" && f.field != "logging.verbosity" && f.field != "nodePortRange":
 			ignored = append(ignored, "--"+name)

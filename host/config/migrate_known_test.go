@@ -61,7 +61,7 @@ func TestMigrateKnowsEveryFieldOfEveryKubeProxy(t *testing.T) {
 		if reported := strings.Contains(all, "\n"+f.name+": ") || strings.Contains(all, f.name+", ") || strings.Contains(all, ", "+f.name); !reported && !kept && f.until != "-" {
 			t.Errorf("%s: nothing is said about it in\n%s", f.name, all)
 		}
-		if f.until != "-" && !strings.Contains(all, "\n"+f.name+": dropped: kube-proxy ignores it since Kubernetes 1.") {
+		if f.until != "-" && !strings.Contains(all, "\n"+f.name+": dropped: kube-proxy has ignored it since Kubernetes 1.") {
 			t.Errorf("%s is not called a former field in\n%s", f.name, all)
 		}
 		if (f.until != "-") != (formerFields()[f.name] != "") {
@@ -90,7 +90,7 @@ func TestMigrateKnowsEveryFlagOfEveryKubeProxy(t *testing.T) {
 		if err != nil {
 			t.Errorf("--%s: %v", f.name, err)
 		}
-		if was := strings.Contains(notesText(notes), "--"+f.name+": dropped: kube-proxy does not have it since"); was != (f.until != "-" && formerFlags()[f.name] != "") {
+		if was := strings.Contains(notesText(notes), "--"+f.name+": dropped: kube-proxy has not had it since"); was != (f.until != "-" && formerFlags()[f.name] != "") {
 			t.Errorf("--%s until %s: %s", f.name, f.until, notesText(notes))
 		}
 		if under := strings.ReplaceAll(flags[0], "-", "_"); f.since == "1.10" { // pflag accepts both
@@ -114,7 +114,7 @@ func TestMigrateReportsWhatKubeProxyIgnores(t *testing.T) {
 		"metadata without contents":   {"metadata: {creationTimestamp: null}\n" + nft, "", ""},
 		"a key twice":                 {"mode: iptables\nclusterCIDR: 10.0.0.0/8\n" + nft, `mode: line 5: key "mode" already set in map: kube-proxy uses the last one`, "clusterCIDR: 10.0.0.0/8\n"},
 		"a key twice in an object":    {nft + "conntrack: {min: 5, min: 7}\n", `min: line 4: key "min" already set in map: kube-proxy uses the last one`, "conntrack:\n  min: 7\n"},
-		"a former field that is 0":    {nft + "conntrack: {max: 0, min: 7}\n", "conntrack.max: dropped: kube-proxy ignores it since Kubernetes 1.16", "conntrack:\n  min: 7\n"},
+		"a former field that is 0":    {nft + "conntrack: {max: 0, min: 7}\n", "conntrack.max: dropped: kube-proxy has ignored it since Kubernetes 1.16", "conntrack:\n  min: 7\n"},
 		"a former field alone":        {nft + "conntrack: {max: 524288}\n", "conntrack.max: dropped", ""},
 		"a former field with no type": {nft + "udpIdleTimeout: [1]\n", "udpIdleTimeout: dropped", ""},
 	} {

@@ -58,7 +58,7 @@ func (m *migration) lenient(in *kubeProxyInput) {
 	}
 	for _, field := range slices.Sorted(maps.Keys(formerFields())) {
 		if m.take(field) != nil {
-			m.note(Changed, field, "dropped: kube-proxy ignores it since Kubernetes %s", formerFields()[field])
+			m.note(Changed, field, "dropped: kube-proxy has ignored it since Kubernetes %s", formerFields()[field])
 		}
 	}
 }

@@ -179,7 +179,7 @@ func (b *builder) conflict(c claim) plan.Degradation {
 	var why string
 	switch has := b.plan.Frontends[f.Key]; {
 	case b.foreign(f) != "":
-		why = "the address belongs to " + b.foreign(f) + ", which this node could not reach any more: mode ipvs adds the addresses of Services to the node"
+		why = "the address belongs to " + b.foreign(f) + ": mode ipvs would add it to this node, which could no longer reach its owner"
 	case b.reserved[f.Key] && f.Kind == plan.ExternalIP:
 		why = "the API server listens there"
 	case !b.allowed(f):

@@ -101,10 +101,16 @@ func (p *Planner) Configure(s Settings) {
 }
 
 // SetLocalAddrs replaces Settings.LocalAddrs from the next Plan on.
-func (p *Planner) SetLocalAddrs(addrs []netip.Addr) { p.settings.LocalAddrs, p.nodeDirty = addrs, true }
+func (p *Planner) SetLocalAddrs(addrs []netip.Addr) { p.setAddrs(&p.settings.LocalAddrs, addrs) }
 
 // SetHosts replaces Settings.Hosts from the next Plan on.
-func (p *Planner) SetHosts(addrs []netip.Addr) { p.settings.Hosts, p.nodeDirty = addrs, true }
+func (p *Planner) SetHosts(addrs []netip.Addr) { p.setAddrs(&p.settings.Hosts, addrs) }
+
+func (p *Planner) setAddrs(setting *[]netip.Addr, addrs []netip.Addr) {
+	if !slices.Equal(*setting, addrs) {
+		*setting, p.nodeDirty = addrs, true
+	}
+}
 
 // Apply applies changes to the cluster state. The next Plan takes them into account.
 func (p *Planner) Apply(changes []model.Change) {

@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -15,7 +16,7 @@ import (
 const maxRoutes = 50_000
 
 // Gateways returns the gateways of the routes in the main table of this network namespace, sorted. If the address of a Service was one of
-// them, adding it would cut off what is behind it.
+// them, adding it would cut off what is behind it. With an error, they are those that could be read.
 func Gateways() ([]netip.Addr, error) {
 	found := map[netip.Addr]bool{}
 	add := func(ip net.IP) {
@@ -23,6 +24,7 @@ func Gateways() ([]netip.Addr, error) {
 			found[a.Unmap()] = true
 		}
 	}
+	var errs []error
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		n := 0
 		err := netlink.RouteListFilteredIter(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
@@ -36,9 +38,12 @@ func Gateways() ([]netip.Addr, error) {
 			n++
 			return n < maxRoutes
 		})
+		if err == nil && n == maxRoutes {
+			err = fmt.Errorf("only the first %d are read", maxRoutes)
+		}
 		if err != nil {
-			return nil, fmt.Errorf("list routes: %w", err)
+			errs = append(errs, fmt.Errorf("list routes: %w", err))
 		}
 	}
-	return slices.SortedFunc(maps.Keys(found), netip.Addr.Compare), nil
+	return slices.SortedFunc(maps.Keys(found), netip.Addr.Compare), errors.Join(errs...)
 }

@@ -26,7 +26,8 @@ const (
 	affinityRooms = 64
 	maxLists      = 1 << 10       // of a group; one or two are in use
 	sharedRoom    = affinityRooms // the number of the room that all share
-	// affinityGC is how often the kernel looks for expired clients. By default it goes through every set each second.
+	// affinityGC is how often the kernel looks for groups that are full no longer. It goes through the sets of clients each second: with another
+	// interval, nft 1.0.6 cannot load a saved map.
 	affinityGC = 10 * time.Second
 	// fullTimeout is for how long a group is listed as full after the last client that could not be recorded.
 	fullTimeout = 5 * time.Minute
