@@ -99,7 +99,7 @@ func TestModesThatBindAddressesLeaveThoseOfOthersAlone(t *testing.T) {
 							t.Fatalf("frontend at %s: %v\n%s", c.at, has(c.at), plan.Format(p.Current()))
 						}
 						conflicts := p.Conflicts()
-						if owner == "" && len(conflicts) > 0 || owner != "" && (len(conflicts) != 1 || !strings.Contains(conflicts[0].Why, "the address belongs to "+owner+", which")) {
+						if owner == "" && len(conflicts) > 0 || owner != "" && (len(conflicts) != 1 || !strings.Contains(conflicts[0].Why, "the address belongs to "+owner+": mode ipvs")) {
 							t.Errorf("conflicts %v, want %q", conflicts, owner)
 						}
 						if x, err := p.Explain(tenant); err != nil || len(x.Conflicts) != len(conflicts) {
