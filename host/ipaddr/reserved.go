@@ -32,11 +32,11 @@ var embedding = map[netip.Prefix]int{
 
 // Embedded returns the IPv4 address that an IPv6 address stands for. It reports false if there is none.
 func Embedded(a netip.Addr) (v4 netip.Addr, ok bool) {
-	b := a.As16()
-	switch {
-	case a.Is4In6():
+	if a.Is4In6() {
 		return a.Unmap(), true
-	case a.Is4(), b[0] != 0 && b[0] != 0x20:
+	}
+	b := a.As16()
+	if a.Is4() || b[0] != 0 && b[0] != 0x20 {
 		return netip.Addr{}, false
 	}
 	for p, at := range embedding {

@@ -68,6 +68,8 @@ func unsafe(a netip.Addr) string {
 		return "in 240.0.0.0/4 (reserved)"
 	case ipaddr.Metadata(a) != "":
 		return "the metadata address of " + ipaddr.Metadata(a)
+	case a.Is4():
+		return ""
 	}
 	if v4, ok := ipaddr.Embedded(a); ok && unsafe(v4) != "" {
 		return "an IPv6 form of " + v4.String() + ", " + unsafe(v4)
