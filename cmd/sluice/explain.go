@@ -119,6 +119,7 @@ func (in *inputFlags) explain(ctx context.Context, name model.Name) (*state.Expl
 	}
 	_, lost := plan.Normalize(pl.Current(), caps)
 	out.AddLost(lost)
+	out.AddWithoutPort(x)
 	out.AddRequests(x)
 	return out, nil
 }

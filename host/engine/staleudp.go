@@ -24,14 +24,16 @@ type staleUDP struct {
 	job     job
 	flows   *sharedFlows // of the deletion that runs
 	pause   time.Time    // no deletion before
-	countAt time.Time    // when the flows that are kept are counted; zero: none are
+	counted time.Time    // when the flows that are kept were counted
 }
 
 const (
 	// maxGoneUDP bounds the frontends that are gone in staleUDP.pending. One takes some 100 bytes.
 	maxGoneUDP = 100_000
-	// maxStaleUDPShare bounds the CPU time of deletions: one part in so many of one processor.
+	// maxStaleUDPShare bounds the CPU time of deletions: one part in so many of one processor. The flows of all Services wait for the next
+	// one, so that maxStaleUDPPause goes first.
 	maxStaleUDPShare = 20
+	maxStaleUDPPause = 5 * time.Second
 	staleUDPTimeout  = 30 * time.Second
 	// stopTimeout bounds the deletion at the end of Run, of what a new process does not know.
 	stopTimeout = time.Second
@@ -98,17 +100,15 @@ func (s *staleUDP) addOne(p *plan.Plan, k plan.Key) {
 
 // take returns the pending frontends, except those that are not programmed as planned: these wait.
 func (s *staleUDP) take(failed map[plan.Key]error) (list []plan.Key) {
+	waiting := map[plan.Key]bool{} // one that was large would stay so
 	for k := range s.pending {
 		if failed[k] == nil {
 			list = append(list, k)
+		} else {
+			waiting[k] = true
 		}
 	}
-	for _, k := range list {
-		delete(s.pending, k)
-	}
-	if len(s.pending) == 0 {
-		s.pending = map[plan.Key]bool{} // one that was large would stay so
-	}
+	s.pending = waiting
 	return list
 }
 
@@ -116,16 +116,14 @@ func (s *staleUDP) take(failed map[plan.Key]error) (list []plan.Key) {
 // rules. It returns when the next one is due, zero if that follows from another step.
 func (e *Engine) deleteStaleUDP(ctx context.Context) time.Time {
 	s, now := &e.stale, time.Now()
-	switch {
-	case !e.Planner.KeepsUDP():
-		s.countAt = time.Time{}
-	case s.countAt.IsZero():
-		s.countAt = now
-	}
 	if e.ConnTable == nil || e.sync.full || s.job.running {
 		return time.Time{}
 	}
-	due := s.countAt
+	var due time.Time
+	if e.Planner.KeepsUDP() {
+		due = s.counted.Add(keptInterval)
+	}
+	count := !due.IsZero() && !now.Before(due)
 	if len(s.pending) > 0 || len(s.former) > 0 {
 		due = now
 	}
@@ -136,11 +134,15 @@ func (e *Engine) deleteStaleUDP(ctx context.Context) time.Time {
 		return due
 	}
 	list := s.take(e.sync.failed)
-	if len(list) == 0 && len(s.former) == 0 && (s.countAt.IsZero() || now.Before(s.countAt)) {
-		s.pause = now.Add(time.Second) // all of them wait
-		return s.pause
+	if len(list) == 0 && len(s.pending) > 0 && !count {
+		s.pause = now.Add(time.Second) // all of them wait, for a step that programs one
+		return time.Time{}
 	}
-	e.startStaleUDP(ctx, list, staleUDPTimeout)
+	if count {
+		s.counted = now
+		list = e.Planner.AddKeptUDP(list)
+	}
+	e.startStaleUDP(ctx, list, count, staleUDPTimeout)
 	if e.Once {
 		s.job.wait(false)
 	}
@@ -157,11 +159,14 @@ type deletedUDP struct {
 	err       error
 }
 
-func (e *Engine) startStaleUDP(ctx context.Context, list []plan.Key, timeout time.Duration) {
+// startStaleUDP deletes the stale flows to frontends. count is whether all those with flows that are kept are among them.
+func (e *Engine) startStaleUDP(ctx context.Context, list []plan.Key, count bool, timeout time.Duration) {
 	s := &e.stale
 	flows, former := &sharedFlows{flows: e.Planner.UDPFlows(list)}, slices.Collect(maps.Keys(s.former))
 	flows.flows.Former, s.flows = former, flows
-	clear(s.former)
+	if len(s.pending) == 0 { // else NodePorts may wait
+		clear(s.former)
+	}
 	families := []deletedUDP{{family: model.IPv4}, {family: model.IPv6}}
 	for k := range flows.flows.Frontends {
 		for i := range families {
@@ -183,12 +188,12 @@ func (e *Engine) startStaleUDP(ctx context.Context, list []plan.Key, timeout tim
 			})
 			f.took = time.Since(f.at)
 		}
-		return func() { e.staleUDPDeleted(ctx, families, list, former) }
+		return func() { e.staleUDPDeleted(ctx, families, list, former, count) }
 	})
 }
 
 // staleUDPDeleted takes the result of a deletion. One that has failed is repeated.
-func (e *Engine) staleUDPDeleted(ctx context.Context, families []deletedUDP, list []plan.Key, former []netip.Addr) {
+func (e *Engine) staleUDPDeleted(ctx context.Context, families []deletedUDP, list []plan.Key, former []netip.Addr, count bool) {
 	s, now := &e.stale, time.Now()
 	cpu := time.Duration(0)
 	s.pause = now
@@ -219,11 +224,10 @@ func (e *Engine) staleUDPDeleted(ctx context.Context, families []deletedUDP, lis
 			e.Log.Error("deleting stale UDP flows failed", "family", f.family, "err", f.err, "retry_after", maxBackoff)
 		}
 	}
-	s.pause = later(s.pause, now.Add(maxStaleUDPShare*cpu))
-	if e.Planner.KeepsUDP() {
-		s.countAt = now.Add(keptInterval)
+	s.pause = later(s.pause, now.Add(min(maxStaleUDPShare*cpu, maxStaleUDPPause)))
+	if count || !e.Planner.KeepsUDP() {
+		e.Observer.OnEvent(Event{Kind: UDPFlowsKept, At: now, Count: s.flows.kept})
 	}
-	e.Observer.OnEvent(Event{Kind: UDPFlowsKept, At: now, Count: s.flows.kept})
 	s.flows = nil
 }
 
@@ -238,6 +242,6 @@ func (e *Engine) stopStaleUDP() {
 	if len(gone)+len(s.former) == 0 {
 		return
 	}
-	e.startStaleUDP(context.Background(), gone, stopTimeout)
+	e.startStaleUDP(context.Background(), gone, false, stopTimeout)
 	s.job.wait(false)
 }

@@ -260,14 +260,16 @@ func TestFlowsOfFrontendsThatWentMeanwhileEnd(t *testing.T) {
 // udpTable is a connection table whose deletions of stale flows wait, fail and are counted.
 type udpTable struct {
 	*fake.Kernel
-	fails atomic.Bool
-	calls atomic.Int64
-	takes atomic.Int64       // time.Duration
-	begun chan chan struct{} // if not nil, a deletion sends what it waits for
+	fails     atomic.Bool
+	calls     atomic.Int64
+	takes     atomic.Int64       // time.Duration
+	frontends atomic.Int64       // of the last deletion
+	begun     chan chan struct{} // if not nil, a deletion sends what it waits for
 }
 
 func (u *udpTable) DeleteStaleUDP(ctx context.Context, f model.Family, frontends []plan.Key, stale func(to, endpoint netip.AddrPort) bool) (int, error) {
 	u.calls.Add(1)
+	u.frontends.Store(int64(len(frontends)))
 	time.Sleep(time.Duration(u.takes.Load()))
 	if u.begun != nil {
 		wait := make(chan struct{})
@@ -456,6 +458,97 @@ func TestDeletionsOfStaleFlowsAreCoalesced(t *testing.T) {
 	})
 }
 
+// TestALongDeletionDelaysTheNextByFiveSeconds, whatever its CPU time: somebody else's flows wait for it.
+func TestALongDeletionDelaysTheNextByFiveSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := newUDPTable()
+		r := startWith(t, table, dns("dns", 1), dns("hostile", 2), dnsEndpoints("hostile", 1))
+		defer r.end()
+		flow := packetTo("10.96.0.1:53", 4000)
+		r.kernel.Connect(flow)
+		table.takes.Store(int64(20 * time.Second))
+		r.emit(dnsEndpoints("hostile", 2))
+		table.takes.Store(0)
+		r.emit(dnsEndpoints("dns", 9))
+		r.advance(25 * time.Second)
+		if got := r.kernel.Connect(flow); got.Endpoint.Addr().As4()[3] != 9 {
+			t.Errorf("the flow meets %v", got.Endpoint)
+		}
+	})
+}
+
+// TestKeptFlowsAreNotListedWithEachDeletion: counting them lists the whole table.
+func TestKeptFlowsAreNotListedWithEachDeletion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table, seen := newUDPTable(), &udpObserver{}
+		r := newRig(t, table.Kernel)
+		r.connTable, r.observer = table, seen
+		r.run(fake.Open(r.kernel), nil, false)
+		defer r.end()
+		keep := func(s *model.Service) { s.KeepUDP = true }
+		r.emit(nodeWith(nodeAddr), dns("dns", 1, keep, secondPort), dnsEndpoints("dns", 1), dns("other", 2), dnsEndpoints("other", 1), synced)
+		r.kernel.Connect(packetTo("10.96.0.1:53", 4000))
+		leaving := dnsEndpoints("dns", -1, 2)
+		leaving.Slice.Endpoints[0].Serving = false
+		r.emit(leaving)
+		for i := range 20 {
+			r.emit(dnsEndpoints("other", 2+i%2))
+			if n := table.frontends.Load(); n != 1 {
+				t.Fatalf("change %d: a deletion asks for the flows to %d frontends", i, n)
+			}
+			if seen.kept != 1 {
+				t.Fatalf("change %d: %d flows are kept", i, seen.kept)
+			}
+		}
+		r.advance(31 * time.Second)
+		if n := table.frontends.Load(); n != 2 {
+			t.Errorf("the count asks for the flows to %d frontends", n)
+		}
+	})
+}
+
+// TestFormerNodePortAddressesWaitForFrontendsThatFail: their flows are found with them.
+func TestFormerNodePortAddressesWaitForFrontendsThatFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := newUDPTable()
+		r := startWith(t, table, dns("dns", 1, nodePort), dns("other", 2), dnsEndpoints("other", 1))
+		defer r.end()
+		flow := packetTo(nodeAddr+":30053", 4000)
+		if got := r.kernel.Connect(flow); !got.Endpoint.IsValid() {
+			t.Fatal("no NodePort")
+		}
+		k := plan.Key{Addr: netip.IPv4Unspecified(), Port: 30053, Protocol: model.UDP}
+		r.kernel.Reject(k, errors.New("no"))
+		r.emit(nodeWith(otherAddr), dnsEndpoints("dns", 1, 2))
+		r.emit(dnsEndpoints("other", 2)) // whose flows are deleted meanwhile
+		r.advance(time.Minute)
+		r.kernel.Reject(k, nil)
+		r.advance(time.Minute)
+		if got := r.kernel.Connect(flow); got.Established {
+			t.Errorf("the flow to the former address goes on to %v\n%s", got.Endpoint, r.log)
+		}
+	})
+}
+
+// TestARejectedFrontendDoesNotWakeTheLoop more often than it is retried.
+func TestARejectedFrontendDoesNotWakeTheLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table, seen := newUDPTable(), &udpObserver{}
+		r := newRig(t, table.Kernel)
+		r.connTable, r.observer = table, seen
+		r.kernel.Reject(plan.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 53, Protocol: model.UDP}, errors.New("no"))
+		r.run(fake.Open(r.kernel), nil, false)
+		defer r.end()
+		r.emit(nodeWith(nodeAddr), dns("dns", 1), dnsEndpoints("dns", 1), synced)
+		r.advance(time.Minute)
+		before := seen.steps
+		r.advance(10 * time.Minute)
+		if n := seen.steps - before; n > 300 {
+			t.Errorf("%d steps in 10 minutes", n)
+		}
+	})
+}
+
 // TestOnceDeletesStaleFlows before it returns.
 func TestOnceDeletesStaleFlows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -510,11 +603,12 @@ func TestFrontendsThatAreGoneAreBounded(t *testing.T) {
 // udpObserver records events about UDP flows.
 type udpObserver struct {
 	engine.Observers
-	omitted, kept int
-	drains        planner.UDPDrains
+	omitted, kept, steps int
+	drains               planner.UDPDrains
 }
 
 func (o *udpObserver) OnPlan(p *engine.PlannedStep) {
+	o.steps++
 	o.drains.Kept += p.Result.UDPDrains.Kept
 	o.drains.Expired += p.Result.UDPDrains.Expired
 }

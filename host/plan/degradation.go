@@ -14,6 +14,7 @@ type Degradation struct {
 	Wanted   string
 	Got      string
 	Why      string
+	Limit    string // the field of serviceLimits that is exceeded, if that is why
 }
 
 // String returns a human-readable line.

@@ -55,7 +55,7 @@ func NormalizeInto(memory *[]Endpoint, f *Frontend, c Caps) (*Frontend, []Degrad
 func normalize(f *Frontend, c Caps, pool func(*Pool) (rounded bool)) (*Frontend, []Degradation) {
 	var lost []Degradation
 	lose := func(wanted, got, why string) {
-		lost = append(lost, Degradation{f.Key, f.Owner, wanted, got, c.Name + ": " + why})
+		lost = append(lost, Degradation{Frontend: f.Key, Owner: f.Owner, Wanted: wanted, Got: got, Why: c.Name + ": " + why})
 	}
 	if !slices.Contains(c.Protocols, f.Key.Protocol) {
 		lose(f.Key.Protocol.String(), "no frontend", "the protocol is not supported")

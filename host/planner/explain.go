@@ -48,8 +48,7 @@ type Explanation struct {
 	Shadow        ServiceShadow
 	// Ignored are the external IPs of the Service that are not served because of Settings.ExternalIPs.
 	Ignored []netip.Addr
-	// WithoutPort are endpoints that ports of the Service do not reach; at most maxExplained.
-	WithoutPort []WithoutPort
+	slices  []*model.EndpointSlice // of the Service
 }
 
 // maxExplained bounds how many conflicts an Explanation lists.
@@ -104,7 +103,7 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	if p.settings.ExternalIPs == IgnoreExternalIPs {
 		e.Ignored = svc.ExternalIPs
 	}
-	e.WithoutPort = withoutPort(svc, p.cluster.Slices[name])
+	e.slices = slices.Clone(p.cluster.Slices[name])
 	return e, nil
 }
 

@@ -84,14 +84,11 @@ func (q *quota) take(f *plan.Frontend) bool {
 	return false
 }
 
-// limitPrefix begins Degradation.Why of what exceeds a limit.
-const limitPrefix = "serviceLimits."
-
 // omitted returns what is left out of a Service: what exceeds the limits, and addresses that may not be endpoints.
 func (r *round) omitted(l *Limits) (out []plan.Degradation) {
 	add := func(f *plan.Frontend, what string, wanted, got int, limit string, n int) {
 		out = append(out, plan.Degradation{Frontend: f.Key, Owner: f.Owner, Wanted: fmt.Sprintf("%d %s", wanted, what),
-			Got: fmt.Sprintf("%d, %d are left out", got, wanted-got), Why: fmt.Sprintf(limitPrefix+"%s of the configuration is %d; it can be raised", limit, n)})
+			Got: fmt.Sprintf("%d, %d are left out", got, wanted-got), Why: fmt.Sprintf("serviceLimits.%s of the configuration is %d; it can be raised", limit, n), Limit: limit})
 	}
 	if f := r.quota.first; f != nil {
 		limit, n := "frontends", l.Frontends

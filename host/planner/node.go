@@ -45,7 +45,7 @@ func (p *Planner) refresh() {
 	p.builder.SetGlobal(r.Global)
 	for _, w := range warn {
 		if !slices.Contains(p.warnings, w) {
-			p.newWarnings = append(p.newWarnings, w)
+			p.newWarnings = append(p.newWarnings, w.text)
 		}
 	}
 	p.warnings = warn

@@ -18,7 +18,7 @@ func (p *Planner) LeftOut(to netip.AddrPort, protocol model.Protocol) (why plan.
 	}
 	for name, s := range p.services {
 		svc := p.cluster.Services[name]
-		if svc == nil || len(s.omitted) == 0 || !strings.HasPrefix(s.omitted[0].Why, limitPrefix) || found && name.Compare(why.Owner.Service) > 0 {
+		if svc == nil || len(s.omitted) == 0 || s.omitted[0].Limit == "" || found && name.Compare(why.Owner.Service) > 0 {
 			continue // limits of frontends come first
 		}
 		f, wanted := p.wants(p.served(svc), to, protocol)
@@ -90,7 +90,7 @@ type WithoutPort struct {
 	Port   model.ServicePort
 	Family model.Family
 	Has    []model.SlicePort // that the slices have instead
-	Count  int               // endpoints
+	Count  int               // endpoints, of the first maxLooked
 	Names  []string          // of the first ones: Pods, or addresses; at most maxNamed
 }
 
@@ -131,10 +131,13 @@ func nameOf(port string) string {
 	return port
 }
 
-// maxLooked bounds the endpoints that withoutPort looks at: it runs between updates.
+// maxLooked bounds the endpoints and ports of slices that withoutPort looks at.
 const maxLooked = 200_000
 
-// withoutPort finds the endpoints of a Service that one of its ports does not reach, because no EndpointSlice has them with that port.
+// WithoutPort finds the endpoints of the Service that one of its ports does not reach, because no EndpointSlice has them with that port; at
+// most maxExplained groups of them. It takes some milliseconds for a large Service; call it outside of the loop.
+func (e *Explanation) WithoutPort() []WithoutPort { return withoutPort(e.Service, e.slices) }
+
 func withoutPort(svc *model.Service, list []*model.EndpointSlice) (out []WithoutPort) {
 	looked := 0
 	for _, p := range svc.Ports {
@@ -142,7 +145,10 @@ func withoutPort(svc *model.Service, list []*model.EndpointSlice) (out []Without
 			var with, without []*model.EndpointSlice
 			want := model.SlicePort{Name: p.Name, Protocol: p.Protocol}
 			for _, s := range list {
-				if looked++; s.Family != family || !hasFamily(svc, family) {
+				if looked += 1 + len(s.Ports); looked > maxLooked {
+					return out
+				}
+				if s.Family != family || !hasFamily(svc, family) {
 					continue
 				}
 				if slices.ContainsFunc(s.Ports, func(q model.SlicePort) bool { return q.Compare(want) == 0 && q.Port != 0 }) {
@@ -156,14 +162,18 @@ func withoutPort(svc *model.Service, list []*model.EndpointSlice) (out []Without
 			}
 			reached := map[netip.Addr]bool{}
 			for _, s := range with {
+				if looked += len(s.Endpoints); looked > maxLooked {
+					return out
+				}
 				for i := range s.Endpoints {
 					reached[s.Endpoints[i].Addr] = true
 				}
-				looked += len(s.Endpoints)
 			}
 			first := len(out)
 			for _, s := range without {
-				looked += len(s.Endpoints)
+				if looked += len(s.Endpoints); looked > maxLooked {
+					break
+				}
 				at := first + slices.IndexFunc(out[first:], func(w WithoutPort) bool { return slices.Equal(w.Has, s.Ports) })
 				if at < first {
 					if at = len(out); at == maxExplained {

@@ -3,7 +3,6 @@ package planner
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/host/model"
@@ -41,8 +40,14 @@ func (p *Planner) LastNode() *model.Node {
 
 const staysInForce = "what was last known stays in force: "
 
+// nodeWarning is what this node's Node lacks.
+type nodeWarning struct {
+	text string
+	kept bool // what was last known stays in force
+}
+
 // ownNode returns this node's Node, with its addresses completed by the settings, and warnings about what it lacks.
-func (p *Planner) ownNode() (*model.Node, []string) {
+func (p *Planner) ownNode() (*model.Node, []nodeWarning) {
 	s := &p.settings
 	own := &model.Node{Name: s.Node}
 	known, last := p.cluster.Nodes[s.Node], p.LastNode()
@@ -52,13 +57,15 @@ func (p *Planner) ownNode() (*model.Node, []string) {
 	if s.Primary.IsValid() {
 		own.Addresses = append([]netip.Addr{s.Primary}, own.Addresses...)
 	}
-	var warn []string
-	say := func(what, consequence string) { warn = append(warn, "Node "+s.Node+": "+what+": "+consequence) }
+	var warn []nodeWarning
+	say := func(what, consequence string, kept bool) {
+		warn = append(warn, nodeWarning{"Node " + s.Node + ": " + what + ": " + consequence, kept})
+	}
 	if known != nil && last != nil && len(known.Addresses) == 0 && len(last.Addresses) > 0 {
-		say("no address", staysInForce+lastKnown(&model.Node{Addresses: last.Addresses, Zone: last.Zone}))
+		say("no address", staysInForce+lastKnown(&model.Node{Addresses: last.Addresses, Zone: last.Zone}), true)
 	}
 	if s.PodsOfNode && known != nil && last != nil && len(known.PodCIDRs) == 0 && len(last.PodCIDRs) > 0 {
-		say("no spec.podCIDRs", staysInForce+lastKnown(&model.Node{PodCIDRs: last.PodCIDRs}))
+		say("no spec.podCIDRs", staysInForce+lastKnown(&model.Node{PodCIDRs: last.PodCIDRs}), true)
 	}
 	lacks := []string{}
 	if known == nil && last != nil {
@@ -76,14 +83,14 @@ func (p *Planner) ownNode() (*model.Node, []string) {
 		case known == nil:
 			lacks = append(lacks, l.consequence)
 		default:
-			say(l.what, l.consequence)
+			say(l.what, l.consequence, false)
 		}
 	}
 	if len(lacks) > 0 {
 		if last == nil {
 			lacks = append(lacks, "topology hints for zones and bindings by labels of the node do not apply")
 		}
-		say("not found", strings.Join(append(lacks, "/healthz answers 503"), "; "))
+		say("not found", strings.Join(append(lacks, "/healthz answers 503"), "; "), last != nil)
 	}
 	return own, warn
 }
@@ -114,6 +121,11 @@ func joined[T fmt.Stringer](list []T) string {
 }
 
 // NodeWarnings returns, as of the last Plan, what this node's Node lacks that it had, and what is in force instead.
-func (p *Planner) NodeWarnings() []string {
-	return slices.DeleteFunc(slices.Clone(p.warnings), func(w string) bool { return !strings.Contains(w, staysInForce) })
+func (p *Planner) NodeWarnings() (out []string) {
+	for _, w := range p.warnings {
+		if w.kept {
+			out = append(out, w.text)
+		}
+	}
+	return out
 }

@@ -43,8 +43,8 @@ type Planner struct {
 	rotation     int  // of planBacklog
 	nodeDirty    bool // nodeInfo, rules and zones are out of date
 	requeues     requeueHeap
-	warnings     []string // of the last refresh
-	newWarnings  []string // those of warnings that no Result has reported
+	warnings     []nodeWarning // of the last refresh
+	newWarnings  []string      // those of warnings that no Result has reported
 	hasPlanned   bool
 	warnedOf     ExternalIPs // plus 1: for which a Result has a warning
 	counters     counters

@@ -146,22 +146,26 @@ func (p *Planner) addStaleUDP(result *Result) {
 	slices.SortFunc(result.StaleUDP, plan.Key.Compare)
 }
 
-// UDPFlows returns which UDP flows through frontends are stale as of the last Plan. It adds the frontends with endpoints that do not serve
-// and keep their flows.
+// UDPFlows returns which UDP flows through frontends are stale as of the last Plan.
 func (p *Planner) UDPFlows(frontends []plan.Key) plan.UDPFlows {
 	out := plan.UDPFlows{Frontends: make(map[plan.Key]plan.UDPFrontend, len(frontends)), NodePorts: p.builder.plan.Global.NodePortAddrs}
 	for _, k := range frontends {
 		out.Frontends[k] = p.udpFrontend(k)
 	}
+	return out
+}
+
+// AddKeptUDP adds the frontends of Services with endpoints that do not serve and keep their flows.
+func (p *Planner) AddKeptUDP(list []plan.Key) []plan.Key {
 	for name := range p.keepsUDP {
 		c := p.builder.services[name]
 		for i := 0; c != nil && i < len(c.frontends); i++ {
 			if f := c.frontends[i]; f.Key.Protocol == model.UDP && p.builder.plan.Frontends[f.Key] == f {
-				out.Frontends[f.Key] = p.udpFrontend(f.Key)
+				list = append(list, f.Key)
 			}
 		}
 	}
-	return out
+	return list
 }
 
 // KeepsUDP reports whether an endpoint that does not serve keeps its UDP flows.

@@ -47,7 +47,7 @@ type Explanation struct {
 	Unrestricted []string `json:"unrestricted,omitempty"`
 	// Ignored are external IPs that are not served because of externalIPs: Ignore.
 	Ignored []string `json:"ignoredExternalIPs,omitempty"`
-	// WithoutPort are endpoints that a port does not reach, because their EndpointSlices do not have it.
+	// WithoutPort are endpoints that a port does not reach, because their EndpointSlices do not have it; see AddWithoutPort.
 	WithoutPort []string `json:"withoutPort,omitempty"`
 	// Degraded are frontends that the backend can represent only approximately, Unprogrammed those that the kernel has rejected.
 	Degraded     []string `json:"degraded,omitempty"`
@@ -244,9 +244,6 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *Exp
 	}
 	if more := len(e.Ignored) - maxUnrestricted; more > 0 {
 		x.Ignored = append(x.Ignored, fmt.Sprintf("%d more", more))
-	}
-	for i := range e.WithoutPort {
-		x.WithoutPort = append(x.WithoutPort, e.WithoutPort[i].String())
 	}
 	for i := range e.Decisions {
 		d := &e.Decisions[i]

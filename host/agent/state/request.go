@@ -16,6 +16,13 @@ type Request struct {
 	Fixture fixture.Fixture `json:"fixture"`
 }
 
+// AddWithoutPort adds the endpoints that a port of the Service does not reach. It may be called outside of the engine's loop.
+func (x *Explanation) AddWithoutPort(e *planner.Explanation) {
+	for _, w := range e.WithoutPort() {
+		x.WithoutPort = append(x.WithoutPort, w.String())
+	}
+}
+
 // AddRequests adds the requests that the plugins of the Service have answered last.
 func (x *Explanation) AddRequests(e *planner.Explanation) {
 	for i := range e.Seen {

@@ -107,10 +107,10 @@ type NotFoundError struct{ error }
 // Explain returns the last decisions about a Service, with Explanation.Requests if requests is set. An error is a NotFoundError, or that of the
 // context.
 func (a *Agent) Explain(ctx context.Context, name model.Name, requests bool) (x *Explanation, err error) {
+	var found *planner.Explanation
 	if doErr := a.Engine.Do(ctx, func(p *planner.Planner) {
-		found, notFound := p.Explain(name)
-		if notFound != nil {
-			err = NotFoundError{notFound}
+		if found, err = p.Explain(name); err != nil {
+			err = NotFoundError{err}
 			return
 		}
 		x = NewExplanation(found, a.Engine.WallTime)
@@ -125,6 +125,7 @@ func (a *Agent) Explain(ctx context.Context, name model.Name, requests bool) (x 
 	if err != nil {
 		return nil, err
 	}
+	x.AddWithoutPort(found)
 	x.Node = a.Node()
 	return x, nil
 }
