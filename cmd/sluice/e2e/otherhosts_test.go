@@ -105,7 +105,7 @@ spec: {type: LoadBalancer, clusterIPs: [10.96.1.%[2]d, "fd00:10:96::%[2]d"], clu
 	n.write("late.yaml", otherNode("late", hosts["late"].Addrs))
 	reaches("with a new Node")
 	out, err := n.sluice("explain", "--socket", n.socket(), "-n", "tenant", "external")
-	if err != nil || !strings.Contains(out, "belongs to a Node, which this node could not reach") {
+	if err != nil || !strings.Contains(out, "belongs to a Node: mode ipvs would add it") {
 		t.Errorf("explain: %v\n%s", err, out)
 	}
 	// What a Node leaves behind is free.
