@@ -10,7 +10,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image krew man demo experiment quick race test test-sdk test-cluster cluster-programs test-vm test-ipvs test-guide test-compat vm-kernels \
+.PHONY: help build plugins image krew man demo experiment quick race test test-sdk test-cluster cluster-programs node-programs test-vm test-ipvs test-guide test-compat vm-kernels \
   compiled-plugins bench bench-peer bench-peer-base bench-fleet soak fuzz check fmt lint format-check vet deps clean
 
 help:
@@ -92,6 +92,10 @@ deps:
 # etcd, Kubernetes and kubectl, built from their Go modules: minutes the first time, kept in the user's cache.
 cluster-programs:
 	@$(GO) run ./host/lab/testcluster/build etcd kube-apiserver kube-controller-manager kubectl kube-proxy
+
+# kubelet, CoreDNS, containerd and others for real nodes, and their images: minutes the first time, kept in the user's cache.
+node-programs:
+	@$(GO) run ./host/lab/realcluster/programs/build
 
 test-cluster: deps build cluster-programs
 	$(GO) test -timeout 10m ./host/lab/testcluster/... ./host/source/kube/... ./cmd/sluice/cluster/... ./deploy/...

@@ -117,8 +117,8 @@ func TestLibrariesAreConfined(t *testing.T) {
 		"github.com/moby/ipvs":           {"host/backend/ipvs"},
 		"github.com/spf13/cobra":         {"cmd/sluice", "cmd/kubectl-sluice"},
 		"github.com/prometheus/":         {"host/metrics"},
-		"github.com/opencontainers/":     {"deploy/image", "host/registry", "host/lab/registry"},
-		"oras.land/":                     {"deploy/image", "host/registry", "host/lab/registry"},
+		"github.com/opencontainers/":     {"deploy/image", "deploy/image/oci", "host/registry", "host/lab/registry", "host/lab/realcluster/programs"},
+		"oras.land/":                     {"deploy/image/oci", "host/registry", "host/lab/registry"},
 		"github.com/vishvananda/netlink": {"host/conntrack", "host/backend/ipvs", "host/kubeproxy", "host/lab/testnet", "host/lab/benchcompare", "examples/demo"},
 	}
 	for path, p := range packages(t) {

@@ -13,6 +13,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/sluice-proxy/sluice/deploy/image/oci"
 )
 
 const module = "github.com/sluice-proxy/sluice"
@@ -55,7 +57,7 @@ func (b *builder) run(ctx context.Context, env []string, args ...string) (string
 
 // sluice builds the binary for a platform and returns it with the licenses of all its modules. precompiled is what it has to know of compiled
 // plugins.
-func (b *builder) sluice(ctx context.Context, p platform, precompiled string) ([]file, error) {
+func (b *builder) sluice(ctx context.Context, p platform, precompiled string) ([]oci.File, error) {
 	out := filepath.Join(b.temp, "sluice-"+p.arch)
 	// -buildvcs=false makes the binary independent of the clone; the version identifies the sources.
 	_, err := b.run(ctx, []string{"CGO_ENABLED=0", "GOOS=" + p.os, "GOARCH=" + p.arch},
@@ -71,11 +73,11 @@ func (b *builder) sluice(ctx context.Context, p platform, precompiled string) ([
 	if err != nil {
 		return nil, fmt.Errorf("%s: licenses: %w", p, err)
 	}
-	return append(files, file{name: "sluice", mode: 0o755, body: body}), nil
+	return append(files, oci.File{Name: "sluice", Mode: 0o755, Body: body}), nil
 }
 
 // plugins builds every bundled plugin, as the Makefile does.
-func (b *builder) plugins(ctx context.Context) ([]file, error) {
+func (b *builder) plugins(ctx context.Context) ([]oci.File, error) {
 	mains, err := filepath.Glob(filepath.Join(b.root, "plugins", "*", "main.go"))
 	if err == nil && len(mains) == 0 {
 		err = errors.New("no plugins found")
@@ -83,7 +85,7 @@ func (b *builder) plugins(ctx context.Context) ([]file, error) {
 	if err != nil {
 		return nil, fmt.Errorf("plugins: %w", err)
 	}
-	var files []file
+	var files []oci.File
 	for _, main := range mains {
 		name := filepath.Base(filepath.Dir(main))
 		out := filepath.Join(b.temp, name+".wasm")
@@ -96,7 +98,7 @@ func (b *builder) plugins(ctx context.Context) ([]file, error) {
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, file{name: "plugins/" + name + ".wasm", mode: 0o644, body: body})
+		files = append(files, oci.File{Name: "plugins/" + name + ".wasm", Mode: 0o644, Body: body})
 	}
 	return files, nil
 }
@@ -104,7 +106,7 @@ func (b *builder) plugins(ctx context.Context) ([]file, error) {
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|notice|copying|copyright|patents)([.-].*)?$`)
 
 // licenses collects the license and notice files of the modules in a binary, and Go's license.
-func (b *builder) licenses(ctx context.Context, binary string) ([]file, error) {
+func (b *builder) licenses(ctx context.Context, binary string) ([]oci.File, error) {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
 		return nil, err
@@ -132,12 +134,12 @@ func (b *builder) licenses(ctx context.Context, binary string) ([]file, error) {
 	return files, nil
 }
 
-func licensesIn(dir, to string) ([]file, error) {
+func licensesIn(dir, to string) ([]oci.File, error) {
 	list, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	var files []file
+	var files []oci.File
 	for _, d := range list {
 		if !licenceFile.MatchString(d.Name()) || !d.Type().IsRegular() || slices.Contains([]string{".go", ".sh"}, filepath.Ext(d.Name())) {
 			continue
@@ -146,7 +148,7 @@ func licensesIn(dir, to string) ([]file, error) {
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, file{name: path.Join(to, d.Name()), mode: 0o644, body: body})
+		files = append(files, oci.File{Name: path.Join(to, d.Name()), Mode: 0o644, Body: body})
 	}
 	if len(files) == 0 {
 		return nil, fmt.Errorf("no license file in %s", dir)

@@ -12,11 +12,13 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/sluice-proxy/sluice/deploy/image/oci"
 )
 
 // compiled returns the entries of compiled plugins for a platform, and what the program has to know of them. The compiler is built for the
 // platform, so it runs here if this machine can run programs of that platform: itself, or with QEMU.
-func (b *builder) compiled(ctx context.Context, p platform) (files []file, pairs string, err error) {
+func (b *builder) compiled(ctx context.Context, p platform) (files []oci.File, pairs string, err error) {
 	runner, err := runnerOf(p)
 	if err != nil {
 		return nil, "", err
@@ -69,7 +71,7 @@ func runnerOf(p platform) ([]string, error) {
 }
 
 // filesIn returns the regular files in a folder, as files below another one.
-func filesIn(dir, to string) (files []file, err error) {
+func filesIn(dir, to string) (files []oci.File, err error) {
 	err = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -82,7 +84,7 @@ func filesIn(dir, to string) (files []file, err error) {
 		if err != nil {
 			return err
 		}
-		files = append(files, file{name: path.Join(to, filepath.ToSlash(rel)), mode: 0o644, body: body})
+		files = append(files, oci.File{Name: path.Join(to, filepath.ToSlash(rel)), Mode: 0o644, Body: body})
 		return nil
 	})
 	return files, err

@@ -43,11 +43,11 @@ func TestPluginsAreCompiledForEachArchitecture(t *testing.T) {
 		entry, _, _ := strings.Cut(pair, ":")
 		var code string
 		for _, f := range files {
-			if !strings.HasPrefix(f.name, "compiled/"+entry+"/") || f.mode != 0o644 {
-				t.Errorf("%s: file %s, mode %#o", p, f.name, f.mode)
+			if !strings.HasPrefix(f.Name, "compiled/"+entry+"/") || f.Mode != 0o644 {
+				t.Errorf("%s: file %s, mode %#o", p, f.Name, f.Mode)
 			}
-			if strings.HasSuffix(f.name, "/code") {
-				code = string(f.body)
+			if strings.HasSuffix(f.Name, "/code") {
+				code = string(f.Body)
 			}
 		}
 		if _, err := wasm.ParsePrecompiled("/compiled", pair); err != nil || len(files) < 5 || code == "" || slices.Contains([]string{pairs["amd64"], pairs["arm64"]}, pair) {

@@ -5,11 +5,13 @@
 package main
 
 import (
+	"compress/gzip"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"regexp"
@@ -20,6 +22,9 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/sluice-proxy/sluice/deploy/image/oci"
 )
 
 func main() {
@@ -121,9 +126,9 @@ func run(ctx context.Context, o options) (digest.Digest, error) {
 	if err != nil {
 		return "", err
 	}
-	var images []image
+	var images []oci.Image
 	for _, p := range o.platforms {
-		var compiled []file
+		var compiled []oci.File
 		pairs := ""
 		if slices.Contains(o.compiled, p) {
 			if compiled, pairs, err = b.compiled(ctx, p); err != nil {
@@ -134,11 +139,48 @@ func run(ctx context.Context, o options) (digest.Digest, error) {
 		if err != nil {
 			return "", err
 		}
-		images = append(images, image{platform: p, files: slices.Concat(files, plugins, compiled)})
+		images = append(images, o.image(p, slices.Concat(files, plugins, compiled)))
 	}
-	sum, err := writeLayout(ctx, o, images)
-	if err != nil || o.tar == "" {
-		return sum, err
+	return o.write(ctx, images)
+}
+
+// image describes the image of a platform.
+func (o options) image(p platform, files []oci.File) oci.Image {
+	return oci.Image{
+		Platform: v1.Platform{OS: p.os, Architecture: p.arch},
+		// uid 0 with the capabilities of the Pod's security context; deploy/README.md explains why.
+		Config: v1.ImageConfig{User: "0:0", Entrypoint: []string{"/sluice"}, WorkingDir: "/", Labels: o.about()},
+		Files:  files,
 	}
-	return sum, archive(o.out, o.tar, o.created)
+}
+
+// write writes the layout, and the archive if there is to be one, and returns the digest of the index.
+func (o options) write(ctx context.Context, images []oci.Image) (digest.Digest, error) {
+	index := oci.Index{Names: []map[string]string{{v1.AnnotationRefName: o.tag}}, Annotations: o.about(), Images: images}
+	layout := oci.Layout{Indexes: []oci.Index{index}, Created: o.created, CreatedBy: module + "/deploy/image", Level: gzip.DefaultCompression}
+	sums, err := layout.Write(ctx, o.out)
+	if err != nil {
+		return "", err
+	}
+	if o.tar == "" {
+		return sums[0], nil
+	}
+	return sums[0], oci.Archive(o.out, o.tar, o.created)
+}
+
+// about returns the descriptive annotations of the OCI image specification.
+func (o options) about() map[string]string {
+	all := map[string]string{
+		v1.AnnotationTitle:       "sluice",
+		v1.AnnotationDescription: "A Kubernetes Service proxy with WebAssembly policies",
+		v1.AnnotationVersion:     o.version,
+		v1.AnnotationRevision:    o.revision,
+		v1.AnnotationSource:      "https://" + module,
+		v1.AnnotationLicenses:    "Apache-2.0",
+	}
+	if !o.created.IsZero() {
+		all[v1.AnnotationCreated] = o.created.Format(time.RFC3339)
+	}
+	maps.DeleteFunc(all, func(_, v string) bool { return v == "" })
+	return all
 }

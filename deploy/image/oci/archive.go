@@ -1,4 +1,5 @@
-package main
+// Package oci writes container images as OCI image layouts and archives, without a container runtime. The same input produces the same digest.
+package oci
 
 import (
 	"archive/tar"
@@ -10,8 +11,8 @@ import (
 	"time"
 )
 
-// archive writes a layout as a tar file. An existing file is replaced after the new one is complete.
-func archive(layout, to string, at time.Time) (err error) {
+// Archive writes a layout as a tar file, with at as all timestamps (zero: 1970). An existing file is replaced after the new one is complete.
+func Archive(layout, to string, at time.Time) (err error) {
 	if at.IsZero() {
 		at = time.Unix(0, 0)
 	}
