@@ -15,18 +15,18 @@ import (
 	"strings"
 )
 
-// Programs are built from Go modules that are separate from sluice's, and kept under a hash of these modules' folders, the compiler and
-// its flags.
+// Programs are built from folders of Go modules, most of them separate from sluice's, and kept under a hash of all files in these folders, the
+// compiler and its flags.
 type Programs struct {
 	Kind    string   // the folder in the cache
-	Source  string   // the modules' folder in the work tree
-	Modules []string // folders in Source
+	Source  string   // a folder in the work tree
+	Modules []string // folders in Source, with all that the key depends on
 	Version string   // of Kubernetes, which its programs report
 	List    map[string]Program
 	Command func(missing []string) string // what builds them, for Missing
 }
 
-// Program is a module, a folder in Source, and a package of the module graph.
+// Program is a folder in Source, and a package as the go command in that folder names it.
 type Program struct {
 	Module  string
 	Package string
@@ -98,7 +98,7 @@ func (p Programs) SourceDir() (string, error) {
 	}
 	for {
 		dir := filepath.Join(at, filepath.FromSlash(p.Source))
-		if _, err := os.Stat(filepath.Join(dir, p.Modules[0], "go.mod")); err == nil {
+		if _, err := os.Stat(filepath.Join(dir, filepath.FromSlash(p.Modules[0]))); err == nil {
 			return dir, nil
 		}
 		up := filepath.Dir(at)

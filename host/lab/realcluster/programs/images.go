@@ -26,6 +26,7 @@ const (
 	CoreDNS   = Registry + "/coredns:v1.14.2"
 	KubeProxy = Registry + "/kube-proxy:" + Kubernetes
 	Agnhost   = Registry + "/e2e/agnhost:2.63.0"
+	Load      = Registry + "/load:1" // host/lab/realcluster/load
 	Busybox   = Registry + "/e2e/busybox:1.37.0-1"
 )
 
@@ -46,6 +47,7 @@ func imageArchives() []archive {
 	return []archive{
 		{"pause", only("pause"), []image{{Pause, "/pause", ""}}},
 		{"coredns", only("coredns"), []image{{CoreDNS, "/coredns", ""}}},
+		{"load", func(s sources, r root) error { return r.copy(load, s.load, 0o755) }, []image{{Load, "/load", ""}}},
 		{"regression", only("regression-issue-74839"), []image{{Registry + "/e2e/regression-issue-74839:1.4", "/regression-issue-74839", ""}}},
 		{"kube-proxy", kubeProxyRoot, []image{{KubeProxy, "", "/usr/local/bin/kube-proxy"}}},
 		{"busybox", sources.shell, []image{{Busybox, "", "sh"}}},
@@ -61,6 +63,7 @@ func imageArchives() []archive {
 // sources are what images are made from.
 type sources struct {
 	bin, control string
+	load         string
 	debian       debian
 	kubernetes   string // the folder of the module
 }
@@ -146,7 +149,7 @@ func writeImages(ctx context.Context, w io.Writer, set Set, control, to string) 
 	if err != nil {
 		return fmt.Errorf("find the module k8s.io/kubernetes: %w", err)
 	}
-	s := sources{set.Bin, control, debian(set.Debian), strings.TrimSpace(string(dir))}
+	s := sources{set.Bin, control, set.Load, debian(set.Debian), strings.TrimSpace(string(dir))}
 	for _, a := range imageArchives() {
 		fmt.Fprintf(w, "packing image %s\n", a.name)
 		if err := a.write(ctx, s, to); err != nil {

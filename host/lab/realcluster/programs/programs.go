@@ -26,6 +26,7 @@ type Set struct {
 	Bin    string // folder with kubelet, kube-scheduler and those of the suite
 	Debian string // root of the extracted packages: usr/bin/containerd, usr/lib/cni. Its programs use the machine's libraries
 	Images string // folder of archives that `ctr images import` takes
+	Load   string // the program of host/lab/realcluster/load
 }
 
 // Missing is the error of Find: what has not been built.
@@ -76,6 +77,21 @@ func source() buildcache.Programs {
 	}
 }
 
+const load = "load"
+
+// own are programs of sluice's own module. They are few and small, so the others' key does not depend on them.
+func own() buildcache.Programs {
+	const dir = "lab/realcluster/load"
+	return buildcache.Programs{
+		Kind:    "realcluster/own",
+		Source:  "host",
+		Modules: []string{dir, "stats"}, // what it imports
+		Version: Kubernetes,
+		List:    map[string]buildcache.Program{load: {Module: dir, Package: "./run"}},
+		Command: command,
+	}
+}
+
 func command(missing []string) string {
 	suffix := ""
 	if slices.ContainsFunc(missing, func(n string) bool { return slices.Contains(suite(), n) }) {
@@ -99,6 +115,10 @@ func dirs() (Set, error) {
 	if err != nil {
 		return Set{}, err
 	}
+	mine, err := own().Dir()
+	if err != nil {
+		return Set{}, err
+	}
 	key := sha256.New()
 	release, err := os.ReadFile("/etc/debian_version")
 	if err != nil {
@@ -112,12 +132,12 @@ func dirs() (Set, error) {
 	if err != nil {
 		return Set{}, err
 	}
-	fmt.Fprintln(key, bin, control)
+	fmt.Fprintln(key, bin, control, mine)
 	if err := writeRecipes(key, "images.go", "root.go"); err != nil {
 		return Set{}, err
 	}
 	images, err := buildcache.Folder("realcluster/images", key)
-	return Set{Bin: bin, Debian: debian, Images: images}, err
+	return Set{Bin: bin, Debian: debian, Images: images, Load: filepath.Join(mine, load)}, err
 }
 
 func writeRecipes(w io.Writer, names ...string) error {
@@ -146,15 +166,15 @@ func find(names []string) (Set, error) {
 	}
 	missing := &Missing{Dir: filepath.Dir(filepath.Dir(set.Bin))}
 	var lacks *Missing
-	if _, err := binaries.Find(controlPlane()...); errors.As(err, &lacks) {
-		missing.Names = append(missing.Names, lacks.Names...)
-	} else if err != nil {
-		return Set{}, err
-	}
-	if _, err := source().Find(names...); errors.As(err, &lacks) {
-		missing.Names = append(missing.Names, lacks.Names...)
-	} else if err != nil {
-		return Set{}, err
+	_, errControl := binaries.Find(controlPlane()...)
+	_, errNodes := source().Find(names...)
+	_, errOwn := own().Find(load)
+	for _, err := range []error{errControl, errNodes, errOwn} {
+		if errors.As(err, &lacks) {
+			missing.Names = append(missing.Names, lacks.Names...)
+		} else if err != nil {
+			return Set{}, err
+		}
 	}
 	set.Debian, set.Images = filepath.Join(set.Debian, packages), filepath.Join(set.Images, archives)
 	for path, name := range map[string]string{set.Debian: "packages", set.Images: "images"} {
@@ -185,6 +205,9 @@ func build(ctx context.Context, w io.Writer, names []string) (Set, error) {
 		return Set{}, err
 	}
 	if _, err := source().Build(ctx, w, names...); err != nil {
+		return Set{}, err
+	}
+	if _, err := own().Build(ctx, w, load); err != nil {
 		return Set{}, err
 	}
 	set.Debian, err = complete(ctx, w, set.Debian, packages, func(to string) error { return extract(ctx, w, to) })
