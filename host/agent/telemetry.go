@@ -54,7 +54,7 @@ func (a *Agent) newTelemetry(events *kube.Recorder) *telemetry {
 	t.metrics = metrics.New(metrics.Options{
 		Mode: t.mode(), CurrentMode: t.mode, Version: a.opts.Version, Started: time.Now(),
 		Configuration: a.configurationMetrics, Plugins: a.pluginStats, PluginMemory: a.plugins.Memory, Now: time.Now, IPVS: t.ipvsStats,
-		Affinity: t.affinity.Load, Recording: a.recordingMetrics, LocalhostNodePorts: a.localhostMetrics,
+		Affinity: t.affinity.Load, Recording: a.recordingMetrics, LocalhostNodePorts: a.localhostMetrics, Retries: a.retryMetrics,
 	})
 	t.health = health.New(health.Options{
 		Now: time.Now, After: time.After, Log: a.log, SyncPeriod: cfg.SyncPeriod,

@@ -36,6 +36,8 @@ type Options struct {
 	Now       func() time.Time // for IPVS
 	// LocalhostNodePorts returns the state of NodePorts on loopback addresses, at each scrape; nil means there are none.
 	LocalhostNodePorts func() LocalhostNodePorts
+	// Retries returns what has become of refused connections, at each scrape, and false if it cannot; nil means that nobody counts them.
+	Retries func() (Retries, bool)
 }
 
 // AffinityUsage is how many clients with session affinity are recorded.
@@ -118,6 +120,9 @@ func New(o Options) *Metrics {
 	}
 	if o.LocalhostNodePorts != nil {
 		r.MustRegister(&localhostCollector{read: o.LocalhostNodePorts})
+	}
+	if o.Retries != nil {
+		r.MustRegister(&retriesCollector{read: o.Retries})
 	}
 	if o.IPVS != nil {
 		r.MustRegister(&ipvsCollector{now: o.Now, read: o.IPVS})

@@ -137,6 +137,7 @@ type Service struct {
 	Created             int64             // creation time, Unix seconds; 0 when unknown
 	KeepUDP             bool              // UDP flows to endpoints that terminate are kept, see MaxKeepUDP
 	MaxKeepUDP          time.Duration     // for how long after the endpoint serves no more; 0: until it is gone
+	RetryRefused        bool              // see plan.Frontend.RetryRefused
 	ClusterIPs          []netip.Addr      // at most one a family
 	ExternalIPs         []netip.Addr
 	LoadBalancerIPs     []netip.Addr   // status ingress addresses with ipMode VIP or none

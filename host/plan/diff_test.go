@@ -137,6 +137,7 @@ func TestDiffDetectsChangeOfEveryField(t *testing.T) {
 		"outside pool":  func(_ *plan.Plan, f *plan.Frontend) { f.Outside.Verdict = plan.Reject },
 		"masquerade":    func(_ *plan.Plan, f *plan.Frontend) { f.Masquerade = plan.MasqueradeNever },
 		"affinity":      func(_ *plan.Plan, f *plan.Frontend) { f.Affinity++ },
+		"refused":       func(_ *plan.Plan, f *plan.Frontend) { f.RetryRefused = !f.RetryRefused },
 		"outcomes":      func(_ *plan.Plan, f *plan.Frontend) { f.Outcomes = !f.Outcomes },
 		"balance":       func(_ *plan.Plan, f *plan.Frontend) { f.Balance = plan.SourceHash },
 		"source ranges": func(_ *plan.Plan, f *plan.Frontend) { f.SourceRanges = f.SourceRanges[:1] },

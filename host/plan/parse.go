@@ -203,8 +203,12 @@ func (r *parser) readPort(rest []string) error {
 			if f.Outcomes = text == outcomesCounted; !f.Outcomes {
 				err = fmt.Errorf("outcomes %q: want %s", text, outcomesCounted)
 			}
+		case "refused":
+			if f.RetryRefused = text == refusedRetried; !f.RetryRefused {
+				err = fmt.Errorf("refused %q: want %s", text, refusedRetried)
+			}
 		default:
-			err = fmt.Errorf("%q: want masquerade=, affinity=, balance= or outcomes=", w)
+			err = fmt.Errorf("%q: want masquerade=, affinity=, balance=, outcomes= or refused=", w)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", k, err)

@@ -73,6 +73,9 @@ type Frontend struct {
 	// Outcomes means that the outcomes of connections to the endpoints of both pools are counted, those of weight 0 included. The
 	// counters belong to the endpoint: connections through other frontends that lead to it count too.
 	Outcomes bool
+	// RetryRefused means that a connection over TCP which its endpoint refuses does not fail at once: its client repeats the SYN, after a
+	// second, and that is balanced again. A second refusal is the client's.
+	RetryRefused bool
 	// SourceRanges are the only sources that may connect, also for Pods and this node; others are dropped. Nil: all sources.
 	SourceRanges []netip.Prefix
 }

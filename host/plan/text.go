@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// refusedRetried is the value of refused= in the text form.
+const refusedRetried = "retried"
+
 // outcomesCounted is the value of outcomes= in the text form.
 const outcomesCounted = "counted"
 
@@ -90,6 +93,9 @@ func formatService(b *strings.Builder, list []*Frontend) {
 		fmt.Fprintf(b, " balance=%s", f.Balance)
 		if f.Outcomes {
 			b.WriteString(" outcomes=" + outcomesCounted)
+		}
+		if f.RetryRefused {
+			b.WriteString(" refused=" + refusedRetried)
 		}
 		b.WriteByte('\n')
 		if len(f.SourceRanges) > 0 {

@@ -48,6 +48,7 @@ func (r *rules) frontends(round *round, d *PortDecision) []*plan.Frontend {
 		fe := &plan.Frontend{
 			Key:  plan.Key{Addr: addr, Port: port, Protocol: p.Name.Protocol},
 			Kind: kind, Owner: p.Name, Affinity: svc.Affinity, Outcomes: round.counted.outcomes,
+			RetryRefused: svc.RetryRefused && p.Name.Protocol == model.TCP,
 		}
 		switch {
 		case kind == plan.ClusterIP:

@@ -87,6 +87,10 @@ func TestServiceFields(t *testing.T) {
 			},
 			func(s *model.Service) any { return fmt.Sprint(s.KeepUDP, s.MaxKeepUDP) }, "true 6m0s",
 		},
+		"refused connections are tried again": {
+			func(o *corev1.Service) { o.Annotations = map[string]string{"sluice.dev/refused-connections": "retry"} },
+			func(s *model.Service) any { return s.RetryRefused }, "true",
+		},
 		"UDP flows by default": {
 			func(o *corev1.Service) {
 				o.Annotations = map[string]string{"service.kubernetes.io/udp-connection-handling": "Default"}
@@ -211,6 +215,9 @@ func TestInvalidServiceFieldIsReportedAndDroppedAlone(t *testing.T) {
 		},
 		"status.loadBalancer.ingress[0].ipMode": func(o *corev1.Service) {
 			o.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: ptr(corev1.LoadBalancerIPMode("x"))}}
+		},
+		"metadata.annotations[sluice.dev/refused-connections]": func(o *corev1.Service) {
+			o.Annotations = map[string]string{"sluice.dev/refused-connections": "3"}
 		},
 		"metadata.annotations[sluice.dev/udp-drain]": func(o *corev1.Service) {
 			o.Annotations = map[string]string{"sluice.dev/udp-drain": "60s"}

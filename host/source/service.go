@@ -37,6 +37,7 @@ func Service(o *corev1.Service) (*model.Service, Skip, []Problem) {
 		Ports:         p.servicePorts(o.Spec.Ports),
 	}
 	s.KeepUDP, s.MaxKeepUDP = p.udpDrain(o.Annotations)
+	s.RetryRefused = p.refused(o.Annotations)
 	if !o.CreationTimestamp.IsZero() {
 		s.Created = o.CreationTimestamp.Unix()
 	}
@@ -100,7 +101,7 @@ func skipService(o *corev1.Service) Skip {
 
 // ownAnnotation reports whether an annotation is for sluice itself, or for kubectl.
 func ownAnnotation(key string) bool {
-	return key == AnnotationPolicy || key == AnnotationSettings || key == AnnotationUDPDrain || key == AnnotationUDPConnectionHandling ||
+	return key == AnnotationPolicy || key == AnnotationSettings || key == AnnotationUDPDrain || key == AnnotationUDPConnectionHandling || key == AnnotationRefused ||
 		key == corev1.LastAppliedConfigAnnotation
 }
 

@@ -16,22 +16,35 @@ import (
 
 // udpDrain parses the annotations that keep UDP flows to terminating endpoints. The one without a limit takes precedence.
 func (p *problems) udpDrain(annotations map[string]string) (keep bool, limit time.Duration) {
-	field := func(name string) string { return "metadata.annotations[" + name + "]" }
 	switch annotations[AnnotationUDPConnectionHandling] {
 	case "", "Default":
 	case "PreserveDuringTermination":
 		keep, limit = true, maxPreserve
 	default:
-		p.add(field(AnnotationUDPConnectionHandling), "want PreserveDuringTermination, Default, or no annotation")
+		p.add(annotation(AnnotationUDPConnectionHandling), "want PreserveDuringTermination, Default, or no annotation")
 	}
 	switch annotations[AnnotationUDPDrain] {
 	case "":
 	case "keep":
 		keep, limit = true, 0
 	default:
-		p.add(field(AnnotationUDPDrain), "want keep, or no annotation")
+		p.add(annotation(AnnotationUDPDrain), "want keep, or no annotation")
 	}
 	return keep, limit
+}
+
+func annotation(name string) string { return "metadata.annotations[" + name + "]" }
+
+// refused parses the annotation of a Service whose refused connections are tried again.
+func (p *problems) refused(annotations map[string]string) (retry bool) {
+	switch annotations[AnnotationRefused] {
+	case "":
+	case "retry":
+		return true
+	default:
+		p.add(annotation(AnnotationRefused), "want retry, or no annotation")
+	}
+	return false
 }
 
 // clusterIPs parses spec.clusterIPs, or spec.clusterIP of objects written before dual stack. spec.ipFamilies is not

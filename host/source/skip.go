@@ -32,6 +32,9 @@ const AnnotationSettings = "sluice.dev/settings"
 // AnnotationUDPDrain is the annotation of a Service that keeps its UDP flows to endpoints that terminate.
 const AnnotationUDPDrain = "sluice.dev/udp-drain"
 
+// AnnotationRefused is the annotation of a Service whose connections are tried again when their endpoint refuses them.
+const AnnotationRefused = "sluice.dev/refused-connections"
+
 // AnnotationUDPConnectionHandling is the annotation that KEP-5989 proposes for the same.
 const AnnotationUDPConnectionHandling = "service.kubernetes.io/udp-connection-handling"
 

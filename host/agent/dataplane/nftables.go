@@ -50,6 +50,9 @@ func LocalhostRefused(ctx context.Context) ([2]nftables.LocalhostRefused, error)
 	return nftables.ReadLocalhostRefused(ctx, 0)
 }
 
+// Retries reads how many refused connections are tried again, in either mode.
+func Retries(ctx context.Context) (nftables.Retries, error) { return nftables.ReadRetries(ctx, 0) }
+
 func readNFTables(ctx context.Context) (_ *plan.Plan, err error) {
 	b, err := nftables.Open(nftables.Options{Now: time.Now})
 	if err != nil {

@@ -55,6 +55,14 @@ func ReadLocalhostRefused(ctx context.Context, netns int) ([2]LocalhostRefused, 
 	return rules.ReadLocalhostRefused(ctx, netns)
 }
 
+// Retries counts refused connections that are tried again.
+type Retries = rules.Retries
+
+// ReadRetries reads the counters from the tables of either mode.
+func ReadRetries(ctx context.Context, netns int) (Retries, error) {
+	return rules.ReadRetries(ctx, netns)
+}
+
 // ResetTCP makes the tables answer the next packets of these TCP connections with RST. See rules.ResetTCP.
 func ResetTCP(ctx context.Context, netns int, list []plan.Connection) (left int, err error) {
 	return rules.ResetTCP(ctx, netns, list)

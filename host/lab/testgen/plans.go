@@ -31,6 +31,7 @@ type PlanOptions struct {
 type Plans struct {
 	rng     *rand.Rand
 	counts  *rand.Rand // of Outcomes
+	retries *rand.Rand // of RetryRefused
 	options PlanOptions
 }
 
@@ -54,7 +55,7 @@ func NewPlans(seed uint64, o PlanOptions) *Plans {
 	if o.Balances == nil {
 		o.Balances = []plan.Balance{plan.Random, plan.Random, plan.Random, plan.Random, plan.RoundRobin, plan.SourceHash, plan.LeastConnections}
 	}
-	return &Plans{rng: rand.New(rand.NewPCG(seed, 0x5105)), counts: rand.New(rand.NewPCG(seed, 0xc017)), options: o}
+	return &Plans{rng: rand.New(rand.NewPCG(seed, 0x5105)), counts: rand.New(rand.NewPCG(seed, 0xc017)), retries: rand.New(rand.NewPCG(seed, 0x2e7)), options: o}
 }
 
 // Plan returns a random plan.
@@ -104,10 +105,10 @@ func (g *Plans) changePort(p *plan.Plan, owner model.PortName) {
 	case 1: // delete one of its frontends
 		delete(p.Frontends, keys[g.rng.IntN(len(keys))])
 	case 2: // change its settings
-		affinity, outcomes := g.affinity(), g.countsOutcomes()
+		affinity, outcomes, retry := g.affinity(), g.countsOutcomes(), g.retries.IntN(4) == 0
 		for _, k := range keys {
 			f := *p.Frontends[k]
-			f.Outcomes = outcomes
+			f.Outcomes, f.RetryRefused = outcomes, retry
 			f.Affinity, f.Balance, f.Masquerade = affinity, g.balance(), g.masquerade(f.Kind)
 			if f.Kind == plan.LoadBalancer {
 				f.SourceRanges = g.sourceRanges(k.Family())
@@ -163,7 +164,7 @@ func (g *Plans) addPort(p *plan.Plan) {
 	// Ports of a Service share its address, and protocols may share a port number.
 	port := uint16(pick(g.rng, []int{53, 80, 443, 8080, 1 + g.rng.IntN(65535)}))
 	nodePort := uint16(30000 + g.rng.IntN(2768))
-	affinity, outcomes := g.affinity(), g.countsOutcomes()
+	affinity, outcomes, retry := g.affinity(), g.countsOutcomes(), g.retries.IntN(4) == 0
 	local := g.oneIn(3)
 	kinds := []plan.Kind{plan.ClusterIP}
 	for _, k := range []plan.Kind{plan.ExternalIP, plan.LoadBalancer, plan.NodePort} {
@@ -182,7 +183,7 @@ func (g *Plans) addPort(p *plan.Plan) {
 			f := &plan.Frontend{
 				Key:  plan.Key{Addr: vip(family, kind, owner.Service.Namespace, n/2), Port: port, Protocol: owner.Protocol},
 				Kind: kind, Owner: owner, Pool: pool, Affinity: affinity,
-				Masquerade: g.masquerade(kind), Balance: g.balance(), Outcomes: outcomes,
+				Masquerade: g.masquerade(kind), Balance: g.balance(), Outcomes: outcomes, RetryRefused: retry,
 			}
 			if kind == plan.NodePort {
 				f.Key.Port = nodePort

@@ -96,6 +96,10 @@ func (t *table) changeEntry(x *tx, k plan.Key, key []byte, now, want *elements) 
 		x.toggle(ls.dropped, key, had.sets&droppedBit != 0, has.sets&droppedBit != 0)
 	}
 	x.toggle(ss.split, key, now.split, want.split)
+	if want.retried {
+		t.need(t.retries)
+	}
+	x.toggle(ss.retried, key, now.retried, want.retried)
 	for m := plan.MasqueradeOutside; m <= plan.MasqueradeFromNode; m++ {
 		x.toggle(ss.masq[m], key, now.masq&(1<<m) != 0, want.masq&(1<<m) != 0)
 	}

@@ -190,6 +190,8 @@ func (ss *lookupSets) flag(s *set) func(*elements) {
 		return func(h *elements) { h.uncommon = true }
 	case ss.split:
 		return func(h *elements) { h.split = true }
+	case ss.retried:
+		return func(h *elements) { h.retried = true }
 	}
 	for m := plan.MasqueradeOutside; m <= plan.MasqueradeFromNode; m++ {
 		if s == ss.masq[m] {

@@ -177,7 +177,7 @@ func (t *table) loadSets() error {
 		}
 	}
 	if mismatch == nil {
-		mismatch = t.checkOutcomeSets()
+		mismatch = errors.Join(t.checkOutcomeSets(), t.checkRetriesSet())
 	}
 	return mismatch
 }

@@ -33,9 +33,19 @@ type LocalhostRefused struct{ UDP, SCTP uint64 }
 // ReadLocalhostRefused reads the counters of IPv4 and IPv6, in the tables of either mode, with a socket of its own. They stay while sluice
 // restarts, and start at 0 with their table or rules.
 func ReadLocalhostRefused(ctx context.Context, netns int) (counts [2]LocalhostRefused, err error) {
+	err = readRuleCounters(ctx, netns, chainLocalhost, func(family int, packets []uint64) {
+		if len(packets) == 2 {
+			counts[family] = LocalhostRefused{UDP: packets[0], SCTP: packets[1]}
+		}
+	})
+	return counts, err
+}
+
+// readRuleCounters calls put with the counters of a chain's rules, those of IPv4 and then those of IPv6.
+func readRuleCounters(ctx context.Context, netns int, chain string, put func(family int, packets []uint64)) error {
 	conn, err := nfnl.Open(netns, nfnl.DefaultSendBuffer)
 	if err != nil {
-		return counts, fmt.Errorf("nftables: %w", nfnl.Hint(err))
+		return fmt.Errorf("nftables: %w", nfnl.Hint(err))
 	}
 	defer conn.Close()
 	conn.AllowInconsistent, conn.Interrupted = true, ctx.Err
@@ -43,21 +53,19 @@ func ReadLocalhostRefused(ctx context.Context, netns int) (counts [2]LocalhostRe
 		from := tableReader{tableName, conn, nfproto(f)}
 		var rules []uint64
 		err := conn.Dump(from.request(unix.NFT_MSG_GETRULE, unix.NFTA_RULE_TABLE, func(m *nfnl.Encoder) {
-			m.PutString(unix.NFTA_RULE_CHAIN, chainLocalhost)
+			m.PutString(unix.NFTA_RULE_CHAIN, chain)
 		}), func(b []byte) {
 			b = b[4:]
-			if nfnl.Text(nfnl.Attr(b, unix.NFTA_RULE_TABLE)) == tableName && nfnl.Text(nfnl.Attr(b, unix.NFTA_RULE_CHAIN)) == chainLocalhost {
+			if nfnl.Text(nfnl.Attr(b, unix.NFTA_RULE_TABLE)) == tableName && nfnl.Text(nfnl.Attr(b, unix.NFTA_RULE_CHAIN)) == chain {
 				rules = append(rules, rulePackets(nfnl.Attr(b, unix.NFTA_RULE_EXPRESSIONS)))
 			}
 		})
 		if err != nil && err != unix.ENOENT && err != unix.EAFNOSUPPORT && err != unix.EOPNOTSUPP {
-			return counts, fmt.Errorf("nftables: list rules: %w", nfnl.Hint(err))
+			return fmt.Errorf("nftables: list rules: %w", nfnl.Hint(err))
 		}
-		if len(rules) == 2 {
-			counts[i] = LocalhostRefused{UDP: rules[0], SCTP: rules[1]}
-		}
+		put(i, rules)
 	}
-	return counts, nil
+	return nil
 }
 
 // rulePackets decodes the counter among the expressions of a rule, zero if it has none.

@@ -137,7 +137,7 @@ func (r *ruleBuilder) originalCtKey(l lookup) *ruleBuilder {
 	if l == byAddress {
 		r.originalDst()
 	}
-	return r.loadCtProtocol().load(&expr.Ct{Key: expr.CtKeyPROTODST, Register: r.reg}, 2)
+	return r.loadCtProtocol().originalPort(expr.CtKeyPROTODST)
 }
 
 // ctProtocol matches the protocol of a connection, also for an ICMP error about it.

@@ -95,7 +95,11 @@ func (r *ruleBuilder) originalKey(i lookup) *ruleBuilder {
 	if i == byAddress {
 		r.originalDst()
 	}
-	return r.proto().load(&expr.Ct{Key: expr.CtKeyPROTODST, Register: r.reg}, 2)
+	return r.proto().originalPort(expr.CtKeyPROTODST)
+}
+
+func (r *ruleBuilder) originalPort(key expr.CtKey) *ruleBuilder {
+	return r.load(&expr.Ct{Key: key, Register: r.reg}, 2)
 }
 
 func (r *ruleBuilder) originalDst() *ruleBuilder { return r.ctAddr(expr.CtKeyDSTIP, expr.CtKeyDSTIP6) }

@@ -100,6 +100,9 @@ func (s *schema) ruleset(mark uint32) []chain {
 	if s.hasOutcomes() {
 		chains = append(chains, r.outcomeChains()...)
 	}
+	if s.hasRetries() {
+		chains = append(chains, r.retryChains()...)
+	}
 	if s.lookups[byAddress].masq[plan.MasqueradeOutside].exists || s.lookups[byNodePort].masq[plan.MasqueradeOutside].exists {
 		chains = append(chains, r.chain("mark_outside", r.markOutside()...))
 	}

@@ -61,6 +61,7 @@ type lookupSets struct {
 	masq         [4]*set // by plan.Masquerade; none for Never
 	split        *set    // frontends with a pool for sources outside the cluster
 	scopes       [scopes]scopeSets
+	retried      *set // frontends whose refused connections are retried
 	groups       *set // frontends with affinity: to the id of their affinity group
 	learn        *set // frontends whose clients are recorded: to the learnChain
 }
@@ -87,6 +88,7 @@ type schema struct {
 	affinity       affinitySets
 	outcomes       outcomeSets
 	resets         *set // connections to reset: see ResetTCP
+	retries        *set // connections that were refused once: see retryChains
 
 	byName map[string]*set
 }
@@ -114,6 +116,7 @@ func newSchema(f model.Family, b Balancing, limits AffinityLimits) *schema {
 	s.vipAddrs = s.addSet("vip_addrs", s.addr)
 	s.outcomes = newOutcomeSets(s)
 	s.resets = newResetsSet(s)
+	s.retries = newRetriesSet(s)
 	return s
 }
 
@@ -141,6 +144,7 @@ func (s *schema) newLookupSets(l lookup) lookupSets {
 	ls.masq[plan.MasqueradeAlways] = s.addSet(p+"masq_always", key...)
 	ls.masq[plan.MasqueradeFromNode] = s.addSet(p+"masq_from_node", key...)
 	ls.split = s.addSet(p+"split", key...)
+	ls.retried = s.addSet(p+"retry_refused", key...)
 	ls.groups = s.addSet(p+"affinity_groups", key...).mapTo(idField).hostData()
 	ls.learn = s.addSet(p+"learn_affinity", key...).mapTo(verdictField)
 	for scope := range scopes {
