@@ -8,17 +8,12 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"k8s.io/client-go/rest"
 )
 
 func (c *Cluster) apiServerArgs(etcd string) ([]string, error) {
 	file := func(name string) string { return filepath.Join(c.dir, name) }
-	var ranges []string
-	for _, p := range c.services {
-		ranges = append(ranges, p.String())
-	}
 	args := []string{
 		"--etcd-servers=" + etcd,
 		"--bind-address=0.0.0.0", fmt.Sprint("--secure-port=", c.addr.Port()), "--advertise-address=" + c.addr.Addr().String(),
@@ -26,7 +21,11 @@ func (c *Cluster) apiServerArgs(etcd string) ([]string, error) {
 		"--authorization-mode=Node,RBAC", "--allow-privileged", "--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + file("tokens.key"), "--service-account-signing-key-file=" + file("tokens.key"),
-		"--service-cluster-ip-range=" + strings.Join(ranges, ","),
+		"--service-cluster-ip-range=" + join(c.services),
+	}
+	if len(c.options.Pods) > 0 {
+		args = append(args, "--enable-admission-plugins=NodeRestriction", "--kubelet-certificate-authority="+file("ca.crt"),
+			"--kubelet-client-certificate="+file("kubelet-client.crt"), "--kubelet-client-key="+file("kubelet-client.key"))
 	}
 	if c.addr.Addr().IsLoopback() {
 		// A loopback address cannot be advertised, because endpoints must not have one.

@@ -43,8 +43,8 @@ func newAuthority() (*authority, error) {
 }
 
 // server issues a server certificate for addresses and names.
-func (a *authority) server(addrs []netip.Addr, names ...string) (cert, key []byte, err error) {
-	tmpl := template("kube-apiserver")
+func (a *authority) server(name string, addrs []netip.Addr, names ...string) (cert, key []byte, err error) {
+	tmpl := template(name)
 	tmpl.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	tmpl.DNSNames = names
 	for _, addr := range addrs {
@@ -79,7 +79,7 @@ func template(name string) *x509.Certificate {
 	now := time.Now()
 	return &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: name},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(7 * 24 * time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(365 * 24 * time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
 	}
 }
 
@@ -105,7 +105,16 @@ func (c *Cluster) credentials() error {
 	for _, p := range c.services {
 		addrs = append(addrs, p.Addr().Next()) // the API server's own Service has the first address
 	}
-	cert, key, err := c.ca.server(addrs, "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+	cert, key, err := c.ca.server("kube-apiserver", addrs,
+		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
+	if err != nil {
+		return err
+	}
+	kubeletCert, kubeletKey, err := c.ca.user("kube-apiserver", "system:masters")
+	if err != nil {
+		return err
+	}
+	caKey, err := encodeKey(c.ca.key)
 	if err != nil {
 		return err
 	}
@@ -117,10 +126,18 @@ func (c *Cluster) credentials() error {
 	if err != nil {
 		return err
 	}
-	for name, data := range map[string][]byte{"ca.crt": c.ca.pem, "tls.crt": cert, "tls.key": key, "tokens.key": tokens} {
+	for name, data := range map[string][]byte{
+		"ca.crt": c.ca.pem, "ca.key": caKey, "tls.crt": cert, "tls.key": key, "tokens.key": tokens,
+		"kubelet-client.crt": kubeletCert, "kubelet-client.key": kubeletKey,
+	} {
 		if err := os.WriteFile(filepath.Join(c.dir, name), data, 0o600); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// ServerCertificate issues a certificate for a server that the API server connects to: a kubelet.
+func (c *Cluster) ServerCertificate(name string, addrs ...netip.Addr) (cert, key []byte, err error) {
+	return c.ca.server(name, addrs, name)
 }

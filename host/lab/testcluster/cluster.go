@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,8 +30,15 @@ type Options struct {
 	// Addr is the address of Host at which others reach the API server, which listens on all of them. Not valid: Host's
 	// first, or else 127.0.0.1, and then the Service "kubernetes" has no endpoint.
 	Addr netip.Addr
+	// Port of the API server; 0: a free one.
+	Port uint16
 	// Services are the ranges of cluster IPs, at most one a family. Default: 10.96.0.0/16 and fd00:96::/108.
 	Services []netip.Prefix
+	// Pods are the ranges of Pods of a cluster with kubelets, at most one a family: all controllers run, each Node is given a part of
+	// the ranges, and API server and kubelets authenticate each other (ServerCertificate).
+	Pods []netip.Prefix
+	// Dir receives the cluster's files, and is kept by Close; "": a temporary one.
+	Dir string
 	// Controllers to run in addition to those that a proxy needs, by kube-controller-manager's names.
 	Controllers []string
 	// NoControllers leaves the controller manager out, where the test makes every EndpointSlice itself.
@@ -62,6 +68,7 @@ type Cluster struct {
 	ca       *authority
 
 	etcd, apiserver, manager *process
+	more                     []*process // Run's
 }
 
 // Start starts a control plane and waits until it is ready, 3 to 5 s. The error is a *binaries.Missing if the programs
@@ -71,8 +78,12 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{options: o, bin: bin, services: o.Services}
-	if c.dir, err = os.MkdirTemp("", "testcluster-"); err != nil {
+	c := &Cluster{options: o, bin: bin, services: o.Services, dir: o.Dir}
+	if c.dir == "" {
+		if c.dir, err = os.MkdirTemp("", "testcluster-"); err != nil {
+			return nil, err
+		}
+	} else if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return nil, err
 	}
 	if err := c.start(ctx); err != nil {
@@ -97,6 +108,9 @@ func (c *Cluster) start(ctx context.Context) error {
 	ports, err := c.freePorts(3)
 	if err != nil {
 		return err
+	}
+	if c.options.Port != 0 {
+		ports[0] = c.options.Port
 	}
 	c.addr = netip.AddrPortFrom(addr, ports[0])
 	if err := c.credentials(); err != nil {
@@ -128,11 +142,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.manager = c.process(binaries.ControllerManager,
-		"--kubeconfig="+config, "--controllers="+strings.Join(slices.Concat(controllers(), c.options.Controllers), ","),
-		"--use-service-account-credentials", "--service-account-private-key-file="+filepath.Join(c.dir, "tokens.key"),
-		"--root-ca-file="+filepath.Join(c.dir, "ca.crt"), "--leader-elect=false", "--secure-port=0",
-		"--kube-api-qps=500", "--kube-api-burst=1000", "--concurrent-service-endpoint-syncs=10")
+	c.manager = c.process(binaries.ControllerManager, c.managerArgs(config)...)
 	if err := c.manager.start(); err != nil {
 		return err
 	}
@@ -162,8 +172,23 @@ func (c *Cluster) process(name string, args ...string) *process {
 	}
 }
 
-// Dir returns the cluster's own directory, which Close removes.
+// Run starts another program of the control plane in its namespace, a scheduler for example. Its log is beside the others', and Close
+// ends it.
+func (c *Cluster) Run(name, path string, args ...string) error {
+	p := c.process(name, args...)
+	p.path = path
+	if err := p.start(); err != nil {
+		return err
+	}
+	c.more = append(c.more, p)
+	return nil
+}
+
+// Dir returns the cluster's own directory.
 func (c *Cluster) Dir() string { return c.dir }
+
+// Addr returns the address of the API server.
+func (c *Cluster) Addr() netip.AddrPort { return c.addr }
 
 // WaitReady waits until the API server is ready and the controllers are working.
 func (c *Cluster) WaitReady(ctx context.Context) error {
@@ -219,12 +244,12 @@ func (c *Cluster) await(ctx context.Context, p *process, what string, done func(
 	}
 }
 
-// Close stops all programs and removes the cluster's directory, unless SLUICE_TESTCLUSTER_KEEP is set.
+// Close stops all programs and removes the cluster's directory, unless it is the caller's or SLUICE_TESTCLUSTER_KEEP is set.
 func (c *Cluster) Close() {
-	for _, p := range []*process{c.manager, c.apiserver, c.etcd} {
+	for _, p := range slices.Backward(c.programs()) {
 		p.kill()
 	}
-	if os.Getenv("SLUICE_TESTCLUSTER_KEEP") == "" {
+	if c.options.Dir == "" && os.Getenv("SLUICE_TESTCLUSTER_KEEP") == "" {
 		_ = os.RemoveAll(c.dir)
 	}
 }

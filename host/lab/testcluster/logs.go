@@ -10,7 +10,7 @@ func (c *Cluster) Logs() string { return c.logs(nil) }
 
 func (c *Cluster) programs() []*process {
 	var out []*process
-	for _, p := range []*process{c.etcd, c.apiserver, c.manager} {
+	for _, p := range append([]*process{c.etcd, c.apiserver, c.manager}, c.more...) {
 		if p != nil {
 			out = append(out, p)
 		}

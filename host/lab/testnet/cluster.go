@@ -55,6 +55,19 @@ func (l *Lab) addNode(h *Host, pods []netip.Prefix, addrs []netip.Addr) (*Lab, e
 	return n, nil
 }
 
+// Detach removes the link to a host or a node, as when its machine is powered off. Its namespace ends with its last process and, of a
+// node, with Close.
+func (l *Lab) Detach(h *Host) error {
+	link, err := l.Node.nl.LinkByName("v-" + h.Name)
+	if err == nil {
+		err = l.Node.nl.LinkDel(link)
+	}
+	if err != nil {
+		return fmt.Errorf("testnet: detach %s: %w", h.Name, err)
+	}
+	return nil
+}
+
 // Route leads from the node to whatever lies behind a host or node: Pods, or addresses of load balancers. One that is
 // there is replaced.
 func (l *Lab) Route(to netip.Prefix, via *Host) error {

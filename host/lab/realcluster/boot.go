@@ -1,0 +1,120 @@
+package realcluster
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"text/template"
+	"time"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+//go:embed config manifests
+var texts embed.FS
+
+// text fills a template.
+func text(name string, data any) ([]byte, error) {
+	t, err := template.ParseFS(texts, name)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	err = t.Option("missingkey=error").Execute(&b, data)
+	return b.Bytes(), err
+}
+
+// boot starts process 1 of the node, and returns when that has started the kubelet.
+func (n *Node) boot(ctx context.Context) error {
+	if err := n.disk(); err != nil {
+		return fmt.Errorf("node %s: %w", n.Name, err)
+	}
+	groups, err := makeCgroups(n.cluster.cgroups, cgroupName(n.cluster.config.Name, n.Name))
+	if err != nil {
+		return fmt.Errorf("node %s: %w", n.Name, err)
+	}
+	order, err := json.Marshal(order{Name: n.Name, Dir: n.dir, Cgroups: groups, Programs: n.cluster.config.Programs, Kubelet: n.kubeletArgs()})
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(filepath.Join(n.dir, "init.log"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	ready, started, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	defer started.Close()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args[0] = "node-" + n.Name
+	cmd.Env = append(environment(), orderEnv+"="+string(order))
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{started}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid: true, Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWPID,
+	}
+	if n.init, err = n.Host().Start(cmd); err != nil {
+		return fmt.Errorf("node %s: %w", n.Name, err)
+	}
+	started.Close()
+	if err := ready.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Now()) })
+	defer stop()
+	if _, err := ready.Read(make([]byte, 1)); err != nil { // io.EOF: it has ended
+		return fmt.Errorf("node %s: start containerd and kubelet: %w\n%s", n.Name, errors.Join(err, ctx.Err()), n.Logs())
+	}
+	return nil
+}
+
+// podNetwork configures CNI for the Pod ranges that the controller manager has given the node, and the fabric's routes to them. It waits
+// until the kubelet has registered the node.
+func (n *Node) podNetwork(ctx context.Context) error {
+	var ranges []string
+	err := poll(ctx, "Pod ranges of node "+n.Name, func() error {
+		node, err := n.cluster.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+		if err == nil && len(node.Spec.PodCIDRs) == 0 {
+			err = errors.New("it has none yet")
+		}
+		if err != nil {
+			return err
+		}
+		ranges = node.Spec.PodCIDRs
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, n.Logs())
+	}
+	var defaults []string
+	for _, r := range ranges {
+		p, err := netip.ParsePrefix(r)
+		if err != nil {
+			return err
+		}
+		if err := n.cluster.Fabric.Route(p, n.Host()); err != nil {
+			return err
+		}
+		if p.Addr().Is4() {
+			defaults = append(defaults, "0.0.0.0/0")
+		} else {
+			defaults = append(defaults, "::/0")
+		}
+	}
+	conf, err := text("config/pods.conflist", map[string]any{"PodCIDRs": ranges, "Routes": defaults})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(n.dir, "etc/cni/net.d/10-pods.conflist"), conf, 0o600)
+}

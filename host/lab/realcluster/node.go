@@ -1,0 +1,185 @@
+package realcluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
+)
+
+// Node is a node of the cluster. Its methods must not be called concurrently with Start, Stop and Reset.
+type Node struct {
+	Name, Zone string
+	Addrs      []netip.Addr
+
+	cluster *Cluster
+	dir     string           // /etc, /var and /tmp, which outlast a boot
+	lab     *testnet.Lab     // nil: the node is off
+	init    *testnet.Program // process 1
+}
+
+// Host is the node's network namespace, nil while the node is off.
+func (n *Node) Host() *testnet.Host {
+	if n.lab == nil {
+		return nil
+	}
+	return n.lab.Node
+}
+
+// connect makes a network namespace, and its link to the fabric.
+func (n *Node) connect() (err error) {
+	n.lab, err = n.cluster.Fabric.AddNode(n.Name, nil, n.Addrs...)
+	return err
+}
+
+// Stop powers the node off: its processes are killed at once, /run and its network namespace are lost. Its disk stays, which is /etc, /tmp and
+// /var. On the control plane's node, the control plane goes on until Close, without a network.
+func (n *Node) Stop() error {
+	var errs []error
+	if n.lab != nil { // first, as power is lost: no process says goodbye
+		errs = append(errs, n.cluster.Fabric.Detach(n.lab.Node))
+	}
+	if n.init != nil {
+		n.init.Kill()
+		n.init = nil
+	}
+	// A kubelet that finds the cgroups of lost containers spends a minute on them.
+	for _, g := range n.cluster.cgroups {
+		errs = append(errs, removeCgroup(filepath.Join(g.Path, cgroupName(n.cluster.config.Name, n.Name))))
+	}
+	if n.lab != nil {
+		n.lab.Close()
+		n.lab = nil
+	}
+	return errors.Join(errs...)
+}
+
+// Start boots a node that is off, and returns when its kubelet has been started.
+func (n *Node) Start(ctx context.Context) error {
+	if n.lab != nil {
+		return fmt.Errorf("node %s is on", n.Name)
+	}
+	if n.Name == ControlPlane {
+		return fmt.Errorf("node %s: its network namespace is the control plane's, and cannot be replaced", n.Name)
+	}
+	if err := n.connect(); err != nil {
+		return err
+	}
+	if err := n.boot(ctx); err != nil {
+		return err
+	}
+	return n.podNetwork(ctx)
+}
+
+// Reset powers the node off and on.
+func (n *Node) Reset(ctx context.Context) error {
+	if n.Name == ControlPlane {
+		return fmt.Errorf("node %s runs the control plane", n.Name)
+	}
+	return errors.Join(n.Stop(), n.Start(ctx))
+}
+
+// Command returns a command that runs in all namespaces of the node, with the programs of containerd, Kubernetes, nftables and conntrack in
+// its path. The node must be on.
+func (n *Node) Command(ctx context.Context, args ...string) *exec.Cmd {
+	pid := "0"
+	if n.init != nil {
+		pid = fmt.Sprint(n.init.PID())
+	}
+	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--target", pid, "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"}, args...)...)
+	cmd.Env = environment()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // nsenter waits for a child
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	return cmd
+}
+
+// Exec runs a command in all namespaces of the node and returns its output. The error contains its standard error.
+func (n *Node) Exec(ctx context.Context, args ...string) (string, error) {
+	return n.exec(ctx, nil, args...)
+}
+
+func (n *Node) exec(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
+	cmd := n.Command(ctx, args...)
+	var out, errs bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &errs
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("node %s: %s: %w\n%s", n.Name, strings.Join(args, " "), err, &errs)
+	}
+	return out.String(), nil
+}
+
+// Import imports the images of an OCI archive, under its own names or, if base is not empty, as base:TAG.
+func (n *Node) Import(ctx context.Context, archive, base string) error {
+	f, err := os.Open(archive)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	args := []string{"ctr", "-n", "k8s.io", "images", "import"}
+	if base != "" {
+		args = append(args, "--base-name", base)
+	}
+	_, err = n.exec(ctx, f, append(args, "-")...)
+	return err
+}
+
+// PID returns the process ID, as this machine sees it, of a program that process 1 of the node runs: kubelet or containerd.
+func (n *Node) PID(program string) (int, error) {
+	if n.init == nil {
+		return 0, fmt.Errorf("node %s is off", n.Name)
+	}
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return 0, err
+	}
+	for _, path := range stats {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		var pid, parent int
+		open, shut := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
+		if open < 0 || shut < open {
+			continue
+		}
+		var state string
+		_, _ = fmt.Sscan(string(stat[:open]), &pid)
+		_, _ = fmt.Sscan(string(stat[shut+1:]), &state, &parent)
+		if parent == n.init.PID() && string(stat[open+1:shut]) == program && state != "Z" {
+			return pid, nil
+		}
+	}
+	return 0, fmt.Errorf("node %s: %s does not run", n.Name, program)
+}
+
+// Kill sends a signal to kubelet or containerd. Process 1 starts a program that has ended again after a second.
+func (n *Node) Kill(program string, signal syscall.Signal) error {
+	pid, err := n.PID(program)
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(pid, signal)
+}
+
+// Logs returns the end of the logs of process 1, containerd and kubelet.
+func (n *Node) Logs() string {
+	var b strings.Builder
+	for _, name := range []string{"init.log", "var/log/containerd.log", "var/log/kubelet.log"} {
+		text, err := os.ReadFile(filepath.Join(n.dir, name))
+		if err == nil {
+			fmt.Fprintf(&b, "--- %s: %s\n%s\n", n.Name, name, text[max(0, len(text)-4<<10):])
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,74 @@
+package realcluster
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
+)
+
+// kubernetes is the version in the name of kube-proxy's image.
+const kubernetes = "v1.36.3"
+
+// services starts the Service proxy and DNS.
+func (c *Cluster) services(ctx context.Context) error {
+	pods := strings.Join(names(c.config.Family.pods()), ",")
+	anyAddr := netip.IPv4Unspecified()
+	if c.config.Family == IPv6 {
+		anyAddr = netip.IPv6Unspecified()
+	}
+	data := map[string]any{
+		"Registry": programs.Registry, "Kubernetes": kubernetes, "API": c.Config.Host, "Pods": pods, "Any": anyAddr,
+		"Liberal": c.config.Liberal, "DNS": c.config.Family.dns(),
+	}
+	if c.config.Proxy != None {
+		if err := c.apply(ctx, "manifests/kube-proxy.yaml", data); err != nil {
+			return err
+		}
+		if err := c.Rollout(ctx, "kube-system", "daemonset/kube-proxy"); err != nil {
+			return err
+		}
+		c.logf("kube-proxy is ready")
+	}
+	if err := c.apply(ctx, "manifests/coredns.yaml", data); err != nil {
+		return err
+	}
+	if c.config.Proxy == None {
+		return nil
+	}
+	if err := c.Rollout(ctx, "kube-system", "deployment/coredns"); err != nil {
+		return err
+	}
+	c.logf("CoreDNS is ready")
+	if c.config.Proxy == KubeProxy {
+		return nil
+	}
+	return c.Install(ctx, c.config.Install)
+}
+
+// Rollout waits until a Deployment or DaemonSet, named kind/name, has been rolled out.
+func (c *Cluster) Rollout(ctx context.Context, namespace, name string) error {
+	_, err := c.Kubectl(ctx, "", "-n", namespace, "rollout", "status", name, "--timeout=180s")
+	if err != nil {
+		pods, _ := c.Kubectl(ctx, "", "-n", namespace, "describe", "pods")
+		return fmt.Errorf("%w\n%s", err, pods[max(0, len(pods)-16<<10):])
+	}
+	return nil
+}
+
+func (c *Cluster) apply(ctx context.Context, manifest string, data any) error {
+	objects, err := text(manifest, data)
+	if err != nil {
+		return err
+	}
+	return c.Apply(ctx, string(objects))
+}
+
+func names[T fmt.Stringer](list []T) (out []string) {
+	for _, x := range list {
+		out = append(out, x.String())
+	}
+	return out
+}
