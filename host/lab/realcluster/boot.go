@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"text/template"
 	"time"
@@ -68,6 +69,9 @@ func (n *Node) boot(ctx context.Context) error {
 		return fmt.Errorf("node %s: %w", n.Name, err)
 	}
 	started.Close()
+	if err := os.WriteFile(n.pidFile(), []byte(strconv.Itoa(n.init.PID())), 0o600); err != nil {
+		return err
+	}
 	if err := ready.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}

@@ -58,6 +58,14 @@ const ControlPlane = "cp"
 // nameLike is what can be a part of cgroups' and files' names.
 var nameLike = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
 
+// CheckName reports whether a cluster can have a name.
+func CheckName(name string) error {
+	if !nameLike.MatchString(name) {
+		return fmt.Errorf("name %q of a cluster: it must be of lower-case letters, digits and hyphens, 32 at most", name)
+	}
+	return nil
+}
+
 // complete checks the configuration and sets defaults.
 func (c *Config) complete() error {
 	if c.Workers == 0 {
@@ -69,9 +77,10 @@ func (c *Config) complete() error {
 	if c.Proxy == "" {
 		c.Proxy = KubeProxy
 	}
+	if err := CheckName(c.Name); err != nil {
+		return err
+	}
 	switch {
-	case !nameLike.MatchString(c.Name):
-		return fmt.Errorf("name %q of the cluster: it must be of lower-case letters, digits and hyphens, 32 at most", c.Name)
 	case c.Dir == "":
 		return fmt.Errorf("cluster %s has no folder", c.Name)
 	case c.Workers < 1 || c.Workers > 8:

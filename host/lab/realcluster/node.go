@@ -36,6 +36,9 @@ func (n *Node) Host() *testnet.Host {
 	return n.lab.Node
 }
 
+// pidFile has the process ID of process 1 while the node is on.
+func (n *Node) pidFile() string { return filepath.Join(n.dir, "init.pid") }
+
 // connect makes a network namespace, and its link to the fabric.
 func (n *Node) connect() (err error) {
 	n.lab, err = n.cluster.Fabric.AddNode(n.Name, nil, n.Addrs...)
@@ -52,6 +55,7 @@ func (n *Node) Stop() error {
 	if n.init != nil {
 		n.init.Kill()
 		n.init = nil
+		errs = append(errs, os.Remove(n.pidFile()))
 	}
 	// A kubelet that finds the cgroups of lost containers spends a minute on them.
 	for _, g := range n.cluster.cgroups {
@@ -90,18 +94,24 @@ func (n *Node) Reset(ctx context.Context) error {
 }
 
 // Command returns a command that runs in all namespaces of the node, with the programs of containerd, Kubernetes, nftables and conntrack in
-// its path. The node must be on.
-func (n *Node) Command(ctx context.Context, args ...string) *exec.Cmd {
-	pid := "0"
-	if n.init != nil {
-		pid = fmt.Sprint(n.init.PID())
+// its path.
+func (n *Node) Command(ctx context.Context, args ...string) (*exec.Cmd, error) {
+	return Command(ctx, n.cluster.config.Dir, n.Name, args...)
+}
+
+// Command is Node.Command for a cluster of another process, by its folder.
+func Command(ctx context.Context, dir, node string, args ...string) (*exec.Cmd, error) {
+	pid, err := os.ReadFile(filepath.Join(dir, "nodes", node, "init.pid"))
+	if err != nil {
+		return nil, fmt.Errorf("node %s does not exist or is off: %w", node, err)
 	}
-	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--target", pid, "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"}, args...)...)
+	enter := []string{"--target", string(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"}
+	cmd := exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
 	cmd.Env = environment()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // nsenter waits for a child
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
-	return cmd
+	return cmd, nil
 }
 
 // Exec runs a command in all namespaces of the node and returns its output. The error contains its standard error.
@@ -110,7 +120,10 @@ func (n *Node) Exec(ctx context.Context, args ...string) (string, error) {
 }
 
 func (n *Node) exec(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
-	cmd := n.Command(ctx, args...)
+	cmd, err := n.Command(ctx, args...)
+	if err != nil {
+		return "", err
+	}
 	var out, errs bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &errs
 	if err := cmd.Run(); err != nil {

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/lab/realcluster"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
+)
+
+// listenerFd is the listener for the API server on the machine's loopback interface.
+const listenerFd = 3
+
+// keep runs a cluster until it is told to end. It is two processes: the first holds the lock and
+// waits for the second, which is in namespaces of its own. If either is killed, all processes of the cluster are.
+func keep(ctx context.Context, name string) error {
+	s, err := open(name)
+	if err != nil {
+		return err
+	}
+	if !testnet.Inside() {
+		if err := s.lock(); err != nil {
+			return err
+		}
+		return testnet.Enter()
+	}
+	unix.CloseOnExec(listenerFd)
+	l, err := net.FileListener(os.NewFile(listenerFd, "listener"))
+	if err != nil {
+		return fmt.Errorf("the keeper is started by `up`: %w", err)
+	}
+	o, err := s.options()
+	if err != nil {
+		return err
+	}
+	config := realcluster.Config{
+		Name: o.Name, Dir: s.cluster(), Workers: o.Workers, Family: o.Family, Proxy: o.Proxy, Log: os.Stdout,
+		Install: realcluster.Installation{Repo: o.Repo, Image: o.Image, Tag: o.Tag, Config: "mode: " + o.Mode, AtOnce: true},
+	}
+	c, err := realcluster.Start(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	go c.Forward(l)
+	if err := c.KubeconfigFor(l.Addr(), s.kubeconfig()); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
