@@ -10,7 +10,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image krew man demo experiment quick race test test-sdk test-cluster cluster-programs node-programs test-vm test-ipvs test-guide test-compat vm-kernels \
+.PHONY: help build plugins image krew man demo experiment quick race test test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-vm test-ipvs test-guide test-compat vm-kernels \
   compiled-plugins bench bench-peer bench-peer-base bench-fleet soak fuzz check fmt lint format-check vet deps clean
 
 help:
@@ -96,6 +96,23 @@ cluster-programs:
 # kubelet, CoreDNS, containerd and others for real nodes, and their images: minutes the first time, kept in the user's cache.
 node-programs:
 	@$(GO) run ./host/lab/realcluster/programs/build
+
+# A real Kubernetes cluster of namespaces, with sluice installed as deploy/README.md says, until cluster-down. As root, on Debian 12.
+NAME        := lab
+WORKERS     := 3
+FAMILY      := ipv4
+MODE        := nftables
+cluster: build image
+	$(GO) build -o bin/cluster ./host/lab/realcluster/run
+	bin/cluster up -name '$(NAME)' -workers '$(WORKERS)' -family '$(FAMILY)' -mode '$(MODE)' -tag '$(VERSION)'
+
+cluster-down:
+	@$(GO) build -o bin/cluster ./host/lab/realcluster/run
+	@bin/cluster down -name '$(NAME)'
+
+# What realcluster promises: everything that it starts ends, and the machine is as before. Four minutes.
+test-realcluster: node-programs
+	SLUICE_TEST_REALCLUSTER=1 $(GO) test -count=1 -timeout 20m ./host/lab/realcluster
 
 test-cluster: deps build cluster-programs
 	$(GO) test -timeout 10m ./host/lab/testcluster/... ./host/source/kube/... ./cmd/sluice/cluster/... ./deploy/...

@@ -9,9 +9,6 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
 )
 
-// kubernetes is the version in the name of kube-proxy's image.
-const kubernetes = "v1.36.3"
-
 // services starts the Service proxy and DNS.
 func (c *Cluster) services(ctx context.Context) error {
 	pods := strings.Join(names(c.config.Family.pods()), ",")
@@ -20,7 +17,7 @@ func (c *Cluster) services(ctx context.Context) error {
 		anyAddr = netip.IPv6Unspecified()
 	}
 	data := map[string]any{
-		"Registry": programs.Registry, "Kubernetes": kubernetes, "API": c.Config.Host, "Pods": pods, "Any": anyAddr,
+		"Registry": programs.Registry, "Kubernetes": programs.Kubernetes, "API": c.Config.Host, "Pods": pods, "Any": anyAddr,
 		"Liberal": c.config.Liberal, "DNS": c.config.Family.dns(),
 	}
 	if c.config.Proxy != None {
