@@ -23,9 +23,11 @@ func keep(ctx context.Context, name string) error {
 		return err
 	}
 	if !testnet.Inside() {
-		if err := s.lock(); err != nil {
+		held, err := s.lock()
+		if err != nil {
 			return err
 		}
+		defer held.Close()
 		return testnet.Enter()
 	}
 	unix.CloseOnExec(listenerFd)

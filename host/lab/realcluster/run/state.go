@@ -44,25 +44,25 @@ func (s state) cluster() string         { return s.file("cluster") }
 func (s state) kubeconfig() string      { return s.file("kubeconfig") }
 func (s state) log() string             { return s.file("log") }
 
-// lock is for the keeper. The file stays open, and the lock with it, until the process ends.
-func (s state) lock() error {
+// lock is for the keeper. It holds the lock as long as the file is open.
+func (s state) lock() (*os.File, error) {
 	f, err := os.OpenFile(s.file("keeper"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("lock %s: %w", f.Name(), err)
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		err = f.Truncate(0)
 	}
-	if err := f.Truncate(0); err != nil {
-		return err
+	if err == nil {
+		_, err = fmt.Fprintln(f, os.Getpid())
 	}
-	_, err = fmt.Fprintln(f, os.Getpid())
-	keeperFile = f
-	return err
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return f, nil
 }
-
-// keeperFile keeps the lock's file from being closed as garbage.
-var keeperFile *os.File
 
 // keeper returns the process ID of the keeper, 0 if there is none.
 func (s state) keeper() (pid int) {
