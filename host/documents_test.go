@@ -200,19 +200,21 @@ func literal(e ast.Expr) string {
 }
 
 var (
-	fence      = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
-	fileName   = regexp.MustCompile(`^[\w./-]+\.(go|md|yaml|json|txtar|wat|c|h|rs|ts|sh|svg|mod)$`)
-	qualified  = regexp.MustCompile(`^(\w+)\.([A-Z]\w*)(?:\.(\w+))?(?:\(.*\))?$`)
-	camelCase  = regexp.MustCompile(`^([A-Za-z]\w*[a-z][A-Z]\w*|[A-Z]+[a-z]\w*)(\(\))?$`)
-	ownName    = regexp.MustCompile(`^(sluice|kubeproxy|SLUICE)_\w+$`)
-	goTest     = regexp.MustCompile(`\bgo test\b.* -(?:run|bench|fuzz) '?([\w|/.]+)'?.*?( \./[\w./-]+)?$`)
-	makeTarget = regexp.MustCompile(`(?:^| )make ([a-z][\w.-]*)`)
-	flagName   = regexp.MustCompile(`^--?([a-z][a-z-]+)(?:=.*)?$`)
-	ownProgram = regexp.MustCompile(`^(bin/[\w-]+|(kubectl )?sluice)$`)
+	fence         = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	fileName      = regexp.MustCompile(`^[\w./-]+\.(go|md|yaml|json|txtar|wat|c|h|rs|ts|sh|svg|mod)$`)
+	qualified     = regexp.MustCompile(`^(\w+)\.([A-Z]\w*)(?:\.(\w+))?(?:\(.*\))?$`)
+	camelCase     = regexp.MustCompile(`^([A-Za-z]\w*[a-z][A-Z]\w*|[A-Z]+[a-z]\w*)(\(\))?$`)
+	ownName       = regexp.MustCompile(`^(sluice|kubeproxy|SLUICE)_\w+$`)
+	goTest        = regexp.MustCompile(`\bgo test\b.* -(?:run|bench|fuzz) '?([\w|/.]+)'?.*?( \./[\w./-]+)?$`)
+	makeTarget    = regexp.MustCompile(`(?:^| )make ([a-z][\w.-]*)`)
+	flagName      = regexp.MustCompile(`^--?([a-z][a-z-]+)(?:=.*)?$`)
+	testReference = regexp.MustCompile(`\b(Test|Fuzz|Benchmark)[A-Z]\w*…?`)
+	ownProgram    = regexp.MustCompile(`^(bin/[\w-]+|(kubectl )?sluice)$`)
 )
 
 // TestDocumentsNameWhatExists checks what the documents have in code spans: names of files, Go identifiers and words in mixed
-// case, metrics and environment variables, tests, commands, flags and make targets. COMPATIBILITY.md is about other programs.
+// case, metrics and environment variables, tests ("TestHostCalls…" stands for all that begin so), commands, flags and make targets.
+// COMPATIBILITY.md is about other programs.
 func TestDocumentsNameWhatExists(t *testing.T) {
 	tr, err := readTree()
 	if err != nil {
@@ -260,7 +262,7 @@ func (tr *tree) check(folder, span string) string {
 			}
 		}
 	case testReference.FindString(span) == span:
-		if !tr.hasTest("..", strings.TrimSuffix(span, "…")) {
+		if !tr.hasTest(span) {
 			return "no such test"
 		}
 	case camelCase.MatchString(span), ownName.MatchString(span):
@@ -315,10 +317,11 @@ func (tr *tree) checkTest(folder, span string) string {
 	return ""
 }
 
-// hasTest looks for a test whose name begins with the prefix.
-func (tr *tree) hasTest(folder, prefix string) bool {
-	for at, tests := range tr.tests {
-		if strings.HasPrefix(at, folder) && slices.ContainsFunc(tests, func(s string) bool { return strings.HasPrefix(s, prefix) }) {
+// hasTest looks for a test by its name, or by a prefix that ends in "…".
+func (tr *tree) hasTest(name string) bool {
+	prefix, isPrefix := strings.CutSuffix(name, "…")
+	for _, tests := range tr.tests {
+		if slices.ContainsFunc(tests, func(s string) bool { return s == name || isPrefix && strings.HasPrefix(s, prefix) }) {
 			return true
 		}
 	}
