@@ -76,7 +76,8 @@ type Frontend struct {
 	// RetryRefused means that a connection over TCP which its endpoint refuses does not fail at once: its client repeats the SYN, after a
 	// second, and that is balanced again. A second refusal is the client's.
 	RetryRefused bool
-	// SourceRanges are the only sources that may connect, also for Pods and this node; others are dropped. Nil: all sources.
+	// SourceRanges are the only sources that may connect, also for Pods and this node; others are dropped. Nil: all sources. Sorted and
+	// unique; one may contain others.
 	SourceRanges []netip.Prefix
 }
 

@@ -113,7 +113,7 @@ func checkFrontend(k Key, f *Frontend) []error {
 	if f.SourceRanges != nil && len(f.SourceRanges) == 0 {
 		fail("source-ranges", "empty, which allows no source; nil allows all")
 	}
-	for _, why := range badPrefixes(f.SourceRanges) {
+	for _, why := range badList(f.SourceRanges) {
 		fail("source-ranges", "%s", why)
 	}
 	for _, r := range f.SourceRanges {
@@ -200,7 +200,26 @@ func badAddr(a netip.Addr) string {
 	return ""
 }
 
+// badPrefixes returns what is wrong with a list of ranges of which none may contain another one.
 func badPrefixes(list []netip.Prefix) []string {
+	bad := badList(list)
+	if len(bad) > 0 {
+		return bad
+	}
+	// The list is sorted: between a range and the ranges it contains there are only other ranges it contains.
+	last := 0
+	for i := 1; i < len(list); i++ {
+		if prefixContains(list[last], list[i]) {
+			bad = append(bad, fmt.Sprintf("%s is contained in %s", list[i], list[last]))
+			continue
+		}
+		last = i
+	}
+	return bad
+}
+
+// badList returns what is wrong with a list of ranges.
+func badList(list []netip.Prefix) []string {
 	var bad []string
 	for i, p := range list {
 		switch {
@@ -213,18 +232,6 @@ func badPrefixes(list []netip.Prefix) []string {
 		case i > 0 && list[i-1].Compare(p) >= 0:
 			bad = append(bad, fmt.Sprintf("%s after %s: not sorted and unique", p, list[i-1]))
 		}
-	}
-	if len(bad) > 0 {
-		return bad
-	}
-	// The list is sorted: between a range and the ranges it contains there are only other ranges it contains.
-	last := 0
-	for i := 1; i < len(list); i++ {
-		if prefixContains(list[last], list[i]) {
-			bad = append(bad, fmt.Sprintf("%s is contained in %s", list[i], list[last]))
-			continue
-		}
-		last = i
 	}
 	return bad
 }

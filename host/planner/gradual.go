@@ -7,30 +7,38 @@ import (
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
-// A part of a change of a frontend changes at least minPart endpoints, and one of maxParts of its pools' endpoints: each
+// A part of a change of a frontend changes at least minPart endpoints of a pool, or source ranges, and one of maxParts of them: each
 // part compares all of them, in the planner and in the backend, however few it changes.
 const (
 	minPart  = 64
 	maxParts = 128
 )
 
-// part returns a frontend on the way from old to f: all of f, except that only some endpoints have changed. Either frontend may be nil. It
-// returns f if that is little enough for the budget. Frontends with source hash are not divided: each part would send clients elsewhere.
+// part returns a frontend on the way from old to f: all of f, except that only some endpoints and source ranges have changed. Either frontend
+// may be nil. It returns f if that is little enough for the budget. Pools with source hash are not divided: each part would send clients
+// elsewhere.
 func part(old, f *plan.Frontend, budget *budget) *plan.Frontend {
-	if budget == nil || cmp.Or(f, old).Balance == plan.SourceHash {
+	if budget == nil {
 		return f
 	}
 	from, to := cmp.Or(old, noFrontend), cmp.Or(f, noFrontend)
-	pool, outside := wayTo(&from.Pool, &to.Pool), wayTo(orEmpty(from.Outside), orEmpty(to.Outside))
-	n := max(minPart, budget.left/max(pool.cost(), outside.cost()), max(pool.endpoints(), outside.endpoints())/maxParts)
-	if pool.last && outside.last && pool.left()+outside.left() <= n+n/4 { // a small rest is not worth a part
+	sources := sourcesTo(old, f)
+	n, all, left, last := budget.left/elementCost, max(len(sources.from), len(sources.to)), sources.left(), true
+	var pool, outside way
+	divided := cmp.Or(f, old).Balance != plan.SourceHash
+	if divided {
+		pool, outside = wayTo(&from.Pool, &to.Pool), wayTo(orEmpty(from.Outside), orEmpty(to.Outside))
+		n, all = budget.left/max(pool.cost(), outside.cost()), max(all, pool.endpoints(), outside.endpoints())
+		left, last = left+pool.left()+outside.left(), pool.last && outside.last
+	}
+	n = max(minPart, n, all/maxParts)
+	if last && left <= n+n/4 { // a small rest is not worth a part
 		return f
 	}
-	var out plan.Frontend
-	if f != nil {
-		out = *f
-	} else {
-		out = *old
+	out := *cmp.Or(f, old)
+	out.SourceRanges = sources.after(n)
+	if !divided {
+		return &out
 	}
 	out.Pool = pool.after(n)
 	if out.Outside != nil {
