@@ -232,6 +232,14 @@ func (g *Plans) sourceRanges(family model.Family) []netip.Prefix {
 			list = append(list, netip.PrefixFrom(netip.AddrFrom16(a), pick(g.rng, []int{29, 32, 48, 61, 64, 127, 128})))
 		}
 	}
+	if g.oneIn(3) { // while ranges change, one may contain others
+		for i := range list {
+			list[i] = list[i].Masked()
+		}
+		list = append(list, netip.PrefixFrom(list[0].Addr(), list[0].Addr().BitLen()), netip.PrefixFrom(list[0].Addr(), 0).Masked())
+		slices.SortFunc(list, netip.Prefix.Compare)
+		return slices.Compact(list)
+	}
 	return plan.NormalizePrefixes(list)
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/model"
@@ -171,6 +172,33 @@ func TestUncommonSourceRangesAreNotLookedUpForOthers(t *testing.T) {
 			t.Errorf("every frontend's sources are looked up %d times", len(c.rules))
 		}
 	}
+}
+
+// TestRestartWhileSourceRangesChange: sluice ends while the 5,000 ranges of a frontend, the most that it may have, change to 5,000 others, and others
+// are wanted when it starts.
+func TestRestartWhileSourceRangesChange(t *testing.T) {
+	testenv.OnceForAllKernels(t)
+	d := newTestEnv(t, 0)
+	if limit, _ := d.b.bounds(); limit < nfnl.DefaultSendBuffer*9/10 {
+		t.Skipf("transactions have at most %d bytes here: root may send larger ones", limit)
+	}
+	at := func(generations ...int) *plan.Plan {
+		p := parse(t, service(frontend("[2001:db8:2::2]:1/TCP LoadBalancer masquerade=never", "1")))
+		f := p.Frontends[p.Keys()[0]]
+		for _, g := range generations {
+			for i := range 5000 {
+				f.SourceRanges = append(f.SourceRanges, netip.PrefixFrom(netip.AddrFrom16([16]byte{32, 1, 13: byte(g), 14: byte(i >> 8), 15: byte(i)}), 128))
+			}
+		}
+		return p
+	}
+	d.mustApply(at(1), nil)
+	between := at(1, 2)
+	d.mustApply(between, plan.Diff(at(1), between))
+	d.expectPlan(between)
+	d.restart()
+	d.mustApply(at(3), nil)
+	d.expectPlan(at(3))
 }
 
 // rangedFrontend returns a frontend with a number of source ranges of one address each. Another generation has others.
