@@ -84,7 +84,20 @@ func (b *budget) change(old, f *plan.Frontend) {
 		n += slotChanges(orEmpty(old.Outside), orEmpty(f.Outside))
 	}
 	n += rangeChanges(old.SourceRanges, f.SourceRanges)
-	b.left -= n * elementCost
+	d := listed(old) - listed(f)
+	b.left -= (n + max(d, -d)) * elementCost
+}
+
+// listed returns how many elements the endpoints of a frontend have beside their slots.
+func listed(f *plan.Frontend) int {
+	each := 0
+	if f.Affinity > 0 {
+		each += 2
+	}
+	if f.Outcomes {
+		each += 3
+	}
+	return each * (len(f.Pool.Endpoints) + len(orEmpty(f.Outside).Endpoints))
 }
 
 // rangeChanges returns how many source ranges are added and deleted. Both lists are sorted.

@@ -109,12 +109,11 @@ func (r *rules) sourceRanges(svc *model.Service, f model.Family, limit int) rang
 	if len(svc.LoadBalancerIPs) == 0 {
 		return out
 	}
-	for _, p := range svc.SourceRanges {
+	for _, p := range svc.SourceRanges { // which the source has normalized
 		if model.FamilyOf(p.Addr()) == f {
 			out.list = append(out.list, p)
 		}
 	}
-	out.list = plan.NormalizePrefixes(out.list)
 	if limit > 0 && len(out.list) > limit {
 		out.omitted = len(out.list) - limit
 		out.list = out.list[:limit]

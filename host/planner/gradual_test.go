@@ -319,3 +319,36 @@ func allocatedBytes(f func()) uint64 {
 	runtime.ReadMemStats(&after)
 	return after.TotalAlloc - before.TotalAlloc
 }
+
+// TestStepIsBoundedByTheEndpointsOfAffinity: session affinity that begins or ends takes elements for each endpoint. A Service begins and ends it in one
+// piece, so a step does so for few.
+func TestStepIsBoundedByTheEndpointsOfAffinity(t *testing.T) {
+	const services, endpoints = 100, 200
+	p := New(testSettings(), nativePlugins)
+	p.PlanInBatches()
+	changes := manyServices(services, endpoints)
+	p.Apply(changes)
+	now := time.Unix(1000, 0)
+	p.Plan(now)
+	for _, affinity := range []time.Duration{time.Hour, 0} {
+		for _, c := range changes {
+			if c.Service != nil {
+				s := *c.Service
+				s.Affinity = affinity
+				p.Apply([]model.Change{{Kind: model.ServiceKind, Name: s.Name, Service: &s}})
+			}
+		}
+		all := 0
+		for remaining := 1; remaining > 0; {
+			step := p.Plan(now)
+			n := len(step.Delta.Changes)
+			if limit := 1 + 2*maxStepCost/elementCost/endpoints; n > limit {
+				t.Errorf("a step changes %d Services, more than %d", n, limit)
+			}
+			all, remaining = all+n, step.Remaining
+		}
+		if all != services {
+			t.Errorf("%d Services have changed", all)
+		}
+	}
+}

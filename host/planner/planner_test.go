@@ -91,7 +91,7 @@ func randomChange(r *rand.Rand) model.Change {
 		}
 		if flip() {
 			s.LoadBalancerIPs = []netip.Addr{ip4(97)}
-			s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("10.1.2.0/24"), netip.MustParsePrefix("10.1.2.3/8")}
+			s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("172.16.2.0/24")}
 		}
 		for i := range 1 + r.IntN(2) {
 			p := model.ServicePort{Name: fmt.Sprint("p", i), Protocol: model.TCP, Port: uint16(80 + i)}

@@ -241,7 +241,7 @@ func (c *Cluster) sourceRanges() (out []netip.Prefix) {
 		}
 		out = append(out, netip.PrefixFrom(a, bits).Masked())
 	}
-	return out
+	return plan.NormalizePrefixes(out)
 }
 
 // slices adds up to three slices of a Service and family.
