@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/cmd/internal/flagrange"
 	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/config"
@@ -16,6 +19,7 @@ import (
 func newCleanupCommand() *cobra.Command {
 	var kubeProxy bool
 	var nodePorts string
+	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove everything that sluice has programmed in the kernel",
@@ -26,7 +30,7 @@ reset.
 With --kube-proxy, removes what kube-proxy has left instead: its nftables tables, its iptables chains with the rules that
 jump to them, and its IPVS virtual servers, dummy interface and ipsets.
 
-It fails while sluice, or kube-proxy, is running.`,
+It fails while sluice, or with --kube-proxy kube-proxy, is running.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
@@ -47,6 +51,13 @@ It fails while sluice, or kube-proxy, is running.`,
 				return err
 			}
 			defer unlock()
+			if wait > 0 {
+				waiting, stop := context.WithTimeoutCause(ctx, wait, fmt.Errorf("not within %s", wait))
+				if err := agent.WaitForKubeProxy(waiting); err != nil {
+					fmt.Fprintf(cmd.ErrOrStderr(), "removed without waiting longer: %s\n", printable.Escape(err.Error()))
+				}
+				stop()
+			}
 			removed, err := dataplane.All().Cleanup(ctx)
 			printRemoved(cmd.OutOrStdout(), removed, err)
 			return err
@@ -54,6 +65,7 @@ It fails while sluice, or kube-proxy, is running.`,
 	}
 	cmd.Flags().BoolVar(&kubeProxy, "kube-proxy", false, "remove what kube-proxy has left instead of what sluice has programmed")
 	cmd.Flags().StringVar(&nodePorts, "node-port-range", config.DefaultNodePortRange().String(), "the API server's --service-node-port-range, for --kube-proxy")
+	flagrange.Duration(cmd.Flags(), &wait, "wait-for-kube-proxy", 0, 0, time.Hour, "wait at most this long until kube-proxy has programmed all Services, before removing what sluice has programmed")
 	return cmd
 }
 

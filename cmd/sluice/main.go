@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -50,13 +51,18 @@ func untilSignal(run func(context.Context) int) (exitCode int) {
 	defer stop()
 	context.AfterFunc(ctx, func() {
 		stop() // a second signal terminates the process
-		time.AfterFunc(stopTimeout, endLate)
+		time.AfterFunc(stopTimeout, func() { time.AfterFunc(time.Duration(stopExtension.Load()), endLate) })
 	})
 	return run(ctx)
 }
 
 // stopTimeout is how long a command may take to return after a signal. With the time that it takes to end, the process ends within 2 s.
 const stopTimeout = 1800 * time.Millisecond
+
+// stopExtension is by how many nanoseconds a command has prolonged stopTimeout, to hand over to kube-proxy.
+var stopExtension atomic.Int64
+
+func extendStop(d time.Duration) { stopExtension.Store(int64(d)) }
 
 // maxStacks bounds what endLate prints, in bytes.
 const maxStacks = 256 << 10
@@ -66,7 +72,7 @@ const maxStacks = 256 << 10
 func endLate() {
 	stacks := make([]byte, maxStacks)
 	fmt.Fprintf(stderr, "sluice: still running %s after a signal to stop, which is a bug: the process ends without waiting for\n%s\n",
-		stopTimeout, stacks[:runtime.Stack(stacks, true)])
+		stopTimeout+time.Duration(stopExtension.Load()), stacks[:runtime.Stack(stacks, true)])
 	os.Exit(exitFailed)
 }
 

@@ -42,10 +42,11 @@ type Options struct {
 	Checkpoint      string          // path of the checkpoint file; "": none
 	Once            bool            // Run programs the current state and returns
 	Record          RecordOptions
-	RemoveKubeProxy bool             // remove what kube-proxy has left in the kernel, after the first sync
-	Version         string           // of sluice
-	PluginCompiler  []string         // see wasm.Options.Compiler
-	Precompiled     wasm.Precompiled // likewise
+	RemoveKubeProxy bool                // remove what kube-proxy has left in the kernel, after the first sync
+	ExtendStop      func(time.Duration) // called before the agent takes longer to stop: handOver
+	Version         string              // of sluice
+	PluginCompiler  []string            // see wasm.Options.Compiler
+	Precompiled     wasm.Precompiled    // likewise
 	Log             *slog.Logger
 	Logs            *Logs // of Log: its level can be set; nil: it cannot
 }
@@ -167,8 +168,8 @@ func (a *Agent) programOnce(ctx context.Context) error {
 
 // runLoop runs the engine, its background tasks and servers.
 func (a *Agent) runLoop(ctx context.Context) error {
-	running, fail := context.WithCancelCause(ctx)
-	defer fail(nil) // ends the tasks in the background
+	running, fail := context.WithCancelCause(context.WithoutCancel(ctx)) // handOver may go on after ctx
+	defer fail(nil)                                                      // ends the tasks in the background
 	if err := a.startRecording(); err != nil {
 		return err
 	}
@@ -192,15 +193,24 @@ func (a *Agent) runLoop(ctx context.Context) error {
 	} else if cfg.StateBindAddress != "" {
 		a.telemetry.state = (&state.Authorizer{Review: reviewBy(a.opts.Client, cfg.HostnameOverride), Now: time.Now, Log: a.log}).Handler(readable)
 	}
-	defer a.telemetry.serve(running, fail)()
+	stopServers := sync.OnceFunc(a.telemetry.serve(running, fail))
+	defer stopServers()
 	a.startBackground(running)
+	handedOver := make(chan bool, 1)
+	defer context.AfterFunc(ctx, func() {
+		handedOver <- a.handOver(running, stopServers)
+		fail(nil)
+	})()
 	cfg := a.opts.Config
 	a.log.Info("sluice started", "version", a.opts.Version, "node", cfg.HostnameOverride, "source", a.source.name, "mode", cfg.Mode)
 	err = a.engine.Run(running)
-	a.log.Info("sluice stopped; the kernel keeps forwarding")
-	if ctx.Err() == nil { // not asked to stop
+	switch {
+	case ctx.Err() == nil: // not asked to stop
 		err = errors.Join(context.Cause(running), err)
+	case <-handedOver:
+		return errors.Join(err, a.removeTables(context.WithoutCancel(ctx)))
 	}
+	a.log.Info("sluice stopped; the kernel keeps forwarding")
 	return err
 }
 

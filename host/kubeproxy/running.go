@@ -19,6 +19,17 @@ const MetricsPort = 10249
 // answerTimeout bounds requests to kube-proxy over the loopback interface.
 const answerTimeout = 500 * time.Millisecond
 
+// maxAnswer bounds what is read of an answer.
+const maxAnswer = 1 << 20
+
+// loopbackClient returns a client that follows no redirect and keeps no connection.
+func loopbackClient() *http.Client {
+	return &http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
 // RequireStopped returns an error with the given reason while kube-proxy is running on this node.
 func RequireStopped(ctx context.Context, reason string) error {
 	by, err := Running(ctx, "/proc", MetricsPort)
@@ -120,10 +131,7 @@ func isNetAdmin(dir string) bool {
 func answersAt(ctx context.Context, address string) bool {
 	ctx, stop := context.WithTimeout(ctx, answerTimeout)
 	defer stop()
-	client := &http.Client{
-		Transport:     &http.Transport{DisableKeepAlives: true},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	client := loopbackClient()
 	get := func(path string) string {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 		if err != nil {
@@ -134,7 +142,7 @@ func answersAt(ctx context.Context, address string) bool {
 			return ""
 		}
 		defer resp.Body.Close()
-		body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+		body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 		if err != nil || resp.StatusCode != http.StatusOK {
 			return ""
 		}

@@ -238,6 +238,8 @@ func TestKubeProxyLeftoversAreRemovedOnlyOnRequest(t *testing.T) {
 	if err := n.stop(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
+	n.logs("kube-proxy does not answer") // and so is no successor
+	n.expect("sluice's rules stay", "p1 p2")
 	n.run("--cleanup-kube-proxy")
 	n.logs("removed kube-proxy leftovers")
 	n.expect("removed", "p1 p2")
