@@ -112,7 +112,7 @@ func TestReadmeCommands(t *testing.T) {
 	}
 
 	out := next("Install")
-	for _, want := range []string{"image: registry.example.org/team/sluice:v1", "server: " + c.Config.Host, "clusterCIDR: 10.244.0.0/17", "sluice.dev/proxy: sluice"} {
+	for _, want := range []string{"image: registry.example.org/team/sluice:v1", "server: " + c.Config.Host, "clusterCIDR: 10.244.0.0/17", "key: sluice.dev/proxy"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("overlay without %q:\n%s", want, out)
 		}
@@ -149,6 +149,13 @@ func TestReadmeCommands(t *testing.T) {
 	expect("rolled back", "[n1 k n2 k]", "[]")
 	if _, err := c.client.Ask("tcp", vip, 200*time.Millisecond); err == nil {
 		t.Error("the Service still responds after cleanup")
+	}
+	if out := c.sh("kubectl get nodes -l sluice.dev/proxy -o name"); out != "" {
+		t.Errorf("nodes with a label after the rollback:\n%s", out)
+	}
+	c.sh("sh deploy/preflight.sh && kubectl label node n2 sluice.dev/proxy=sluice")
+	if out := c.sh("! sh deploy/preflight.sh 2>&1"); !strings.Contains(out, "\nnode/n2\n") || strings.Contains(out, "node/n1") {
+		t.Errorf("preflight.sh accepts the labels of an earlier installation:\n%s", out)
 	}
 	next("Uninstall")
 	c.until("nothing left", func() bool {
