@@ -10,7 +10,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image krew man demo experiment quick race test test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-vm test-ipvs test-guide test-compat vm-kernels \
+.PHONY: help build plugins image krew man demo experiment quick race test test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster e2e test-vm test-ipvs test-guide test-compat vm-kernels \
   compiled-plugins bench bench-peer bench-peer-base bench-fleet soak fuzz check fmt lint format-check vet deps clean
 
 help:
@@ -109,6 +109,13 @@ cluster: build image
 cluster-down:
 	@$(GO) build -o bin/cluster ./host/lab/realcluster/run
 	@bin/cluster down -name '$(NAME)'
+
+# Kubernetes' own network tests against kube-proxy and sluice, in real clusters, one for each IP family; fails if kube-proxy passes a spec that
+# sluice does not. E2E_FLAGS are its flags, such as -families ipv4 or -focus. As root, on Debian 12, for an hour and a half.
+E2E_FLAGS   :=
+e2e: image node-programs
+	$(GO) build -o bin/e2e/e2e ./host/lab/realcluster/e2e
+	bin/e2e/e2e -tag '$(VERSION)' -write host/E2E.md $(E2E_FLAGS)
 
 # What realcluster promises: everything that it starts ends, and the machine is as before. Four minutes.
 test-realcluster: node-programs

@@ -110,8 +110,8 @@ func TestKubectlPluginIsPortable(t *testing.T) {
 // TestLibrariesAreConfined checks that each large library is used by a few packages only.
 func TestLibrariesAreConfined(t *testing.T) {
 	importers := map[string][]string{
-		"k8s.io/":                        {"host/source", "host/source/dir", "host/source/kube", "host/lab/testcluster", "host/lab/testcluster/kubelet", "host/lab/realcluster", "host/lab/loadgen", "host/lab/benchcompare", "host/lab/scaletest", "cmd/kubectl-sluice"},
-		"k8s.io/client-go":               {"host/source/kube", "host/lab/testcluster", "host/lab/testcluster/binaries", "host/lab/realcluster", "host/lab/benchcompare", "host/lab/scaletest", "cmd/kubectl-sluice"},
+		"k8s.io/":                        {"host/source", "host/source/dir", "host/source/kube", "host/lab/testcluster", "host/lab/testcluster/kubelet", "host/lab/realcluster", "host/lab/loadgen", "host/lab/benchcompare", "host/lab/scaletest", "host/lab/realcluster/balancer", "host/lab/realcluster/e2e", "cmd/kubectl-sluice"},
+		"k8s.io/client-go":               {"host/source/kube", "host/lab/testcluster", "host/lab/testcluster/binaries", "host/lab/realcluster", "host/lab/benchcompare", "host/lab/scaletest", "host/lab/realcluster/balancer", "cmd/kubectl-sluice"},
 		"github.com/tetratelabs/wazero":  {"host/wasm"},
 		"github.com/google/nftables":     {"host/backend/nftables/rules", "host/backend/ipvs", "host/kubeproxy", "host/probe"},
 		"github.com/moby/ipvs":           {"host/backend/ipvs"},

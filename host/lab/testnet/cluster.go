@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // AddNode returns a lab whose node is a host of l, for clusters of several nodes. The node's default route leads to l's
@@ -87,4 +88,41 @@ func (l *Lab) Route(to netip.Prefix, via *Host) error {
 		return fmt.Errorf("testnet: route %s via %s: %w", to, via.Name, err)
 	}
 	return nil
+}
+
+// Spread leads from the node to an address behind hosts or nodes, each connection to one of them, by its addresses and ports. Without hosts, it
+// leads nowhere. It does not change where open connections go while the hosts are the same.
+func (l *Lab) Spread(to netip.Addr, via ...*Host) error {
+	r := &netlink.Route{Dst: hostNet(to)}
+	for _, h := range via {
+		link, err := l.Node.nl.LinkByName("v-" + h.Name)
+		if err != nil {
+			return fmt.Errorf("testnet: spread %s to %s: %w", to, h.Name, err)
+		}
+		gw := h.Addr(to)
+		if !gw.IsValid() {
+			return fmt.Errorf("testnet: spread %s to %s: it has no address of this family", to, h.Name)
+		}
+		r.MultiPath = append(r.MultiPath, &netlink.NexthopInfo{LinkIndex: link.Attrs().Index, Gw: gw.AsSlice(), Flags: int(netlink.FLAG_ONLINK)})
+	}
+	var err error
+	if len(via) == 0 {
+		if err = l.Node.nl.RouteDel(r); errors.Is(err, unix.ESRCH) {
+			err = nil
+		}
+	} else {
+		err = errors.Join(l.Node.hashPorts(), l.Node.nl.RouteReplace(r))
+	}
+	if err != nil {
+		return fmt.Errorf("testnet: spread %s: %w", to, err)
+	}
+	return nil
+}
+
+// hashPorts makes routes with several next hops choose by ports too.
+func (h *Host) hashPorts() error {
+	return h.Do(func() error {
+		return errors.Join(os.WriteFile("/proc/sys/net/ipv4/fib_multipath_hash_policy", []byte("1"), 0),
+			os.WriteFile("/proc/sys/net/ipv6/fib_multipath_hash_policy", []byte("1"), 0))
+	})
 }

@@ -141,3 +141,59 @@ func TestPortsAreUsedInTurn(t *testing.T) {
 		}
 	}
 }
+
+func TestSpreadAddressIsAnsweredByAllHosts(t *testing.T) {
+	addr := netip.MustParseAddr
+	fabric, err := New(addr("172.18.0.1"), addr("fd00:18::1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fabric.Close()
+	client, err := fabric.AddHost("client", addr("172.19.0.2"), addr("fd00:19::2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	vips := []netip.Addr{addr("203.0.113.1"), addr("2001:db8::1")}
+	var nodes []*Host
+	for i, name := range []string{"n1", "n2"} {
+		node, err := fabric.AddNode(name, nil, addr([]string{"172.18.0.11", "172.18.0.12"}[i]), addr([]string{"fd00:18::11", "fd00:18::12"}[i]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer node.Close()
+		for _, vip := range vips {
+			if err := node.Node.AddAddr("eth0", vip); err != nil {
+				t.Fatal(err)
+			}
+			s, err := node.Node.Serve("tcp", netip.AddrPortFrom(vip, 80), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+		}
+		nodes = append(nodes, node.Node)
+	}
+	for _, vip := range vips {
+		for _, via := range [][]*Host{nodes, nodes[1:], nodes, nil, nil} {
+			if err := fabric.Spread(vip, via...); err != nil {
+				t.Fatal(err)
+			}
+			got, timeout := map[string]bool{}, AnswerTimeout
+			if len(via) == 0 {
+				timeout = 100 * time.Millisecond // there will be no answer
+			}
+			for range 64 {
+				answer, err := client.Ask("tcp", netip.AddrPortFrom(vip, 80), timeout)
+				if (err == nil) != (len(via) > 0) {
+					t.Fatalf("%s by %d hosts: %v", vip, len(via), err)
+				} else if err != nil {
+					break
+				}
+				got[answer.Server] = true
+			}
+			if len(got) != len(via) {
+				t.Errorf("%s by %d hosts: %v answered", vip, len(via), got)
+			}
+		}
+	}
+}

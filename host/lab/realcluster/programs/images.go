@@ -10,7 +10,9 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
+	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/sluice-proxy/sluice/deploy/image/oci"
@@ -25,12 +27,10 @@ const (
 	Pause     = Registry + "/pause:3.10.2"
 	CoreDNS   = Registry + "/coredns:v1.14.2"
 	KubeProxy = Registry + "/kube-proxy:" + Kubernetes
-	Agnhost   = Registry + "/e2e/agnhost:2.63.0"
 	Load      = Registry + "/load:1" // host/lab/realcluster/load
-	Busybox   = Registry + "/e2e/busybox:1.37.0-1"
+	Busybox   = Registry + "/e2e/busybox:1.37.0-2"
 )
 
-// image is an image that Kubernetes or its tests name. The tests' own names are mapped to the registry with KUBE_TEST_REPO_LIST.
 type image struct {
 	name            string
 	entrypoint, cmd string
@@ -43,34 +43,30 @@ type archive struct {
 	images []image
 }
 
-func imageArchives() []archive {
+func clusterImages() []archive {
 	return []archive{
-		{"pause", only("pause"), []image{{Pause, "/pause", ""}}},
-		{"coredns", only("coredns"), []image{{CoreDNS, "/coredns", ""}}},
-		{"load", func(s sources, r root) error { return r.copy(load, s.load, 0o755) }, []image{{Load, "/load", ""}}},
-		{"regression", only("regression-issue-74839"), []image{{Registry + "/e2e/regression-issue-74839:1.4", "/regression-issue-74839", ""}}},
-		{"kube-proxy", kubeProxyRoot, []image{{KubeProxy, "", "/usr/local/bin/kube-proxy"}}},
+		{"pause", only(fromBin, "pause"), []image{{Pause, "/pause", ""}}},
+		{"coredns", only(fromBin, "coredns"), []image{{CoreDNS, "/coredns", ""}}},
+		{"load", only(func(s sources) string { return filepath.Dir(s.Load) }, load), []image{{Load, "/load", ""}}},
+		{"kube-proxy", kubeProxy(func(s sources) string { return s.control }), []image{{KubeProxy, "", "/usr/local/bin/kube-proxy"}}},
 		{"busybox", sources.shell, []image{{Busybox, "", "sh"}}},
-		{"agnhost", agnhostRoot, []image{
-			{Agnhost, "/agnhost", "pause"},
-			{Registry + "/e2e/glibc-dns-testing:2.0.0", "/agnhost", "pause"},
-			{Registry + "/build/distroless-iptables:v0.9.6", "/agnhost", "pause"},
-			{Registry + "/e2e/nginx:1.15-4", "/agnhost", "test-webserver"}, // those that use it want a server at port 80
-		}},
 	}
 }
 
 // sources are what images are made from.
 type sources struct {
-	bin, control string
-	load         string
-	debian       debian
-	kubernetes   string // the folder of the module
+	Set
+	control    string // folder of the control plane's programs
+	debian     debian
+	suite      string // folder of the suite's programs
+	kubernetes string // folder of the suite's module k8s.io/kubernetes
 }
 
-// only is a root with nothing but one of the programs.
-func only(name string) func(sources, root) error {
-	return func(s sources, r root) error { return r.copy(name, filepath.Join(s.bin, name), 0o755) }
+func fromBin(s sources) string { return s.Bin }
+
+// only is a root with nothing but one program.
+func only(folder func(sources) string, name string) func(sources, root) error {
+	return func(s sources, r root) error { return r.copy(name, filepath.Join(folder(s), name), 0o755) }
 }
 
 // shell is a root with busybox and what every container expects.
@@ -102,55 +98,21 @@ func (s sources) shell(r root) error {
 	return r.programs(s.debian, "busybox", "dash")
 }
 
-// agnhostRoot has what upstream's tests run in agnhost. Busybox's wget crashes with -T in Debian 12.
-func agnhostRoot(s sources, r root) error {
-	if err := s.shell(r); err != nil {
-		return err
-	}
-	if err := r.programs(s.debian, "bash", "conntrack", "curl", "dig", "getent", "host", "ip", "iperf", "nc.openbsd", "nft", "nslookup", "ss", "wget"); err != nil {
-		return err
-	}
-	r["uploads/"] = oci.File{Mode: 0o755}
-	r.link("usr/bin/nc", "nc.openbsd")
-	r.link("usr/local/bin/iperf", "/usr/bin/iperf")
-	r.link("agnhost-2", "agnhost")
-	for _, name := range []string{"agnhost", "coredns"} {
-		if err := only(name)(s, r); err != nil {
+func kubeProxy(folder func(sources) string) func(sources, root) error {
+	return func(s sources, r root) error {
+		if err := s.shell(r); err != nil {
 			return err
 		}
-	}
-	for _, name := range []string{"localhost.crt", "localhost.key"} {
-		if err := r.copy(name, filepath.Join(s.kubernetes, "test/images/agnhost/porter", name), 0o644); err != nil {
+		if err := r.programs(s.debian, "conntrack", "nft"); err != nil {
 			return err
 		}
+		return r.copy("usr/local/bin/kube-proxy", filepath.Join(folder(s), binaries.KubeProxy), 0o755)
 	}
-	return nil
 }
 
-func kubeProxyRoot(s sources, r root) error {
-	if err := s.shell(r); err != nil {
-		return err
-	}
-	if err := r.programs(s.debian, "conntrack", "nft"); err != nil {
-		return err
-	}
-	return r.copy("usr/local/bin/kube-proxy", filepath.Join(s.control, binaries.KubeProxy), 0o755)
-}
-
-// writeImages writes all archives.
-func writeImages(ctx context.Context, w io.Writer, set Set, control, to string) error {
-	at, err := source().SourceDir()
-	if err != nil {
-		return err
-	}
-	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
-	list.Dir, list.Env = filepath.Join(at, kubernetes), append(os.Environ(), "GOWORK=off")
-	dir, err := list.Output()
-	if err != nil {
-		return fmt.Errorf("find the module k8s.io/kubernetes: %w", err)
-	}
-	s := sources{set.Bin, control, set.Load, debian(set.Debian), strings.TrimSpace(string(dir))}
-	for _, a := range imageArchives() {
+// write writes archives into a folder.
+func (s sources) write(ctx context.Context, w io.Writer, all []archive, to string) error {
+	for _, a := range all {
 		fmt.Fprintf(w, "packing image %s\n", a.name)
 		if err := a.write(ctx, s, to); err != nil {
 			return fmt.Errorf("image %s: %w", a.name, err)
@@ -160,12 +122,22 @@ func writeImages(ctx context.Context, w io.Writer, set Set, control, to string) 
 }
 
 func (a archive) write(ctx context.Context, s sources, to string) error {
-	r := root{}
-	if err := a.fill(s, r); err != nil {
+	dir := filepath.Join(to, a.name)
+	defer os.RemoveAll(dir)
+	if _, err := a.layout(ctx, s, dir); err != nil {
 		return err
 	}
+	return oci.Archive(dir, dir+".tar", time.Time{})
+}
+
+// layout writes the images as an OCI image layout and returns their digests.
+func (a archive) layout(ctx context.Context, s sources, dir string) ([]digest.Digest, error) {
+	r := root{}
+	if err := a.fill(s, r); err != nil {
+		return nil, err
+	}
 	// Every node unpacks it: not compressed.
-	layout := oci.Layout{Level: gzip.NoCompression, CreatedBy: "host/lab/realcluster/programs"}
+	layout := oci.Layout{Level: gzip.NoCompression, CreatedBy: sourceDir}
 	for _, i := range a.images {
 		layout.Indexes = append(layout.Indexes, oci.Index{
 			Names: []map[string]string{{"io.containerd.image.name": i.name}},
@@ -177,10 +149,5 @@ func (a archive) write(ctx context.Context, s sources, to string) error {
 			}},
 		})
 	}
-	dir := filepath.Join(to, a.name)
-	defer os.RemoveAll(dir)
-	if _, err := layout.Write(ctx, dir); err != nil {
-		return err
-	}
-	return oci.Archive(dir, dir+".tar", layout.Created)
+	return layout.Write(ctx, dir)
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,50 +33,26 @@ type Set struct {
 // Missing is the error of Find: what has not been built.
 type Missing = buildcache.Missing
 
-// Find returns what a cluster needs, or a *Missing error.
-func Find() (Set, error) { return find(cluster()) }
-
-// FindSuite is Find, for a cluster that Kubernetes' network tests run in: ginkgo and e2e.test are there too.
-func FindSuite() (Set, error) { return find(slices.Concat(cluster(), suite())) }
-
-// Build builds what a cluster needs and is missing, those programs of the control plane included, and reports progress on w.
-func Build(ctx context.Context, w io.Writer) (Set, error) { return build(ctx, w, cluster()) }
-
-// BuildSuite is Build with Kubernetes' network tests.
-func BuildSuite(ctx context.Context, w io.Writer) (Set, error) {
-	return build(ctx, w, slices.Concat(cluster(), suite()))
-}
-
-func cluster() []string {
-	return []string{"kubelet", "kube-scheduler", "coredns", "pause", "agnhost", "regression-issue-74839"}
-}
-
-func suite() []string { return []string{"ginkgo", "e2e.test"} }
-
 func controlPlane() []string { return append(binaries.Cluster(), binaries.KubeProxy) }
 
-const kubernetes = "kubernetes"
-
 func source() buildcache.Programs {
-	of := func(pkg string) buildcache.Program { return buildcache.Program{Module: kubernetes, Package: pkg} }
+	const kubernetes, coredns = "kubernetes", "coredns"
 	return buildcache.Programs{
 		Kind:    "realcluster/bin",
-		Source:  "host/lab/realcluster/programs",
-		Modules: []string{kubernetes, "coredns"},
+		Source:  sourceDir,
+		Modules: []string{kubernetes, coredns},
 		Version: Kubernetes,
 		List: map[string]buildcache.Program{
-			"kubelet":                of("k8s.io/kubernetes/cmd/kubelet"),
-			"kube-scheduler":         of("k8s.io/kubernetes/cmd/kube-scheduler"),
-			"agnhost":                of("k8s.io/kubernetes/test/images/agnhost"),
-			"regression-issue-74839": of("k8s.io/kubernetes/test/images/regression-issue-74839"),
-			"pause":                  of("./pause"),
-			"ginkgo":                 of("github.com/onsi/ginkgo/v2/ginkgo"),
-			"e2e.test":               {Module: kubernetes, Package: "./e2e", Test: true},
-			"coredns":                {Module: "coredns", Package: "."},
+			"kubelet":        {Module: kubernetes, Package: "k8s.io/kubernetes/cmd/kubelet"},
+			"kube-scheduler": {Module: kubernetes, Package: "k8s.io/kubernetes/cmd/kube-scheduler"},
+			"pause":          {Module: kubernetes, Package: "./pause"},
+			"coredns":        {Module: coredns, Package: "."},
 		},
 		Command: command,
 	}
 }
+
+const sourceDir = "host/lab/realcluster/programs"
 
 const load = "load"
 
@@ -92,18 +69,14 @@ func own() buildcache.Programs {
 	}
 }
 
-func command(missing []string) string {
-	suffix := ""
-	if slices.ContainsFunc(missing, func(n string) bool { return slices.Contains(suite(), n) }) {
-		suffix = " suite"
-	}
-	return "`go run ./host/lab/realcluster/programs/build" + suffix + "` (minutes the first time)"
-}
+func command([]string) string { return "`make node-programs` (minutes the first time)" }
 
 // recipes are part of the keys of what is not built from modules.
 //
-//go:embed debian.go images.go root.go
+//go:embed debian.go images.go root.go suite.go
 var recipes embed.FS
+
+var imageRecipes = []string{"images.go", "root.go"}
 
 // dirs returns the directories of a Set, whether they exist or not.
 func dirs() (Set, error) {
@@ -133,7 +106,7 @@ func dirs() (Set, error) {
 		return Set{}, err
 	}
 	fmt.Fprintln(key, bin, control, mine)
-	if err := writeRecipes(key, "images.go", "root.go"); err != nil {
+	if err := writeRecipes(key, imageRecipes...); err != nil {
 		return Set{}, err
 	}
 	images, err := buildcache.Folder("realcluster/images", key)
@@ -159,42 +132,54 @@ const (
 	archives = "archives"
 )
 
-func find(names []string) (Set, error) {
+// Find returns what a cluster needs, or a *Missing error.
+func Find() (Set, error) {
 	set, err := dirs()
 	if err != nil {
 		return Set{}, err
 	}
-	missing := &Missing{Dir: filepath.Dir(filepath.Dir(set.Bin))}
-	var lacks *Missing
-	_, errControl := binaries.Find(controlPlane()...)
-	_, errNodes := source().Find(names...)
-	_, errOwn := own().Find(load)
-	for _, err := range []error{errControl, errNodes, errOwn} {
-		if errors.As(err, &lacks) {
-			missing.Names = append(missing.Names, lacks.Names...)
-		} else if err != nil {
-			return Set{}, err
-		}
-	}
 	set.Debian, set.Images = filepath.Join(set.Debian, packages), filepath.Join(set.Images, archives)
-	for path, name := range map[string]string{set.Debian: "packages", set.Images: "images"} {
-		if _, err := os.Stat(path); err != nil {
-			missing.Names = append(missing.Names, name)
-		}
-	}
-	if len(missing.Names) > 0 {
-		slices.Sort(missing.Names)
-		missing.Build = command(missing.Names)
-		return Set{}, missing
+	_, errControl := binaries.Find(controlPlane()...)
+	_, errNodes := source().Find(slices.Sorted(maps.Keys(source().List))...)
+	_, errOwn := own().Find(load)
+	err = together(filepath.Dir(filepath.Dir(set.Bin)), command, errControl, errNodes, errOwn, stat(set.Debian, "packages"), stat(set.Images, "images"))
+	if err != nil {
+		return Set{}, err
 	}
 	return set, nil
 }
 
-func build(ctx context.Context, w io.Writer, names []string) (Set, error) {
-	if set, err := find(names); err == nil {
-		return set, nil
-	} else if missing := (*Missing)(nil); !errors.As(err, &missing) {
-		return Set{}, err
+// stat returns a *Missing error unless there is a file.
+func stat(path, name string) error {
+	if _, err := os.Stat(path); err != nil {
+		return &Missing{Names: []string{name}}
+	}
+	return nil
+}
+
+// together makes several *Missing errors one. Another error is returned alone.
+func together(dir string, command func([]string) string, errs ...error) error {
+	all := &Missing{Dir: dir}
+	for _, err := range errs {
+		var missing *Missing
+		if errors.As(err, &missing) {
+			all.Names = append(all.Names, missing.Names...)
+		} else if err != nil {
+			return err
+		}
+	}
+	if len(all.Names) == 0 {
+		return nil
+	}
+	all.Build = command(all.Names)
+	return all
+}
+
+// Build builds what a cluster needs and is missing, its control plane's programs included, and reports progress on w.
+func Build(ctx context.Context, w io.Writer) (Set, error) {
+	var missing *Missing
+	if set, err := Find(); err == nil || !errors.As(err, &missing) {
+		return set, err
 	}
 	set, err := dirs()
 	if err != nil {
@@ -204,7 +189,7 @@ func build(ctx context.Context, w io.Writer, names []string) (Set, error) {
 	if err != nil {
 		return Set{}, err
 	}
-	if _, err := source().Build(ctx, w, names...); err != nil {
+	if _, err := source().Build(ctx, w, slices.Sorted(maps.Keys(source().List))...); err != nil {
 		return Set{}, err
 	}
 	if _, err := own().Build(ctx, w, load); err != nil {
@@ -214,7 +199,8 @@ func build(ctx context.Context, w io.Writer, names []string) (Set, error) {
 	if err != nil {
 		return Set{}, err
 	}
-	set.Images, err = complete(ctx, w, set.Images, archives, func(to string) error { return writeImages(ctx, w, set, control, to) })
+	s := sources{Set: set, control: control, debian: debian(set.Debian)}
+	set.Images, err = complete(ctx, w, set.Images, archives, func(to string) error { return s.write(ctx, w, clusterImages(), to) })
 	return set, err
 }
 

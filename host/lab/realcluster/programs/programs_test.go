@@ -24,20 +24,26 @@ func requireDebian(t *testing.T) {
 func TestWhatIsMissingIsNamedWithTheBuildCommand(t *testing.T) {
 	requireDebian(t)
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	for name, find := range map[string]func() (Set, error){"": Find, " suite": FindSuite} {
-		_, err := find()
+	for _, c := range []struct {
+		find        func() error
+		build, want string
+	}{
+		{func() error { _, err := Find(); return err }, "`make node-programs`", "etcd kube-proxy kubelet load packages images"},
+		{func() error { _, err := FindSuite(); return err }, "/build suite`", "e2e.test agnhost kube-proxy images"},
+	} {
+		err := c.find()
 		var missing *Missing
-		if !errors.As(err, &missing) || !strings.Contains(err.Error(), "host/lab/realcluster/programs/build"+name+"`") {
+		if !errors.As(err, &missing) || !strings.Contains(err.Error(), c.build) {
 			t.Fatalf("got %v", err)
 		}
-		for _, want := range []string{"etcd", "kube-proxy", "kubelet", "packages", "images"} {
+		for _, want := range strings.Fields(c.want) {
 			if !slices.Contains(missing.Names, want) {
 				t.Errorf("%s is not named in %q", want, missing.Names)
 			}
 		}
-		if got := slices.Contains(missing.Names, "e2e.test"); got != (name != "") {
-			t.Errorf("build%s: e2e.test is missing: %t", name, got)
-		}
+	}
+	if _, err := BuildSuite(t.Context(), &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "kubelet") {
+		t.Errorf("without the Set: %v", err)
 	}
 }
 

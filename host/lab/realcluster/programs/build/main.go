@@ -28,26 +28,39 @@ func main() {
 }
 
 func run(ctx context.Context, missing bool, args []string) error {
-	find, build := programs.Find, programs.Build
-	switch {
-	case len(args) == 1 && args[0] == "suite":
-		find, build = programs.FindSuite, programs.BuildSuite
-	case len(args) > 0:
+	withSuite := len(args) == 1 && args[0] == "suite"
+	if len(args) > 0 && !withSuite {
 		return fmt.Errorf("%s: unknown; the only argument is suite", strings.Join(args, " "))
 	}
-	set, err := find()
-	var lacks *programs.Missing
-	switch {
-	case errors.As(err, &lacks) && missing:
-		fmt.Println(strings.Join(lacks.Names, "\n"))
-		return nil
-	case errors.As(err, &lacks):
-		if set, err = build(ctx, os.Stderr); err != nil {
-			return err
+	if missing {
+		_, err := programs.Find()
+		if err = name(err); err == nil && withSuite {
+			_, err = programs.FindSuite()
+			err = name(err)
 		}
-	case err != nil || missing:
 		return err
 	}
-	fmt.Printf("%s\n%s\n%s\n", set.Bin, set.Debian, set.Images)
+	set, err := programs.Build(ctx, os.Stderr)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s\n%s\n%s\n%s\n", set.Bin, set.Debian, set.Images, set.Load)
+	if !withSuite {
+		return nil
+	}
+	suite, err := programs.BuildSuite(ctx, os.Stderr)
+	if err == nil {
+		fmt.Printf("%s\n%s\n", suite.Bin, suite.Images)
+	}
+	return err
+}
+
+// name prints what is missing. Another error is returned.
+func name(err error) error {
+	var lacks *programs.Missing
+	if !errors.As(err, &lacks) {
+		return err
+	}
+	fmt.Println(strings.Join(lacks.Names, "\n"))
 	return nil
 }

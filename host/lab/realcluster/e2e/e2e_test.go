@@ -1,0 +1,155 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// result writes a run with a report as ginkgo writes it, of specs given as "state seconds name".
+func result(t *testing.T, dir string, r run, specs ...string) {
+	t.Helper()
+	type report struct {
+		ContainerHierarchyTexts           []string
+		LeafNodeType, LeafNodeText, State string
+		RunTime                           time.Duration
+	}
+	reports := []report{{LeafNodeType: "SynchronizedBeforeSuite", State: "passed"}}
+	for _, s := range specs {
+		f := strings.SplitN(s, " ", 3)
+		took, err := time.ParseDuration(f[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		reports = append(reports, report{[]string{"[sig-network] Services"}, "It", f[2], f[0], took})
+	}
+	at := filepath.Join(dir, r.name())
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]any{"run.json": r, "report.json": []map[string]any{{"SpecReports": reports}}} {
+		data, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(at, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestSpecsThatOnlyKubeProxyPassesAreErrors(t *testing.T) {
+	both := []string{"passed 1s should work", "skipped 0s should not be of the focus", "skipped 1s should need more nodes", "pending 0s should come"}
+	for _, c := range []struct {
+		name         string
+		peer, sluice []string
+		want         string // of the error; "" if there is none
+	}{
+		{"the same", both, both, ""},
+		{"neither passes", []string{"failed 1s should fail"}, []string{"failed 1s should fail"}, ""},
+		{"sluice passes more", []string{"failed 1s should x", "skipped 1s should y"}, []string{"passed 1s should x", "passed 1s should y"}, ""},
+		{"sluice fails", both, []string{"failed 1s should work"}, "1 specs that kube-proxy passes and sluice does not:\nipv4, failed: Services should work"},
+		{"sluice panics", both, []string{"panicked 1s should work"}, "ipv4, panicked: Services should work"},
+		{"sluice takes too long", both, []string{"timedout 1s should work"}, "ipv4, timedout"},
+		{"sluice skips", both, []string{"skipped 1s should work"}, "ipv4, skipped: Services should work"},
+		{"sluice does not run it", both, []string{"passed 1s should another"}, "ipv4, not run: Services should work"},
+	} {
+		dir := t.TempDir()
+		result(t, dir, run{Family: "ipv4", Proxy: "kube-proxy"}, c.peer...)
+		result(t, dir, run{Family: "ipv4", Proxy: "sluice"}, c.sluice...)
+		result(t, dir, run{Family: "ipv4", Proxy: "kube-proxy", Liberal: true}, "passed 1s should be of another cluster")
+		all, err := readRuns(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := all.compare(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v", c.name, err)
+		}
+	}
+}
+
+func TestTablesHaveEverySpecOfEveryRun(t *testing.T) {
+	dir := t.TempDir()
+	began := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	result(t, dir, run{Family: "dual", Proxy: "sluice", Mode: "nftables", Version: "v1", Workers: 6, Kernel: "6.18", Began: began, Took: 13 * time.Minute},
+		"failed 2s should a|b", "passed 1s should work")
+	result(t, dir, run{Family: "ipv4", Proxy: "kube-proxy", Version: "v1.37.2"}, "skipped 1s should work")
+	all, err := readRuns(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := filepath.Join(dir, "page.md")
+	if err := os.WriteFile(page, []byte("before\n<!-- e2e: begin -->\nold\n<!-- e2e: end -->\nafter\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := publish(all, page); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `before
+<!-- e2e: begin -->
+| cluster | proxy | passed | failed | skipped themselves | time | workers | Linux | date |
+|---|---|---|---|---|---|---|---|---|
+| ipv4 | kube-proxy v1.37.2 | 0 | 0 | 1 | 0s | 0 |  | 0001-01-01 |
+| dual | sluice v1, mode nftables | 1 | 1 | 0 | 13m0s | 6 | 6.18 | 2026-11-26 |
+
+sluice passes every spec that kube-proxy passes.
+
+| spec | ipv4, kube-proxy | dual, sluice |
+|---|---|---|
+| Services should a\|b |  | **failed** |
+| Services should work | skipped | passed |
+<!-- e2e: end -->
+after
+`
+	if string(text) != want {
+		t.Errorf("got\n%s\nwant\n%s", text, want)
+	}
+}
+
+func TestRunsThatSayNothingAreErrors(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := readRuns(dir); err == nil {
+		t.Error("no results: no error")
+	}
+	result(t, dir, run{Family: "ipv4", Proxy: "sluice"}, "skipped 0s should not be of the focus")
+	if _, err := readRuns(dir); err == nil || !strings.Contains(err.Error(), "no spec ran") {
+		t.Errorf("nothing ran: %v", err)
+	}
+	report := `[{"SpecReports": [{"LeafNodeType": "SynchronizedBeforeSuite", "State": "failed", "Failure": {"Message": "no node is ready"}}]}]`
+	if err := os.WriteFile(filepath.Join(dir, "ipv4-sluice", "report.json"), []byte(report), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readRuns(dir); err == nil || !strings.Contains(err.Error(), "no node is ready") {
+		t.Errorf("the suite does not begin: %v", err)
+	}
+}
+
+func TestSpecsOfTheClustersFamilyRun(t *testing.T) {
+	for name, want := range map[string]string{ // the families in which it runs
+		"[sig-network] Networking Granular Checks: Services should function for pod-Service: http": "ipv4 dual ipv6",
+		"[sig-network] [Feature:IPv6DualStack] should create pod":                                  "dual",
+		"[sig-network] Services should be able to switch [LoadBalancer]":                           "ipv4 dual ipv6",
+		"[sig-network] Services [Serial] should x":                                                 "ipv4 dual ipv6",
+		"[sig-network] LocalhostNodePorts [Feature:LocalhostNodePorts] should proxy":               "ipv4 dual ipv6",
+		"[sig-network] SCTP [LinuxOnly] should create":                                             "",
+		"[sig-network] Netpol should deny":                                                         "",
+	} {
+		var in []string
+		for _, f := range []string{"ipv4", "dual", "ipv6"} {
+			if !regexp.MustCompile(strings.Join(append(skips(), familySkips(f)), "|")).MatchString(name) {
+				in = append(in, f)
+			}
+		}
+		if got := strings.Join(in, " "); got != want {
+			t.Errorf("%s: runs in %q, want %q", name, got, want)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+// Command e2e runs Kubernetes' own network tests in real clusters, against kube-proxy and then against sluice in the same cluster, and
+// compares them spec by spec. It fails if kube-proxy passes a spec that sluice does not pass. As root.
+//
+// Results are kept in a folder, a run of one IP family and one proxy each, and replaced by the next run of the same: -write writes a document
+// from all that are there.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/sluice-proxy/sluice/host/lab/realcluster"
+	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
+)
+
+type options struct {
+	families string
+	proxies  string
+	workers  int
+	procs    int
+	focus    string
+	skip     string
+	liberal  bool
+	mode     string
+	image    string
+	tag      string
+	results  string
+	write    string
+}
+
+func main() {
+	realcluster.Enter()
+	var o options
+	flag.StringVar(&o.families, "families", "ipv4,dual,ipv6", "IP families of the clusters; \"\": run nothing")
+	flag.StringVar(&o.proxies, "proxies", "kube-proxy,sluice", "Service proxies")
+	flag.IntVar(&o.workers, "workers", 6, "nodes beside the control plane's; some specs need two in each of three zones")
+	flag.IntVar(&o.procs, "procs", 5, "specs at a time")
+	flag.StringVar(&o.focus, "focus", `\[sig-network\]`, "regular expression of the specs to run")
+	flag.StringVar(&o.skip, "skip", "", "regular expression of specs to leave out, beside those that cannot run here")
+	flag.BoolVar(&o.liberal, "liberal", false, "conntrack.tcpBeLiberal of both proxies")
+	flag.StringVar(&o.mode, "mode", "nftables", "sluice's mode")
+	flag.StringVar(&o.image, "image", "bin/sluice-image.tar", "archive of sluice's image")
+	flag.StringVar(&o.tag, "tag", "", "tag of the image in the archive")
+	flag.StringVar(&o.results, "results", "bin/e2e", "folder of results")
+	flag.StringVar(&o.write, "write", "", "document to write the tables to, between the markers")
+	flag.Parse()
+	if err := o.run(); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		os.Exit(1)
+	}
+}
+
+func list(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
+}
+
+func (o options) run() error {
+	if err := testnet.Enter(); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	for _, f := range list(o.families) {
+		if err := o.family(ctx, realcluster.Family(f)); err != nil {
+			return fmt.Errorf("family %s: %w", f, err)
+		}
+	}
+	all, err := readRuns(o.results)
+	if err != nil {
+		return err
+	}
+	return errors.Join(publish(all, o.write), all.compare())
+}
+
+// family runs the suite against all proxies, in one cluster.
+func (o options) family(ctx context.Context, family realcluster.Family) error {
+	suite, err := programs.BuildSuite(ctx, os.Stderr)
+	if err != nil {
+		return err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	parent := filepath.Join(cache, "sluice", "e2e")
+	if err := os.MkdirAll(parent, 0o700); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(parent, "cluster-")
+	if err != nil {
+		return err
+	}
+	name := filepath.Base(dir) // two runs do not disturb each other
+	c, err := realcluster.Start(ctx, realcluster.Config{Name: name, Dir: dir, Workers: o.workers, Family: family, Liberal: o.liberal, Log: os.Stderr})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := load(ctx, c, suite); err != nil {
+		return err
+	}
+	defer balance(ctx, c)()
+	for _, proxy := range list(o.proxies) {
+		r := run{Family: string(family), Proxy: proxy, Workers: o.workers, Liberal: o.liberal}
+		switch realcluster.Proxy(proxy) {
+		case realcluster.KubeProxy:
+			r.Version = programs.SuiteVersion
+		case realcluster.Sluice:
+			r.Version, r.Mode = o.tag, o.mode
+			in := realcluster.Installation{Repo: ".", Image: o.image, Tag: o.tag, Config: "mode: " + o.mode + "\n" + nodePorts, AtOnce: true}
+			if err := c.Install(ctx, in); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("proxy %q: it must be kube-proxy or sluice", proxy)
+		}
+		if err := r.test(ctx, c, suite, o); err != nil {
+			return fmt.Errorf("%s: %w", proxy, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/realcluster"
+	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
+)
+
+// skips are the specs that cannot run here. Those of other IP families are in familySkips.
+func skips() []string {
+	return []string{
+		"Alpha|Beta|Flaky", // as in upstream's jobs
+		"Internet.connection|Networking-DNS|Provider:GCE", // the cluster has no Internet
+		"NetworkPolicy|Netpol",                            // nor a network plugin with policies
+		"SCTP|sctp",                                       // nor a kernel with SCTP
+		"IPerf2",                                          // Debian's iperf prints other fields
+		"DNS configMap|PerformanceDNS",                    // of CoreDNS, not of Services
+		"recreate its iptables rules|restarting apiserver",                  // by SSH, and with the API server in a Pod
+		"metric for tracking accepted packets destined for|KubeProxyNFAcct", // of mode iptables
+	}
+}
+
+func familySkips(f string) string {
+	switch realcluster.Family(f) {
+	case realcluster.IPv4:
+		return "IPv6DualStack|Networking-IPv6"
+	case realcluster.IPv6:
+		return "IPv6DualStack|Networking-IPv4"
+	default:
+		return "Networking-IPv6"
+	}
+}
+
+// run is a run of the suite.
+type run struct {
+	Family, Proxy, Mode, Version string
+	Workers                      int
+	Liberal                      bool
+	Kernel                       string
+	Began                        time.Time
+	Took                         time.Duration
+
+	specs map[string]spec
+}
+
+// cluster names what the runs that are compared have in common.
+func (r run) cluster() string {
+	if r.Liberal {
+		return r.Family + "-liberal"
+	}
+	return r.Family
+}
+
+func (r run) name() string { return r.cluster() + "-" + r.Proxy }
+
+// test runs the suite, and leaves its results in a folder.
+func (r run) test(ctx context.Context, c *realcluster.Cluster, suite programs.Suite, o options) error {
+	to, err := filepath.Abs(filepath.Join(o.results, r.name()))
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(os.RemoveAll(to), os.MkdirAll(to, 0o755)); err != nil {
+		return err
+	}
+	registries := filepath.Join(to, "registries.yaml")
+	if err := os.WriteFile(registries, []byte(programs.SuiteRegistries), 0o644); err != nil {
+		return err
+	}
+	skip := strings.Join(append(skips(), familySkips(r.Family)), "|")
+	if o.skip != "" {
+		skip += "|" + o.skip
+	}
+	log, err := os.Create(filepath.Join(to, "log.txt"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.CommandContext(ctx, filepath.Join(suite.Bin, "ginkgo"),
+		"--procs="+fmt.Sprint(o.procs), "--focus="+o.focus, "--skip="+skip, "--timeout=3h", "--no-color",
+		"--output-dir="+to, "--json-report=report.json", "--junit-report=junit.xml", filepath.Join(suite.Bin, "e2e.test"), "--",
+		"--kubeconfig="+c.Kubeconfig(), "--kubectl-path="+filepath.Join(c.Tools, "kubectl"), "--provider=skeleton",
+		"--num-nodes="+fmt.Sprint(o.workers), "--disable-log-dump=true", "--report-dir="+to)
+	cmd.Env = append(os.Environ(), "KUBE_TEST_REPO_LIST="+registries, "KUBERNETES_CONFORMANCE_TEST=y")
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	fmt.Fprintf(os.Stderr, "testing %s: %s\n", r.name(), log.Name())
+	r.Began, r.Kernel = time.Now().UTC().Truncate(time.Second), kernel()
+	p, err := c.Outside.Start(cmd)
+	if err != nil {
+		return err
+	}
+	failed := p.Wait() // if a spec fails, for example: the report says which
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	r.Took = time.Since(r.Began).Truncate(time.Second)
+	meta, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(to, "run.json"), meta, 0o644); err != nil {
+		return err
+	}
+	r.specs, err = readReport(filepath.Join(to, "report.json"))
+	if err != nil {
+		return errors.Join(err, failed)
+	}
+	fmt.Fprintf(os.Stderr, "%s: %s in %s\n", r.name(), r.counts(), r.Took)
+	return nil
+}
+
+func kernel() string {
+	var u syscall.Utsname
+	_ = syscall.Uname(&u)
+	var out strings.Builder
+	for _, c := range u.Release {
+		if c == 0 {
+			break
+		}
+		out.WriteByte(byte(c))
+	}
+	return out.String()
+}
