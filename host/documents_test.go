@@ -67,7 +67,7 @@ var readTree = sync.OnceValues(func() (*tree, error) {
 	}
 	makefile, err := os.ReadFile("../Makefile")
 	var targets []string
-	for _, m := range regexp.MustCompile(`(?m)^([a-z][a-z%-]*):`).FindAllStringSubmatch(string(makefile), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^([a-z][a-z0-9%-]*):`).FindAllStringSubmatch(string(makefile), -1) {
 		targets = append(targets, strings.ReplaceAll(m[1], "%", `[\w.-]+`))
 	}
 	tr.targets = regexp.MustCompile(`^(` + strings.Join(targets, "|") + `)$`)

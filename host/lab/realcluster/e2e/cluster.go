@@ -39,7 +39,7 @@ func load(ctx context.Context, c *realcluster.Cluster, suite programs.Suite) err
 	if err != nil {
 		return err
 	}
-	config.Data["config.conf"] += nodePorts + "\nfeatureGates: {KubeProxyNFTablesLocalhostNodePorts: true}\n"
+	config.Data["config.conf"] += "\n" + nodePorts + "\nfeatureGates: {KubeProxyNFTablesLocalhostNodePorts: true}\n"
 	if _, err := maps.Update(ctx, config, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
