@@ -25,7 +25,7 @@ func skips() []string {
 		"SCTP|sctp",                                       // nor a kernel with SCTP
 		"IPerf2",                                          // Debian's iperf prints other fields
 		"DNS configMap|PerformanceDNS",                    // of CoreDNS, not of Services
-		"recreate its iptables rules|restarting apiserver",                  // by SSH, and with the API server in a Pod
+		"recreate its iptables rules|restarting (apiserver|kube-proxy)",     // by SSH; with Pods of these names in kube-system
 		"metric for tracking accepted packets destined for|KubeProxyNFAcct", // of mode iptables
 	}
 }
