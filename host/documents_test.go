@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unicode/utf8"
 )
 
 // tree is what documents may name: all that the files of the repository declare, except in comments and in Markdown.
@@ -355,4 +356,24 @@ func (tr *tree) checkCommand(fields []string) string {
 		}
 	}
 	return ""
+}
+
+var generated = regexp.MustCompile(`(?ms)^<!-- \w+: begin -->.*?^<!-- \w+: end -->$`)
+
+// TestProseHasAtMost130Columns checks the lines of documents outside of tables, examples, pictures and what make bench writes.
+func TestProseHasAtMost130Columns(t *testing.T) {
+	for _, file := range markdownFiles(t) {
+		if strings.Count(file, "/") > 1 && path.Dir(file) != "../host" {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(generated.ReplaceAllString(fence.ReplaceAllString(string(text), ""), "")) {
+			if n := utf8.RuneCountInString(strings.TrimSpace(line)); n > 130 && !regexp.MustCompile(`^(\||!\[|    )`).MatchString(line) {
+				t.Errorf("%s: a line of %d columns: %.60s…", file, n, line)
+			}
+		}
+	}
 }
