@@ -24,7 +24,7 @@ import (
 const benchNodes = 1000
 
 // BenchmarkReadingNodes is what the API server and the network pay when one node's agent learns of the others: bytes on
-// the wire, and the server's processor time. RATIONALE.md has the arithmetic for 5,000 nodes.
+// the wire, and the server's processor time. host/FLEET.md has the arithmetic for 5,000 nodes.
 func BenchmarkReadingNodes(b *testing.B) {
 	c, ctx := benchCluster(b), b.Context()
 	if err := c.Parallel(ctx, benchNodes, func(ctx context.Context, i int) error { return addBigNode(ctx, c, i) }); err != nil {
