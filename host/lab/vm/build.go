@@ -184,7 +184,7 @@ func (b *builder) build(ctx context.Context, series, version string) error {
 	if err := enlargeRegisters(filepath.Join(b.dir, "src")); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(b.dir, "fragment"), config, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(b.dir, "fragment"), config(series), 0o644); err != nil {
 		return err
 	}
 	um := []string{"make", "-s", "-C", "src", "ARCH=um", "O=" + filepath.Join(b.dir, "um")}
@@ -195,7 +195,7 @@ func (b *builder) build(ctx context.Context, series, version string) error {
 	if err != nil {
 		return err
 	}
-	if err := checkOptions(made); err != nil {
+	if err := checkOptions(series, made); err != nil {
 		return err
 	}
 	jobs := fmt.Sprintf("-j%d", runtime.NumCPU())
@@ -248,13 +248,13 @@ func (b *builder) run(ctx context.Context, args ...string) error {
 
 // checkOptions returns an error unless the kernel's configuration has every line of ours. kconfig silently drops options
 // that it does not know or whose dependencies are missing.
-func checkOptions(made []byte) error {
+func checkOptions(series string, made []byte) error {
 	has := map[string]bool{}
 	for s := bufio.NewScanner(bytes.NewReader(made)); s.Scan(); {
 		has[s.Text()] = true
 	}
 	var missing []string
-	for _, line := range options() {
+	for _, line := range options(series) {
 		if !has[line] {
 			missing = append(missing, line)
 		}

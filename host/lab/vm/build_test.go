@@ -63,16 +63,22 @@ func TestBuildLockIsExclusive(t *testing.T) {
 	again()
 }
 
+func TestOnlyTheNewestKernelIsANodes(t *testing.T) {
+	if older, newest := options("6.1"), options("6.12"); slices.Contains(older, "CONFIG_OVERLAY_FS=y") || !slices.Contains(newest, "CONFIG_OVERLAY_FS=y") {
+		t.Errorf("6.1: %v\n6.12: %v", older, newest)
+	}
+}
+
 func TestRejectedOptionIsAnError(t *testing.T) {
-	all := options()
+	all := options("6.12")
 	if !slices.Contains(all, "CONFIG_IP_VS=y") || slices.ContainsFunc(all, func(o string) bool { return !strings.HasPrefix(o, "CONFIG_") }) {
 		t.Fatalf("options: %v", all)
 	}
-	if err := checkOptions([]byte("# more\n" + strings.Join(all, "\n") + "\nCONFIG_MORE=y\n")); err != nil {
+	if err := checkOptions("6.12", []byte("# more\n"+strings.Join(all, "\n")+"\nCONFIG_MORE=y\n")); err != nil {
 		t.Error(err)
 	}
 	without := slices.DeleteFunc(slices.Clone(all), func(o string) bool { return o == "CONFIG_IP_VS=y" })
-	if err := checkOptions([]byte(strings.Join(without, "\n"))); err == nil || !strings.HasSuffix(err.Error(), "dropped CONFIG_IP_VS=y") {
+	if err := checkOptions("6.12", []byte(strings.Join(without, "\n"))); err == nil || !strings.HasSuffix(err.Error(), "dropped CONFIG_IP_VS=y") {
 		t.Errorf("%v", err)
 	}
 }

@@ -15,7 +15,18 @@ import (
 func Series() []string { return []string{"6.1", "6.12"} }
 
 //go:embed linux.config
-var config []byte
+var common []byte
+
+//go:embed node.config
+var node []byte
+
+// config returns the configuration of a series. Nodes of clusters run the newest one.
+func config(series string) []byte {
+	if all := Series(); series == all[len(all)-1] {
+		return slices.Concat(common, node)
+	}
+	return common
+}
 
 // recipe is part of the cache key. It changes when build.go builds another kernel from the same source and configuration.
 const recipe = "2"
@@ -30,14 +41,14 @@ func CacheDir() (string, error) {
 }
 
 // configHash covers everything that determines a kernel but the version of its source.
-func configHash() string {
-	sum := sha256.Sum256([]byte("recipe " + recipe + "\n" + strings.Join(options(), "\n")))
+func configHash(series string) string {
+	sum := sha256.Sum256([]byte("recipe " + recipe + "\n" + strings.Join(options(series), "\n")))
 	return hex.EncodeToString(sum[:6])
 }
 
 // options returns the lines of the configuration, without comments.
-func options() (out []string) {
-	for line := range strings.Lines(string(config)) {
+func options(series string) (out []string) {
+	for line := range strings.Lines(string(config(series))) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
 			out = append(out, line)
 		}
@@ -47,7 +58,7 @@ func options() (out []string) {
 
 // keyOf returns the cache key of a kernel built from a version of Debian's source package.
 func keyOf(series, version string) string {
-	return fmt.Sprintf("linux-%s_%s_%s", series, version, configHash())
+	return fmt.Sprintf("linux-%s_%s_%s", series, version, configHash(series))
 }
 
 // Cached returns the path of the newest kernel of a series that was built with the current configuration, "" if none.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ type Job struct {
 	Dir    string    // its working folder; "" is this process's
 	Env    []string  // its environment; nil is this process's. HOME and TMPDIR are /tmp, SLUICE_VM is the kernel's name
 	Share  []string  // folders in /tmp or /run that the guest is to see, in addition to Dir and the program's
+	Tap    string    // a tap device of this thread's network namespace, which is the guest's link vec0; "" is none
 	Out    io.Writer // the program's standard output and error; nil discards them
 }
 
@@ -75,6 +77,8 @@ func Run(ctx context.Context, job Job) (code int, err error) {
 		return 0, err
 	}
 	cmd.Stdout, cmd.Stderr = out, out
+	runtime.LockOSThread() // Pdeathsig refers to the thread that started the guest
+	defer runtime.UnlockOSThread()
 	release, err := startOnCPU(cmd, filepath.Dir(filepath.Dir(job.Kernel)))
 	defer release()
 	if err != nil {
@@ -146,8 +150,11 @@ func command(ctx context.Context, job Job, work, nonce string) (*exec.Cmd, error
 		"root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "init="+initLink, specVar+"="+file,
 		"con=null", "con0=null,fd:1", "ssl=null", "console=tty0", "dummy.numdummies=0", "quiet", "loglevel=2",
 		"umid=vm", "uml_dir="+work)
+	if job.Tap != "" {
+		cmd.Args = append(cmd.Args, "vec0:transport=tap,ifname="+job.Tap)
+	}
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + memoryDir(memory)}
-	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = 10 * time.Second
 	return cmd, nil

@@ -78,6 +78,7 @@ func run(ctx context.Context, args []string) (int, error) {
 			share = append(share, path)
 			return nil
 		})
+		tap := flags.String("tap", "", "a tap device, which becomes the guest's link vec0")
 		timeout := flags.Duration("timeout", 20*time.Minute, "end everything after this time")
 		if err := flags.Parse(args[1:]); err != nil {
 			return 2, nil
@@ -91,7 +92,7 @@ func run(ctx context.Context, args []string) (int, error) {
 		}
 		ctx, cancel := context.WithTimeoutCause(ctx, *timeout, fmt.Errorf("not done within %s", *timeout))
 		defer cancel()
-		return vm.Run(ctx, vm.Job{Kernel: path, Memory: *memory, Args: flags.Args(), Share: share, Out: os.Stdout})
+		return vm.Run(ctx, vm.Job{Kernel: path, Memory: *memory, Tap: *tap, Args: flags.Args(), Share: share, Out: os.Stdout})
 	default:
 		return 2, fmt.Errorf("no command %q: build, exec", args[0])
 	}
