@@ -126,9 +126,13 @@ func (l *Lab) AddHost(name string, addrs ...netip.Addr) (*Host, error) {
 // Close removes all hosts.
 func (l *Lab) Close() {
 	for _, h := range append(l.hosts, l.Node) {
-		h.nl.Close()
-		h.ns.Close()
+		h.close()
 	}
+}
+
+func (h *Host) close() {
+	h.nl.Close()
+	h.ns.Close()
 }
 
 func newHost(name string) (*Host, error) {
@@ -202,8 +206,8 @@ func (h *Host) awaitLocal(a netip.Addr) error {
 // connect creates the veth pair to a host and the node's routes to its addresses.
 func (l *Lab) connect(h *Host, addrs []netip.Addr) error {
 	end := "v-" + h.Name
-	if len(end) > 15 {
-		return fmt.Errorf("link name %s: longer than 15 bytes", end)
+	if err := checkLinkName(end); err != nil {
+		return err
 	}
 	veth := &netlink.Veth{
 		LinkAttrs:        netlink.LinkAttrs{Name: end, HardwareAddr: nodeMAC},
@@ -214,10 +218,7 @@ func (l *Lab) connect(h *Host, addrs []netip.Addr) error {
 	if err := l.Node.nl.LinkAdd(veth); err != nil {
 		return fmt.Errorf("add veth pair %s: %w", end, err)
 	}
-	if err := errors.Join(l.Node.up(end), h.up("eth0")); err != nil {
-		return err
-	}
-	if err := errors.Join(l.Node.addLinkAddr(end, gateway4), l.Node.addLinkAddr(end, gateway6)); err != nil {
+	if err := errors.Join(l.configure(end), h.up("eth0")); err != nil {
 		return err
 	}
 	for _, a := range addrs {
@@ -227,6 +228,18 @@ func (l *Lab) connect(h *Host, addrs []netip.Addr) error {
 		if err := l.Node.route(end, a, l.Node.Addr(a), hostMAC); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// configure sets up the node's end of a link to a host.
+func (l *Lab) configure(end string) error {
+	return errors.Join(l.Node.up(end), l.Node.addLinkAddr(end, gateway4), l.Node.addLinkAddr(end, gateway6))
+}
+
+func checkLinkName(name string) error {
+	if len(name) > 15 {
+		return fmt.Errorf("link name %s: longer than 15 bytes", name)
 	}
 	return nil
 }

@@ -1,13 +1,24 @@
 package testnet
 
 import (
+	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/vm"
 )
 
-func TestMain(m *testing.M) { Main(m) }
+func TestMain(m *testing.M) {
+	vm.Main()
+	if os.Getenv(guestEnv) != "" {
+		fmt.Fprintln(os.Stderr, serveInGuest())
+		os.Exit(1)
+	}
+	Main(m)
+}
 
 func TestHostsReachEachOtherAndTheNode(t *testing.T) {
 	addr := netip.MustParseAddr
