@@ -28,7 +28,7 @@ type Cluster struct {
 	Outside *testnet.Host
 	// Fabric is the router between the nodes and Outside. Its Route can lead to addresses of load balancers.
 	Fabric *testnet.Lab
-	// Nodes are the control plane's node, and the workers.
+	// Nodes are the control plane's node, unless the workers are guests, and the workers.
 	Nodes []*Node
 	// Tools is a folder with kubectl.
 	Tools string
@@ -36,6 +36,8 @@ type Cluster struct {
 	Work string
 
 	config  Config
+	control *Node  // the control plane's
+	kernel  string // of guests
 	cgroups []cgroup
 	began   time.Time
 }
@@ -66,8 +68,13 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 	if c.Tools, err = binaries.Find(binaries.Cluster()...); err != nil {
 		return err
 	}
-	if c.cgroups, err = nodeCgroups(); err != nil {
+	if c.kernel, err = c.findKernel(); err != nil {
 		return err
+	}
+	if c.kernel == "" {
+		if c.cgroups, err = nodeCgroups(); err != nil {
+			return err
+		}
 	}
 	if err := os.MkdirAll(c.config.Dir, 0o700); err != nil {
 		return err
@@ -107,7 +114,12 @@ func (c *Cluster) network() (err error) {
 		if err := n.connect(); err != nil {
 			return err
 		}
-		c.Nodes = append(c.Nodes, n)
+		if i == 0 {
+			c.control = n
+		}
+		if i > 0 || c.kernel == "" {
+			c.Nodes = append(c.Nodes, n)
+		}
 	}
 	return nil
 }
@@ -141,6 +153,9 @@ func (c *Cluster) Close() {
 	_ = c.parallel(func(n *Node) error { return n.Stop() })
 	if c.Cluster != nil {
 		c.Cluster.Close()
+	}
+	if c.control != nil {
+		_ = c.control.Stop()
 	}
 	if c.Fabric != nil {
 		c.Fabric.Close()

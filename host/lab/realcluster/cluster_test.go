@@ -52,7 +52,12 @@ spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: 8080
 `
 
 func TestPodsReachAServiceByItsName(t *testing.T) {
-	c := newCluster(t, Config{Name: "test", Workers: 2})
+	webAnswers(t, newCluster(t, Config{Name: "test", Workers: 2}))
+}
+
+// webAnswers starts web and asks it from one of its Pods.
+func webAnswers(t *testing.T, c *Cluster) {
+	t.Helper()
 	if err := c.Apply(t.Context(), web); err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,9 @@ type Config struct {
 	Dir string
 	// Workers is the number of nodes beside the control plane's, 1 to 8; they are in three zones in turn. 0: 3.
 	Workers int
+	// Kernel is the series of a test kernel (host/lab/vm), 6.12 for example, that each worker runs as a guest, with IPVS and SCTP whatever this
+	// machine's has. The control plane's node then has no kubelet. "": nodes are namespaces of this machine's kernel.
+	Kernel string
 	// Family of Pods, Services and nodes. "": IPv4.
 	Family Family
 	// Proxy runs in the cluster when Start returns. "": kube-proxy, in mode nftables. With None, CoreDNS does not become ready.

@@ -3,6 +3,7 @@ package realcluster
 import (
 	"context"
 	"path/filepath"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,7 +16,7 @@ const scheduler = "kube-scheduler"
 
 // controlPlane starts the control plane.
 func (c *Cluster) controlPlane(ctx context.Context) (err error) {
-	cp := c.Nodes[0]
+	cp := c.control
 	c.Cluster, err = testcluster.Start(ctx, testcluster.Options{
 		Host: cp.Host(), Addr: cp.Addrs[0], Port: apiPort, Dir: filepath.Join(c.config.Dir, "control-plane"),
 		Services: c.config.Family.services(), Pods: c.config.Family.pods(),
@@ -38,19 +39,25 @@ func (c *Cluster) controlPlane(ctx context.Context) (err error) {
 
 // join completes the nodes that the kubelets have registered: labels and Pod networks.
 func (c *Cluster) join(ctx context.Context) error {
-	// As kubeadm does. Before a node is ready: the EndpointSlice controller, which leaves nodes with the first label out of topology hints, reads
-	// labels again only when a node's readiness changes, and nodes without a Pod network are not ready.
-	labels := `{"metadata": {"labels": {"node-role.kubernetes.io/control-plane": "", "node.kubernetes.io/exclude-from-external-load-balancers": ""}}}`
-	err := poll(ctx, "Node "+ControlPlane, func() error {
-		_, err := c.Client.CoreV1().Nodes().Patch(ctx, ControlPlane, types.MergePatchType, []byte(labels), metav1.PatchOptions{})
-		return err
-	})
-	if err != nil {
-		return err
+	if slices.Contains(c.Nodes, c.control) {
+		if err := c.labelControlPlane(ctx); err != nil {
+			return err
+		}
 	}
 	if err := c.parallel(func(n *Node) error { return n.podNetwork(ctx) }); err != nil {
 		return err
 	}
-	_, err = c.Kubectl(ctx, "", "wait", "--for=condition=Ready", "node", "--all", "--timeout=180s")
+	_, err := c.Kubectl(ctx, "", "wait", "--for=condition=Ready", "node", "--all", "--timeout=180s")
 	return err
+}
+
+// labelControlPlane labels the control plane's node as kubeadm does. Before a node is ready: the EndpointSlice controller, which leaves nodes
+// with the first label out of topology hints, reads labels again only when a node's readiness changes, and nodes without a Pod network are
+// not ready.
+func (c *Cluster) labelControlPlane(ctx context.Context) error {
+	labels := `{"metadata": {"labels": {"node-role.kubernetes.io/control-plane": "", "node.kubernetes.io/exclude-from-external-load-balancers": ""}}}`
+	return poll(ctx, "Node "+ControlPlane, func() error {
+		_, err := c.Client.CoreV1().Nodes().Patch(ctx, ControlPlane, types.MergePatchType, []byte(labels), metav1.PatchOptions{})
+		return err
+	})
 }

@@ -16,23 +16,12 @@ import (
 
 // disk makes the node's /etc, /tmp and /var, unless it has them.
 func (n *Node) disk() error {
-	for path, mode := range map[string]fs.FileMode{
-		"tmp": 0o1777, "run": 0o755, "var/tmp": 0o1777, "var/log/pods": 0o755, "var/log/containers": 0o755, "var/lib/kubelet": 0o755, "var/lib/cni": 0o755,
-	} {
-		at := filepath.Join(n.dir, path)
-		if err := os.MkdirAll(at, 0o755); err != nil {
-			return err
-		}
-		if err := unix.Chmod(at, uint32(mode.Perm())|uint32(mode&0o1000)); err != nil {
-			return err
-		}
+	if err := folders(n.dir); err != nil {
+		return err
 	}
 	etc := filepath.Join(n.dir, "etc")
 	if _, err := os.Stat(etc); err == nil {
 		return nil
-	}
-	if err := os.Symlink("/run", filepath.Join(n.dir, "var/run")); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
 	}
 	for _, dir := range []string{"cni/net.d", "containerd", "kubernetes"} {
 		if err := os.MkdirAll(filepath.Join(etc, dir), 0o755); err != nil {
@@ -65,6 +54,25 @@ func (n *Node) disk() error {
 		if err := os.Chmod(filepath.Join(etc, public), 0o644); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// folders makes /tmp, /run and /var below a root.
+func folders(root string) error {
+	for path, mode := range map[string]fs.FileMode{
+		"tmp": 0o1777, "run": 0o755, "var/tmp": 0o1777, "var/log/pods": 0o755, "var/log/containers": 0o755, "var/lib/kubelet": 0o755, "var/lib/cni": 0o755,
+	} {
+		at := filepath.Join(root, path)
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Chmod(at, uint32(mode.Perm())|uint32(mode&0o1000)); err != nil {
+			return err
+		}
+	}
+	if err := os.Symlink("/run", filepath.Join(root, "var/run")); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ func (c *Cluster) forward(conn net.Conn) {
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	api, err := c.Nodes[0].Host().Dial(ctx, "tcp", c.Addr())
+	api, err := c.control.Host().Dial(ctx, "tcp", c.Addr())
 	if err != nil {
 		return
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
+	"github.com/sluice-proxy/sluice/host/lab/vm"
 )
 
 const (
@@ -31,17 +32,23 @@ type order struct {
 	Cgroups   []cgroup
 	Programs  programs.Set
 	Kubelet   []string
-	Joined    bool // it is in its cgroups, and their namespace
+	Joined    bool        // it is in its cgroups, and their namespace; or it has a whole machine, with its file systems
+	Guest     *guestOrder // for the guest's program, which starts process 1
 }
 
-// Enter must be the first call of a program that uses this package: in process 1 of a node it does not return.
+// Enter must be the first call of a program that uses this package: it does not return in process 1 of a node, in a guest, and in commands.
 func Enter() {
+	vm.Main()
+	enterRemote()
 	text := os.Getenv(orderEnv)
 	if text == "" {
 		return
 	}
 	var o order
 	err := json.Unmarshal([]byte(text), &o)
+	if err == nil && o.Guest != nil {
+		err = o.runGuest()
+	}
 	if err == nil && !o.Joined {
 		err = o.join()
 	}
@@ -82,8 +89,10 @@ func (o order) run() error {
 	if err := unix.Sethostname([]byte(o.Name)); err != nil {
 		return fmt.Errorf("set the host name: %w", err)
 	}
-	if err := o.mounts(); err != nil {
-		return err
+	if len(o.Cgroups) > 0 {
+		if err := o.mounts(); err != nil {
+			return err
+		}
 	}
 	unix.Umask(0o022)
 	containerd := &daemon{name: "containerd", args: []string{"--config", "/etc/containerd/config.toml"}}

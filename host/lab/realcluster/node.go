@@ -3,6 +3,7 @@ package realcluster
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,34 +24,44 @@ type Node struct {
 	Addrs      []netip.Addr
 
 	cluster *Cluster
-	dir     string           // /etc, /var and /tmp, which outlast a boot
-	lab     *testnet.Lab     // nil: the node is off
+	dir     string           // /etc, /var and /tmp, which outlast a boot; /etc and /var/log of a guest
+	host    *testnet.Host    // nil: the node is off
+	lab     *testnet.Lab     // its network namespace
 	init    *testnet.Program // process 1
+	tap     string           // "": it is not a guest
+	guest   *guest
 }
 
-// Host is the node's network namespace, nil while the node is off.
-func (n *Node) Host() *testnet.Host {
-	if n.lab == nil {
-		return nil
-	}
-	return n.lab.Node
-}
+// Host is the node's network namespace, nil while the node is off. Of a guest, only its addresses are here.
+func (n *Node) Host() *testnet.Host { return n.host }
 
 // pidFile has the process ID of process 1 while the node is on.
 func (n *Node) pidFile() string { return filepath.Join(n.dir, "init.pid") }
 
-// connect makes a network namespace, and its link to the fabric.
+// connect makes a network namespace or what a guest needs in place of it, and the link to the fabric.
 func (n *Node) connect() (err error) {
-	n.lab, err = n.cluster.Fabric.AddNode(n.Name, nil, n.Addrs...)
+	if n.cluster.kernel != "" && n.Name != ControlPlane {
+		n.host, n.tap, err = n.cluster.Fabric.AddGuest(n.Name, n.Addrs...)
+		return err
+	}
+	if n.lab, err = n.cluster.Fabric.AddNode(n.Name, nil, n.Addrs...); err == nil {
+		n.host = n.lab.Node
+	}
 	return err
 }
 
 // Stop powers the node off: its processes are killed at once, /run and its network namespace are lost. Its disk stays, which is /etc, /tmp and
-// /var. On the control plane's node, the control plane goes on until Close, without a network.
+// /var; of a guest, /etc and /var/log. On the control plane's node, the control plane goes on until Close, without a network.
 func (n *Node) Stop() error {
 	var errs []error
-	if n.lab != nil { // first, as power is lost: no process says goodbye
-		errs = append(errs, n.cluster.Fabric.Detach(n.lab.Node))
+	if n.host != nil { // first, as power is lost: no process says goodbye
+		errs = append(errs, n.cluster.Fabric.Detach(n.host))
+		n.host = nil
+	}
+	if n.guest != nil {
+		n.guest.powerOff()
+		n.guest = nil
+		errs = append(errs, os.Remove(filepath.Join(n.dir, accessFile)))
 	}
 	if n.init != nil {
 		n.init.Kill()
@@ -70,7 +81,7 @@ func (n *Node) Stop() error {
 
 // Start boots a node that is off, and returns when its kubelet has been started.
 func (n *Node) Start(ctx context.Context) error {
-	if n.lab != nil {
+	if n.host != nil {
 		return fmt.Errorf("node %s is on", n.Name)
 	}
 	if n.Name == ControlPlane {
@@ -93,7 +104,7 @@ func (n *Node) Reset(ctx context.Context) error {
 	return errors.Join(n.Stop(), n.Start(ctx))
 }
 
-// Command returns a command that runs in all namespaces of the node, with the programs of containerd, Kubernetes, nftables and conntrack in
+// Command returns a command that runs in all namespaces of the node or in the guest, with the programs of containerd, Kubernetes, nftables and conntrack in
 // its path.
 func (n *Node) Command(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	return Command(ctx, n.cluster.config.Dir, n.Name, args...)
@@ -101,20 +112,35 @@ func (n *Node) Command(ctx context.Context, args ...string) (*exec.Cmd, error) {
 
 // Command is Node.Command for a cluster of another process, by its folder.
 func Command(ctx context.Context, dir, node string, args ...string) (*exec.Cmd, error) {
-	pid, err := os.ReadFile(filepath.Join(dir, "nodes", node, "init.pid"))
+	cmd, err := command(ctx, filepath.Join(dir, "nodes", node), args...)
 	if err != nil {
 		return nil, fmt.Errorf("node %s does not exist or is off: %w", node, err)
 	}
-	enter := []string{"--target", string(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"}
-	cmd := exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
-	cmd.Env = environment()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // nsenter waits for a child
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	return cmd, nil
 }
 
-// Exec runs a command in all namespaces of the node and returns its output. The error contains its standard error.
+func command(ctx context.Context, dir string, args ...string) (*exec.Cmd, error) {
+	if text, err := os.ReadFile(filepath.Join(dir, accessFile)); err == nil {
+		var a access
+		if err := json.Unmarshal(text, &a); err != nil {
+			return nil, err
+		}
+		return a.command(ctx, args...)
+	}
+	pid, err := os.ReadFile(filepath.Join(dir, "init.pid"))
+	if err != nil {
+		return nil, err
+	}
+	enter := []string{"--target", string(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"}
+	cmd := exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
+	cmd.Env = environment()
+	return cmd, nil
+}
+
+// Exec runs a command on the node, as Command does, and returns its output. The error contains its standard error.
 func (n *Node) Exec(ctx context.Context, args ...string) (string, error) {
 	return n.exec(ctx, nil, args...)
 }
@@ -150,7 +176,7 @@ func (n *Node) Import(ctx context.Context, archive, base string) error {
 // PID returns the process ID, as this machine sees it, of a program that process 1 of the node runs: kubelet or containerd.
 func (n *Node) PID(program string) (int, error) {
 	if n.init == nil {
-		return 0, fmt.Errorf("node %s is off", n.Name)
+		return 0, fmt.Errorf("node %s is off, or a guest", n.Name)
 	}
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -178,6 +204,9 @@ func (n *Node) PID(program string) (int, error) {
 
 // Kill sends a signal to kubelet or containerd. Process 1 starts a program that has ended again after a second.
 func (n *Node) Kill(program string, signal syscall.Signal) error {
+	if n.guest != nil {
+		return n.killRemotely(program, signal)
+	}
 	pid, err := n.PID(program)
 	if err != nil {
 		return err

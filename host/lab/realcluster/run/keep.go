@@ -40,7 +40,7 @@ func keep(ctx context.Context, name string) error {
 		return err
 	}
 	config := realcluster.Config{
-		Name: o.Name, Dir: s.cluster(), Workers: o.Workers, Family: o.Family, Proxy: o.Proxy, Log: os.Stdout,
+		Name: o.Name, Dir: s.cluster(), Workers: o.Workers, Kernel: o.Kernel, Family: o.Family, Proxy: o.Proxy, Log: os.Stdout,
 		Install: realcluster.Installation{Repo: o.Repo, Image: o.Image, Tag: o.Tag, Config: "mode: " + o.Mode, AtOnce: true},
 	}
 	c, err := realcluster.Start(ctx, config)

@@ -1,6 +1,6 @@
 // Command run starts a real Kubernetes cluster on this machine that goes on when the command has ended, and stops it. As root.
 //
-//	cluster up [-name lab] [-workers 3] [-family ipv4|ipv6|dual] [-proxy sluice|kube-proxy|none] [-mode nftables|ipvs]
+//	cluster up [-name lab] [-workers 3] [-family ipv4|ipv6|dual] [-proxy sluice|kube-proxy|none] [-mode nftables|ipvs] [-kernel 6.12]
 //	cluster exec [-name lab] NODE COMMAND...     runs a command in a node's namespaces
 //	cluster down [-name lab]
 //
@@ -46,6 +46,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&o.Name, "name", "lab", "name of the cluster")
 	if args[0] == "up" {
 		flags.IntVar(&o.Workers, "workers", 3, "nodes beside the control plane's, 1 to 8")
+		flags.StringVar(&o.Kernel, "kernel", "", "workers are guests of this test kernel, for example 6.12; default: namespaces of this machine's kernel")
 		flags.StringVar((*string)(&o.Family), "family", "ipv4", "ipv4, ipv6 or dual")
 		flags.StringVar((*string)(&o.Proxy), "proxy", "sluice", "sluice, kube-proxy or none")
 		flags.StringVar(&o.Mode, "mode", "nftables", "sluice's: nftables or ipvs")

@@ -18,6 +18,7 @@ import (
 type options struct {
 	Name       string
 	Workers    int
+	Kernel     string
 	Family     realcluster.Family
 	Proxy      realcluster.Proxy
 	Mode       string

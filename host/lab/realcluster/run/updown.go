@@ -62,8 +62,8 @@ func check(o *options) (err error) {
 	if o.Mode != "nftables" && o.Mode != "ipvs" {
 		return fmt.Errorf("mode %q: it must be nftables or ipvs", o.Mode)
 	}
-	if _, err := os.Stat("/proc/net/ip_vs"); err != nil && o.Mode == "ipvs" {
-		return errors.New("mode ipvs: this kernel has no IPVS (/proc/net/ip_vs): `modprobe ip_vs`, if it has the module")
+	if _, err := os.Stat("/proc/net/ip_vs"); err != nil && o.Mode == "ipvs" && o.Kernel == "" {
+		return errors.New("mode ipvs: this kernel has no IPVS (/proc/net/ip_vs): `modprobe ip_vs`, if it has the module, or KERNEL=6.12")
 	}
 	if o.Proxy != realcluster.Sluice {
 		return nil
