@@ -132,6 +132,23 @@ func TestRunsThatSayNothingAreErrors(t *testing.T) {
 	}
 }
 
+func TestSpecsOfSCTPRunInGuests(t *testing.T) {
+	guests := regexp.MustCompile(strings.Join(skips(true), "|"))
+	for name, want := range map[string]bool{
+		"[sig-network] Networking Granular Checks: Services should function for pod-Service: sctp [Feature:SCTPConnectivity]": true,
+		"[sig-network] Services should allow creating a basic SCTP service with pod and endpoints [LinuxOnly] [Serial]":       true,
+		"[sig-network] SCTP [LinuxOnly] should create a Pod with SCTP HostPort":                                               false,
+	} {
+		if guests.MatchString(name) == want {
+			t.Errorf("%s: runs is %t, want %t", name, !want, want)
+		}
+	}
+	name := run{Family: "ipv4", Guests: "6.12", Proxy: "sluice"}.name()
+	if name != "ipv4-6.12-sluice" {
+		t.Errorf("results of guests are in %q", name)
+	}
+}
+
 func TestSpecsOfTheClustersFamilyRun(t *testing.T) {
 	for name, want := range map[string]string{ // the families in which it runs
 		"[sig-network] Networking Granular Checks: Services should function for pod-Service: http": "ipv4 dual ipv6",
@@ -144,7 +161,7 @@ func TestSpecsOfTheClustersFamilyRun(t *testing.T) {
 	} {
 		var in []string
 		for _, f := range []string{"ipv4", "dual", "ipv6"} {
-			if !regexp.MustCompile(strings.Join(append(skips(), familySkips(f)), "|")).MatchString(name) {
+			if !regexp.MustCompile(strings.Join(append(skips(false), familySkips(f)), "|")).MatchString(name) {
 				in = append(in, f)
 			}
 		}

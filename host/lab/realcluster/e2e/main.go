@@ -30,6 +30,7 @@ type options struct {
 	skip     string
 	liberal  bool
 	mode     string
+	kernel   string
 	image    string
 	tag      string
 	results  string
@@ -47,6 +48,7 @@ func main() {
 	flag.StringVar(&o.skip, "skip", "", "regular expression of specs to leave out, beside those that cannot run here")
 	flag.BoolVar(&o.liberal, "liberal", false, "conntrack.tcpBeLiberal of both proxies")
 	flag.StringVar(&o.mode, "mode", "nftables", "sluice's mode")
+	flag.StringVar(&o.kernel, "kernel", "", "workers are guests of this test kernel, for example 6.12, which has IPVS and SCTP")
 	flag.StringVar(&o.image, "image", "bin/sluice-image.tar", "archive of sluice's image")
 	flag.StringVar(&o.tag, "tag", "", "tag of the image in the archive")
 	flag.StringVar(&o.results, "results", "bin/e2e", "folder of results")
@@ -99,7 +101,7 @@ func (o options) family(ctx context.Context, family realcluster.Family) error {
 		return err
 	}
 	name := filepath.Base(dir) // two runs do not disturb each other
-	c, err := realcluster.Start(ctx, realcluster.Config{Name: name, Dir: dir, Workers: o.workers, Family: family, Liberal: o.liberal, Log: os.Stderr})
+	c, err := realcluster.Start(ctx, realcluster.Config{Name: name, Dir: dir, Workers: o.workers, Kernel: o.kernel, Family: family, Liberal: o.liberal, Log: os.Stderr})
 	if err != nil {
 		return err
 	}
@@ -109,7 +111,7 @@ func (o options) family(ctx context.Context, family realcluster.Family) error {
 	}
 	defer balance(ctx, c)()
 	for _, proxy := range list(o.proxies) {
-		r := run{Family: string(family), Proxy: proxy, Workers: o.workers, Liberal: o.liberal}
+		r := run{Family: string(family), Proxy: proxy, Workers: o.workers, Liberal: o.liberal, Guests: o.kernel}
 		switch realcluster.Proxy(proxy) {
 		case realcluster.KubeProxy:
 			r.Version = programs.SuiteVersion

@@ -16,13 +16,17 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
 )
 
-// skips are the specs that cannot run here. Those of other IP families are in familySkips.
-func skips() []string {
+// skips are the specs that cannot run here, on this machine's kernel or in guests. Those of other IP families are in familySkips.
+func skips(guests bool) []string {
+	sctp := "SCTP|sctp" // this kernel may have none
+	if guests {
+		sctp = "SCTP HostPort|hostport.*SCTP" // the network plugin's, and the test kernel has no xt_sctp
+	}
 	return []string{
+		sctp,
 		"Alpha|Beta|Flaky", // as in upstream's jobs
 		"Internet.connection|Networking-DNS|Provider:GCE", // the cluster has no Internet
 		"NetworkPolicy|Netpol",                            // nor a network plugin with policies
-		"SCTP|sctp",                                       // nor a kernel with SCTP
 		"IPerf2",                                          // Debian's iperf prints other fields
 		"DNS configMap|PerformanceDNS",                    // of CoreDNS, not of Services
 		"recreate its iptables rules|restarting (apiserver|kube-proxy)",     // by SSH; with Pods of these names in kube-system
@@ -46,6 +50,7 @@ type run struct {
 	Family, Proxy, Mode, Version string
 	Workers                      int
 	Liberal                      bool
+	Guests                       string // the test kernel of workers that are guests
 	Kernel                       string
 	Began                        time.Time
 	Took                         time.Duration
@@ -55,10 +60,14 @@ type run struct {
 
 // cluster names what the runs that are compared have in common.
 func (r run) cluster() string {
+	name := r.Family
 	if r.Liberal {
-		return r.Family + "-liberal"
+		name += "-liberal"
 	}
-	return r.Family
+	if r.Guests != "" {
+		name += "-" + r.Guests
+	}
+	return name
 }
 
 func (r run) name() string { return r.cluster() + "-" + r.Proxy }
@@ -76,7 +85,12 @@ func (r run) test(ctx context.Context, c *realcluster.Cluster, suite programs.Su
 	if err := os.WriteFile(registries, []byte(programs.SuiteRegistries), 0o644); err != nil {
 		return err
 	}
-	skip := strings.Join(append(skips(), familySkips(r.Family)), "|")
+	kernel, err := c.Nodes[0].Exec(ctx, "uname", "-r")
+	if err != nil {
+		return err
+	}
+	r.Kernel = strings.TrimSpace(kernel)
+	skip := strings.Join(append(skips(r.Guests != ""), familySkips(r.Family)), "|")
 	if o.skip != "" {
 		skip += "|" + o.skip
 	}
@@ -95,7 +109,7 @@ func (r run) test(ctx context.Context, c *realcluster.Cluster, suite programs.Su
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	fmt.Fprintf(os.Stderr, "testing %s: %s\n", r.name(), log.Name())
-	r.Began, r.Kernel = time.Now().UTC().Truncate(time.Second), kernel()
+	r.Began = time.Now().UTC().Truncate(time.Second)
 	p, err := c.Outside.Start(cmd)
 	if err != nil {
 		return err
@@ -118,17 +132,4 @@ func (r run) test(ctx context.Context, c *realcluster.Cluster, suite programs.Su
 	}
 	fmt.Fprintf(os.Stderr, "%s: %s in %s\n", r.name(), r.counts(), r.Took)
 	return nil
-}
-
-func kernel() string {
-	var u syscall.Utsname
-	_ = syscall.Uname(&u)
-	var out strings.Builder
-	for _, c := range u.Release {
-		if c == 0 {
-			break
-		}
-		out.WriteByte(byte(c))
-	}
-	return out.String()
 }
