@@ -10,7 +10,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image krew man demo experiment quick race test test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster e2e test-vm test-ipvs test-guide test-compat vm-kernels \
+.PHONY: help build plugins image krew man demo experiment quick race test test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat vm-kernels \
   compiled-plugins bench bench-peer bench-peer-base bench-fleet soak fuzz check fmt lint format-check vet deps clean
 
 help:
@@ -122,6 +122,17 @@ e2e: image node-programs
 # What realcluster promises: everything that it starts ends, and the machine is as before. Six minutes.
 test-realcluster: node-programs vm-kernels
 	SLUICE_TEST_REALCLUSTER=1 $(GO) test -count=1 -timeout 20m ./host/lab/realcluster
+
+# Faults of nodes and of the control plane, and policies, with real Pods and clients, beside kube-proxy: they write host/PODS.md. The rows of
+# earlier runs stay: RUN= runs some. Half an hour each; most of it is waiting. As root, on Debian 12.
+OUTAGE      := 10m
+RUN         :=
+PROXIES     := sluice,kube-proxy
+e2e-faults: FAULTS := nodes -outage '$(OUTAGE)'
+experiment-pods: FAULTS := pods -svg host/pods.svg
+e2e-faults experiment-pods: build image node-programs
+	$(GO) build -o bin/faults ./host/lab/realcluster/faults
+	bin/faults $(FAULTS) -run '$(RUN)' -proxies '$(PROXIES)' -tag '$(VERSION)' -results bin/$@.json -write host/PODS.md
 
 test-cluster: deps build cluster-programs
 	$(GO) test -timeout 10m ./host/lab/testcluster/... ./host/source/kube/... ./cmd/sluice/cluster/... ./deploy/...

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/realcluster"
+)
+
+// faults are those of nodes and of the control plane. The server goes on for 10 s after SIGTERM, so that what fails is not its own doing.
+func faults(o options) []*scenario {
+	server := web{drain: 10 * time.Second}
+	return []*scenario{
+		{name: "nothing: a Deployment restarts", web: server, act: restarts(nothing)},
+		{name: "proxy killed on each worker, a Deployment restarts", web: server, act: restarts(killProxies)},
+		{name: "proxy killed for memory, 500 Services are created", web: server, act: memory, after: 10 * time.Second},
+		{name: "kubelet killed on each worker, a Deployment restarts", web: server, act: restarts(kill("kubelet"))},
+		{name: "containerd killed on each worker, a Deployment restarts", web: server, act: restarts(kill("containerd"))},
+		{name: "node powered off, and on again", web: server, avoid: "n3", act: powerCycle, after: 20 * time.Second},
+		{name: fmt.Sprintf("API server away for %s, Pods' processes end meanwhile", o.outage), web: server, act: outage(o.outage), after: 20 * time.Second},
+		{name: "a Node without addresses for 20 s, while its kubelet is stopped", web: server, act: noAddresses},
+		{name: "a namespace with 500 Services deleted", web: server, act: deleteServices, after: 15 * time.Second},
+		{name: "the DaemonSet's image broken, a Deployment restarts, then undone", web: server, act: brokenImage},
+		{name: "a node drained", web: server, act: drain},
+		{name: "a node drained, staged-drain, server goes on for 30 s", only: realcluster.Sluice,
+			web: web{drain: 30 * time.Second, annotations: `sluice.dev/policy: staged`}, act: drain},
+		{name: "a node drained, server ends at SIGTERM", act: drain},
+		{name: "a node drained, server ends at SIGTERM, refused connections retried", only: realcluster.Sluice,
+			web: web{annotations: "sluice.dev/refused-connections: retry"}, act: drain},
+	}
+}
+
+func nothing(context.Context, *bed) error { return nil }
+
+// restarts restarts the Deployment after a fault.
+func restarts(fault func(context.Context, *bed) error) func(context.Context, *bed) (string, error) {
+	return func(ctx context.Context, b *bed) (string, error) {
+		err := fault(ctx, b)
+		began := time.Now()
+		if err == nil {
+			err = b.restart(ctx)
+		}
+		return fmt.Sprintf("restart: %.0f s", time.Since(began).Seconds()), err
+	}
+}
+
+func (b *bed) workers(f func(*realcluster.Node) error) (err error) {
+	for _, n := range b.Nodes[1:] {
+		err = errors.Join(err, f(n))
+	}
+	return err
+}
+
+// proxyName is the name of the process, of the DaemonSet and of its container.
+func (b *bed) proxyName() string { return string(b.proxy) }
+
+func (b *bed) proxyNamespace() string {
+	if b.proxy == realcluster.Sluice {
+		return "sluice-system"
+	}
+	return "kube-system"
+}
+
+func killProxies(ctx context.Context, b *bed) error {
+	return b.workers(func(n *realcluster.Node) error {
+		_, err := n.Exec(ctx, "pkill", "-9", "-x", b.proxyName())
+		return err
+	})
+}
+
+func kill(program string) func(context.Context, *bed) error {
+	return func(_ context.Context, b *bed) error {
+		return b.workers(func(n *realcluster.Node) error { return n.Kill(program, syscall.SIGKILL) })
+	}
+}
+
+// memory limits the proxy's memory on the first worker to a little more than it uses.
+func memory(ctx context.Context, b *bed) (string, error) {
+	const script = `cd /sys/fs/cgroup/memory/$(sed -n 's/.*:memory://p' /proc/$(pidof -s $1)/cgroup) && echo $(($(cat memory.usage_in_bytes) + 262144)) >memory.limit_in_bytes`
+	n := b.Node("n1")
+	if _, err := n.Exec(ctx, "sh", "-c", script, "sh", b.proxyName()); err != nil {
+		return "", err
+	}
+	before, err := n.Exec(ctx, "pidof", "-s", b.proxyName())
+	if err != nil {
+		return "", err
+	}
+	if err := b.manyServices(ctx); err != nil {
+		return "", err
+	}
+	if err := b.Rollout(ctx, b.proxyNamespace(), "daemonset/"+b.proxyName()); err != nil {
+		return "", err
+	}
+	after, err := n.Exec(ctx, "pidof", "-s", b.proxyName())
+	if err == nil && after == before {
+		err = errors.New("the proxy was not killed")
+	}
+	_, cleanup := b.Kubectl(ctx, "", "delete", "namespace", "many")
+	return "", errors.Join(err, cleanup)
+}
+
+// manyServices creates a namespace with 500 Services, which select the Pods of none.
+func (b *bed) manyServices(ctx context.Context) error {
+	var text strings.Builder
+	text.WriteString("apiVersion: v1\nkind: Namespace\nmetadata: {name: many}\n")
+	for i := range 500 {
+		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Service\nmetadata: {name: s%d, namespace: many}\nspec: {selector: {app: none}, ports: [{port: 80}]}\n", i)
+	}
+	return b.Apply(ctx, text.String())
+}
+
+func deleteServices(ctx context.Context, b *bed) (string, error) {
+	if err := b.manyServices(ctx); err != nil {
+		return "", err
+	}
+	began := time.Now()
+	_, err := b.Kubectl(ctx, "", "delete", "namespace", "many")
+	return fmt.Sprintf("deleted in %.0f s", time.Since(began).Seconds()), err
+}
+
+// powerCycle resets the last worker, and measures until its NodePort answers.
+func powerCycle(ctx context.Context, b *bed) (string, error) {
+	n := b.Node("n3")
+	began := time.Now()
+	if err := n.Reset(ctx); err != nil {
+		return "", err
+	}
+	at := netip.AddrPortFrom(n.Addrs[0], nodePort)
+	dial := func() error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		c, err := b.Outside.Dial(ctx, "tcp", at)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}
+	for err := dial(); err != nil; err = dial() {
+		if ctx.Err() != nil || time.Since(began) > 3*time.Minute {
+			return "", fmt.Errorf("NodePort of %s: %w", n.Name, err)
+		}
+		wait(ctx, 20*time.Millisecond)
+	}
+	took := time.Since(began)
+	_, err := b.Kubectl(ctx, "", "wait", "node", "n3", "--for=condition=Ready", "--timeout=300s")
+	return fmt.Sprintf("its NodePort answers after %.1f s", took.Seconds()), err
+}
+
+// outage stops the API server, while Pods go without its knowledge: their processes are killed, and their kubelet starts others.
+func outage(span time.Duration) func(context.Context, *bed) (string, error) {
+	return func(ctx context.Context, b *bed) (string, error) {
+		b.StopAPIServer()
+		end := time.Now().Add(span)
+		killed := 0
+		for time.Now().Before(end) && ctx.Err() == nil {
+			n := b.Nodes[1+killed%(len(b.Nodes)-1)]
+			if _, err := n.Exec(ctx, "sh", "-c", "kill $(pgrep -x load | head -1)"); err != nil {
+				return "", errors.Join(err, b.StartAPIServer(ctx))
+			}
+			killed++
+			wait(ctx, min(30*time.Second, time.Until(end)))
+		}
+		if err := b.StartAPIServer(ctx); err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("%d processes ended meanwhile", killed), b.restart(ctx)
+	}
+}
+
+// noAddresses removes the addresses of the first worker's Node, which its kubelet would write again.
+func noAddresses(ctx context.Context, b *bed) (string, error) {
+	n := b.Node("n1")
+	if err := n.Kill("kubelet", syscall.SIGSTOP); err != nil {
+		return "", err
+	}
+	_, err := b.Kubectl(ctx, "", "patch", "node", n.Name, "--subresource=status", "--type=json", "-p", `[{"op": "replace", "path": "/status/addresses", "value": []}]`)
+	wait(ctx, 20*time.Second)
+	return "", errors.Join(err, n.Kill("kubelet", syscall.SIGCONT))
+}
+
+// brokenImage rolls out an image that does not exist.
+func brokenImage(ctx context.Context, b *bed) (string, error) {
+	ns, ds := b.proxyNamespace(), "daemonset/"+b.proxyName()
+	if _, err := b.Kubectl(ctx, "", "-n", ns, "set", "image", ds, "*=broken.invalid/proxy:1"); err != nil {
+		return "", err
+	}
+	wait(ctx, 20*time.Second)
+	err := b.restart(ctx)
+	ready, failed := b.Kubectl(ctx, "", "-n", ns, "get", ds, "-o", "jsonpath={.status.numberReady} of {.status.desiredNumberScheduled}")
+	_, undone := b.Kubectl(ctx, "", "-n", ns, "rollout", "undo", ds)
+	if err = errors.Join(err, failed, undone); err != nil {
+		return "", err
+	}
+	return "proxies ready meanwhile: " + ready, b.Rollout(ctx, ns, ds)
+}
+
+func drain(ctx context.Context, b *bed) (string, error) {
+	began := time.Now()
+	_, err := b.Kubectl(ctx, "", "drain", "n2", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=120s")
+	took := time.Since(began)
+	_, undone := b.Kubectl(ctx, "", "uncordon", "n2")
+	return fmt.Sprintf("drain: %.0f s", took.Seconds()), errors.Join(err, undone, b.Rollout(ctx, namespace, "deployment/stable"))
+}

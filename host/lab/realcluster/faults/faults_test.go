@@ -1,0 +1,130 @@
+package main
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/lab/realcluster"
+	"github.com/sluice-proxy/sluice/host/lab/realcluster/load"
+)
+
+// seconds makes a result from what servers got in each second, and how many connections were refused.
+func seconds(refused []int, servers ...map[string]int) *load.Result {
+	r := &load.Result{Failed: load.Failures{}, Servers: map[string]int{}}
+	for i, s := range servers {
+		second := load.Second{Servers: s}
+		if refused[i] > 0 {
+			second.Failed = load.Failures{load.Refused: refused[i]}
+			r.Failed[load.Refused] += refused[i]
+			r.Connections += refused[i]
+		}
+		for name, n := range s {
+			r.Servers[name] += n
+			r.Connections += n
+		}
+		r.Seconds = append(r.Seconds, second)
+	}
+	return r
+}
+
+func rolling() *row {
+	old, both, after := map[string]int{"a": 10}, map[string]int{"a": 6, "b": 4}, map[string]int{"b": 10}
+	return &row{
+		scenario: &scenario{name: "a < b", group: "g"}, Name: "a < b", Proxy: realcluster.Sluice, Acted: 1500 * time.Millisecond, Note: "restart: 2 s",
+		Result: seconds([]int{0, 0, 3, 0, 1, 0}, old, old, both, both, after, after),
+	}
+}
+
+func TestRowSaysWhatFailedAndForHowLong(t *testing.T) {
+	r := rolling()
+	if r.repaired() != 4*time.Second || r.kinds() != "4 refused" { // the end of the fifth second, rounded
+		t.Errorf("repaired %s, %s", r.repaired(), r.kinds())
+	}
+	if got := r.share(2, 4, r.old()); got != .4 {
+		t.Errorf("share of new servers %v, want 0.4", got)
+	}
+	text := markdown([]*row{r, {scenario: r.scenario, Name: r.Name, Proxy: realcluster.KubeProxy, Result: seconds([]int{0}, map[string]int{"a": 5})}})
+	want := "| a < b | sluice | 64 | 4 | 6.25 | 4 refused | 4 | restart: 2 s |\n|  | kube-proxy | 5 | 0 | 0.00 |  |  |  |\n"
+	if !strings.HasSuffix(text, want) {
+		t.Errorf("%s\nwant at the end\n%s", text, want)
+	}
+}
+
+func TestChartIsXMLWithEachServer(t *testing.T) {
+	text := chart([]*row{rolling()})
+	for d := xml.NewDecoder(strings.NewReader(text)); ; {
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{"a &lt; b", oldColour, newColour, "4 of 64 connections failed"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("without %q", want)
+		}
+	}
+}
+
+// TestRunOfSomeReplacesTheirRows: the others' stay.
+func TestRunOfSomeReplacesTheirRows(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "results.json")
+	rows, err := earlier(file)
+	if err != nil || len(rows) != 0 {
+		t.Fatal(rows, err)
+	}
+	list := []*scenario{{name: "one"}, {name: "two"}}
+	for i, s := range []string{"two", "one", "two"} {
+		if rows, err = earlier(file); err != nil {
+			t.Fatal(err)
+		}
+		rows[key{s, realcluster.Sluice}] = &row{Name: s, Proxy: realcluster.Sluice, Began: time.Unix(int64(i), 0), Result: seconds([]int{i}, map[string]int{"a": 1})}
+		if err := rows.save(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []int
+	for _, r := range rows.sorted(list, []realcluster.Proxy{realcluster.KubeProxy, realcluster.Sluice}) {
+		got = append(got, r.Result.Failed.Total())
+	}
+	if want := []int{1, 2}; !slices.Equal(got, want) {
+		t.Errorf("failed %v, want %v: in the order of the scenarios", got, want)
+	}
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := earlier(file); err == nil {
+		t.Error("a broken file: no error")
+	}
+}
+
+// TestScenariosNameWhatExists: policies of the configuration, and each name once.
+func TestScenariosNameWhatExists(t *testing.T) {
+	var all []string
+	for _, s := range append(faults(options{outage: time.Minute}), policies()...) {
+		all = append(all, s.name)
+		for _, m := range regexp.MustCompile(`sluice\.dev/policy: (\S+)`).FindAllStringSubmatch(s.web.annotations, -1) {
+			if !strings.Contains(configuration, "- name: "+m[1]+"\n") || s.only != realcluster.Sluice {
+				t.Errorf("%s: policy %q, only %q", s.name, m[1], s.only)
+			}
+		}
+	}
+	slices.Sort(all)
+	if d := cmp.Diff(slices.Compact(slices.Clone(all)), all); d != "" {
+		t.Error(d)
+	}
+	if _, err := config.Parse([]byte("apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\n"+configuration), t.TempDir()); err != nil {
+		t.Error(err)
+	}
+}
