@@ -8,7 +8,7 @@ import (
 // Problem is an error or a warning about one field of a source's input.
 type Problem struct {
 	File    string // relative to the source directory; "" for objects of a cluster
-	Line    int    // first line of the object's document; 0: unknown
+	Line    int    // first line of the object, or of its document; 0: unknown
 	Object  string // such as "Service shop/web"; "" if no object could be decoded
 	Field   string // such as "spec.externalIPs[1]"; "" for the object as a whole
 	Err     error

@@ -19,15 +19,20 @@ import (
 // Decode decodes well-formed JSON into a T. Values of the wrong type become zero values, in lists without moving other items; fields
 // that T does not have are ignored. Of duplicate keys the last one is used.
 func Decode[T any](raw []byte) (*T, *FieldErrors) {
+	return DecodeInstead[T](raw, func(string) any { return nil })
+}
+
+// DecodeInstead is Decode, but for values of the wrong type that instead has another value for, which must be of the right type.
+func DecodeInstead[T any](raw []byte, instead func(path string) any) (*T, *FieldErrors) {
 	if v := decodeStrictly[T](raw); v != nil {
 		return v, &FieldErrors{dropped: map[string]bool{}}
 	}
-	return decodeTolerantly[T](raw)
+	return decodeTolerantly[T](raw, instead)
 }
 
-func decodeTolerantly[T any](raw []byte) (*T, *FieldErrors) {
+func decodeTolerantly[T any](raw []byte, instead func(path string) any) (*T, *FieldErrors) {
 	tree, _, _ := ParseJSON(raw)
-	v, c := new(T), &checker{types: map[reflect.Type]map[string]reflect.Type{}, errs: &FieldErrors{dropped: map[string]bool{}}}
+	v, c := new(T), &checker{types: map[reflect.Type]map[string]reflect.Type{}, errs: &FieldErrors{dropped: map[string]bool{}}, instead: instead}
 	raw, err := json.Marshal(c.check(tree, reflect.TypeFor[T](), ""))
 	if err == nil {
 		err = json.Unmarshal(raw, v)
@@ -78,18 +83,19 @@ func hasZeroInMap(v reflect.Value) bool {
 }
 
 type checker struct {
-	errs  *FieldErrors
-	types map[reflect.Type]map[string]reflect.Type // by struct type: types of its fields by JSON name
+	errs    *FieldErrors
+	types   map[reflect.Type]map[string]reflect.Type // by struct type: types of its fields by JSON name
+	instead func(path string) any
 }
 
 func (c *checker) drop(path, format string, args ...any) any {
 	m := c.errs
 	if m.dropped[path] = true; len(m.dropped) > MaxReported {
 		m.MoreDropped++
-		return nil
+		return c.instead(path)
 	}
 	m.Reported = append(m.Reported, FieldError{Path: path, Err: fmt.Errorf(format, args...)})
-	return nil
+	return c.instead(path)
 }
 
 func (c *checker) unknownField(path, key string, types map[string]reflect.Type) {

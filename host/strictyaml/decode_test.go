@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -153,6 +154,41 @@ func FuzzSplitYAML(f *testing.F) {
 				t.Fatalf("%q: document %+v is not in the text, in order", text, d)
 			}
 			rest, line = rest[i+len(d.Text):], d.Line
+		}
+	})
+}
+
+// FuzzDecode compares the strict decoder with the tolerant one: where it accepts a text, both return the same, and nothing is to report.
+func FuzzDecode(f *testing.F) {
+	for _, text := range []string{
+		`{"s":"x","b":true,"n":7,"list":[{"n":1},{},null],"map":{"a":"b"},"raw":{"z":1.50},"free":[1]}`,
+		`{"map":{"a":null}}`, `{"map":{"a":"","b":null},"b":null}`, `{"S":"x"}`, `{"n":1.0}`, `{"n":1e2}`, `{"s":"\ud800"}`, "{\"s\":\"\xff\"}", `{"free":{"a":null,"b":12345678901234567890}}`, `{"n":-0}`, `{"free":1e999}`,
+		`{"raw":null,"list":null}`, `null`, `[]`, `{"list":{}}`, `{"s":"x","s":"y"}`,
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		docs, err := SplitJSON(text)
+		if err != nil {
+			return
+		}
+		for _, d := range docs {
+			got := decodeStrictly[outer]([]byte(d.Text))
+			if got == nil {
+				continue
+			}
+			want, errs := decodeTolerantly[outer]([]byte(d.Text), func(string) any { return nil })
+			if len(errs.Reported) > 0 {
+				t.Fatalf("%q: the strict decoder accepts it: %v", d.Text, errs.Reported)
+			}
+			for _, v := range []*outer{got, want} { // the tolerant decoder sorts keys and drops blanks
+				if tree, _, _ := ParseJSON(v.Raw); len(v.Raw) > 0 {
+					v.Raw, _ = json.Marshal(tree)
+				}
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Fatalf("%q: %+v, tolerantly: %+v", d.Text, got, want)
+			}
 		}
 	})
 }

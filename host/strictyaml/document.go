@@ -106,19 +106,15 @@ func SplitJSON(text string) ([]Document, error) {
 // duplicates names them. err is a *SyntaxError. Documents that are nested too deeply, or too large once aliases are
 // expanded, are rejected.
 func (d Document) ToJSON() (raw []byte, duplicates, err error) {
-	if hasAlias(d.Text) {
+	if HasAlias(d.Text) {
 		if err := d.checkSize(); err != nil {
 			return nil, nil, err
 		}
-	} else {
-		raw = d.listToJSON()
 	}
-	if raw == nil {
-		if raw, err = yaml.YAMLToJSONStrict([]byte(d.Text)); err != nil {
-			duplicates = d.syntaxError(err)
-			if raw, err = yaml.YAMLToJSON([]byte(d.Text)); err != nil {
-				return nil, nil, d.syntaxError(err)
-			}
+	if raw, err = yaml.YAMLToJSONStrict([]byte(d.Text)); err != nil {
+		duplicates = d.syntaxError(err)
+		if raw, err = yaml.YAMLToJSON([]byte(d.Text)); err != nil {
+			return nil, nil, d.syntaxError(err)
 		}
 	}
 	if tooDeepOffset(raw) >= 0 {

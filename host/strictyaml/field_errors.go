@@ -40,26 +40,17 @@ type FieldErrors struct {
 	unknownCount             int
 }
 
-// Dropped reports whether the value at path was dropped.
-func (m *FieldErrors) Dropped(path string) bool { return path != "" && m.dropped[path] }
-
-// MarkDropped marks the value at path as dropped without an error.
-func (m *FieldErrors) MarkDropped(path string) { m.dropped[path] = true }
-
-// AnyDropped reports whether any value was dropped.
-func (m *FieldErrors) AnyDropped() bool { return len(m.dropped) > 0 }
-
 // Covers reports whether the value at path or one that contains it was dropped.
 func (m *FieldErrors) Covers(path string) bool {
 	if len(m.dropped) == 0 {
 		return false
 	}
 	for i := range len(path) {
-		if (path[i] == '.' || path[i] == '[') && m.Dropped(path[:i]) {
+		if i > 0 && (path[i] == '.' || path[i] == '[') && m.dropped[path[:i]] {
 			return true
 		}
 	}
-	return m.Dropped(path)
+	return path != "" && m.dropped[path]
 }
 
 // Describe formats a value of a tree for an error message.

@@ -42,8 +42,8 @@ func tooDeepOffset(raw []byte) int {
 	return -1
 }
 
-// hasAlias reports whether YAML text may contain anchors and aliases. It may report true for text without any.
-func hasAlias(text string) bool { return hasIndicator(text, '&') && hasIndicator(text, '*') }
+// HasAlias reports whether YAML text may contain anchors and aliases. It may report true for text without any.
+func HasAlias(text string) bool { return hasIndicator(text, '&') && hasIndicator(text, '*') }
 
 // hasIndicator reports whether mark precedes a character that may begin a name; NUL because the text may be UTF-16.
 func hasIndicator(text string, mark byte) bool {

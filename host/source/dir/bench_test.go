@@ -1,37 +1,160 @@
 package dir
 
 import (
+	"bytes"
+	"context"
 	"fmt"
-	"strings"
+	"os"
+	"path/filepath"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/host/model"
 )
 
-// BenchmarkParse is one Service with a slice of ten endpoints, from YAML text to model values.
-func BenchmarkParse(b *testing.B) {
-	var text strings.Builder
-	text.WriteString(`apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: shop, labels: {app: web}}
-spec:
-  clusterIP: 10.96.0.1
-  selector: {app: web}
-  ports:
-  - {name: http, port: 80, protocol: TCP, targetPort: 8080}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-x, namespace: shop, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: http, port: 8080, protocol: TCP}]
-endpoints:
-`)
-	for i := range 10 {
-		fmt.Fprintf(&text, "- {addresses: [10.200.0.%d], conditions: {ready: true}, nodeName: n%d, zone: z%d}\n", i+1, i, i%3)
+// BenchmarkLoad reads the dump of 10,000 Services with ten endpoints each from one file.
+func BenchmarkLoad(b *testing.B) {
+	for _, ext := range []string{"json", "yaml"} {
+		b.Run(ext, func(b *testing.B) {
+			root := b.TempDir()
+			writeDump(b, filepath.Join(root, "dump."+ext), 10000)
+			info, err := os.Stat(filepath.Join(root, "dump."+ext))
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.SetBytes(info.Size())
+			b.ReportAllocs()
+			for b.Loop() {
+				snap, problems, err := Load(root)
+				if err != nil || len(problems) > 0 || len(snap.Services) != 10000 {
+					b.Fatal(err, problems)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkStart reads 10,000 Services from as many files.
+func BenchmarkStart(b *testing.B) {
+	root := b.TempDir()
+	for i := range 10000 {
+		writeService(b, root, i, 0)
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if docs, problem := parse([]byte(text.String()), false, nil); len(docs) != 2 || problem != nil {
-			b.Fatal(docs, problem)
+		if snap, problems, err := Load(root); err != nil || len(problems) > 0 || len(snap.Services) != 10000 {
+			b.Fatal(err, problems)
 		}
 	}
+}
+
+// BenchmarkChange measures from the write of one file among many to the emitted change.
+func BenchmarkChange(b *testing.B) {
+	for _, files := range []int{10, 1000, 10000} {
+		b.Run(fmt.Sprintf("files=%d", files), func(b *testing.B) {
+			root := b.TempDir()
+			for i := range files {
+				writeService(b, root, i, 0)
+			}
+			benchmarkChanges(b, root, func(i int) { writeService(b, root, 0, i+1) })
+		})
+	}
+	for _, ext := range []string{"json", "yaml"} {
+		b.Run("dump="+ext, func(b *testing.B) {
+			root := b.TempDir()
+			path := filepath.Join(root, "dump."+ext)
+			writeDump(b, path, 10000)
+			text, err := os.ReadFile(path)
+			if err != nil {
+				b.Fatal(err)
+			}
+			benchmarkChanges(b, root, func(i int) {
+				changed := bytes.Replace(text, []byte("web-5000-7c9d8b6f5-00003"), fmt.Appendf(nil, "web-5000-7c9d8b6f5-%05d", i+10), 1)
+				if err := os.WriteFile(path, changed, 0o600); err != nil {
+					b.Fatal(err)
+				}
+			})
+		})
+	}
+}
+
+func writeService(b *testing.B, root string, i, version int) {
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: web-%[1]d, namespace: shop, labels: {app: web, version: "%[3]d"}}
+spec:
+  clusterIP: 10.96.%[2]d.1
+  selector: {app: web}
+  ports:
+  - {name: http, port: 80, protocol: TCP, targetPort: 8080}
+`, i, i%250, version)
+	if err := os.WriteFile(filepath.Join(root, fmt.Sprintf("f%05d.yaml", i)), []byte(text), 0o600); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func benchmarkChanges(b *testing.B, root string, change func(i int)) {
+	got := make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- New(root, timedOptions).Run(ctx, func([]model.Change) { got <- struct{}{} })
+	}()
+	<-got
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := range b.N {
+		change(i)
+		<-got
+	}
+	b.StopTimer()
+	cancel()
+	<-done
+}
+
+// BenchmarkBurst changes 64 files of 160 kB at once and then a small one, whose change is measured.
+func BenchmarkBurst(b *testing.B) {
+	root := b.TempDir()
+	large := func(version int) {
+		for i := range 64 {
+			var text bytes.Buffer
+			fmt.Fprintf(&text, "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: large-%d, namespace: shop, labels: {kubernetes.io/service-name: large, version: \"%d\"}}\naddressType: IPv4\nports: [{name: http, port: 8080}]\nendpoints:\n", i, version)
+			for e := range 1000 {
+				fmt.Fprintf(&text, "- {addresses: [10.%d.%d.%d], conditions: {ready: true, serving: true}, nodeName: node-%d, zone: zone-%d, hints: {forZones: [{name: zone-%d}]}}\n", 100+i, e/250, e%250+1, (e+version)%100, e%3, e%3)
+			}
+			if err := os.WriteFile(filepath.Join(root, fmt.Sprintf("l%02d.yaml", i)), text.Bytes(), 0o600); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	large(0)
+	for i := range 1000 {
+		writeService(b, root, i, 0)
+	}
+	got := make(chan []model.Change, 1000)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- New(root, timedOptions).Run(ctx, func(c []model.Change) { got <- c })
+	}()
+	<-got
+	b.ResetTimer()
+	for i := range b.N {
+		b.StopTimer()
+		large(i + 1)
+		b.StartTimer()
+		writeService(b, root, 0, i+1)
+		small, seen := false, 0
+		for !small || seen < 64 {
+			for _, c := range <-got {
+				if c.Kind == model.ServiceKind {
+					small = true
+					b.StopTimer()
+				} else {
+					seen++
+				}
+			}
+		}
+	}
+	cancel()
+	<-done
 }

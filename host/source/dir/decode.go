@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,62 +19,36 @@ import (
 // maxLists limits the nesting of lists.
 const maxLists = 16
 
-// The supported kinds, as apiVersion and kind.
-const (
-	kindService   = "v1 Service"
-	kindSlice     = "discovery.k8s.io/v1 EndpointSlice"
-	kindNode      = "v1 Node"
-	kindEndpoints = "v1 Endpoints"
-	kindCIDR      = "networking.k8s.io/v1 ServiceCIDR"
-	kindPod       = "v1 Pod"
-)
-
-var kinds = []string{kindService, kindSlice, kindNode, kindEndpoints, kindCIDR, kindPod}
-
-// decode decodes the objects of a document from well-formed JSON.
-func (d *document) decode(raw []byte) {
-	if !jsontext.Value(raw).IsValid() { // it has duplicate keys or invalid UTF-8
-		tree, twice, more := strictyaml.ParseJSON(raw)
-		for _, path := range twice {
-			d.addProblem("", path, errors.New("duplicate key: the last one is used"))
-		}
-		d.problems.errors += more
-		var err error
-		if raw, err = json.Marshal(tree); err != nil { // cannot happen: it comes from JSON
-			d.addProblem("", "", err)
-			return
-		}
-	}
-	ignored := map[string]*ignoredKind{}
-	d.decodeItem(raw, "", "", 0, ignored)
-	for _, id := range slices.Sorted(maps.Keys(ignored)) {
-		err := fmt.Errorf("%s is not supported: ignored", strings.TrimSpace(id))
-		if n := ignored[id].count; n > 1 {
-			err = fmt.Errorf("%w, and %d more", err, n-1)
-		}
-		d.problems.add(source.Problem{Object: ignored[id].first, Err: err, Warning: true})
-	}
-}
-
-// ignoredKind counts the objects of an unsupported kind.
-type ignoredKind struct {
-	first string
-	count int
-}
-
 func (d *document) addProblem(object, field string, err error) {
 	d.problems.add(source.Problem{Object: object, Field: field, Err: err})
 }
 
-// decodeItem decodes one object, or the items of a list. Items of a typed list may omit the kind that it implies.
-func (d *document) decodeItem(raw jsontext.Value, where, implied string, depth int, ignored map[string]*ignoredKind) {
+// decode decodes the objects of a document from well-formed JSON.
+func (d *document) decode(raw jsontext.Value) {
+	if !raw.IsValid() { // it has duplicate keys or invalid UTF-8
+		tree, twice, more := strictyaml.ParseJSON(raw)
+		for _, path := range twice {
+			d.addProblem("", strictyaml.JoinPath(d.path, path), errors.New("duplicate key: the last one is used"))
+		}
+		d.problems.errors += more
+		var err error
+		if raw, err = json.Marshal(tree); err != nil { // cannot happen: it comes from JSON
+			d.addProblem("", d.path, err)
+			return
+		}
+	}
+	d.decodeItem(raw, d.path, d.implied, 0)
+}
+
+// decodeItem decodes one object, or the items of a list.
+func (d *document) decodeItem(raw jsontext.Value, path, implied string, depth int) {
 	switch raw.Kind() {
 	case 'n':
 		return
 	case '{':
 	default:
 		d.incomplete = true
-		d.addProblem("", where, fmt.Errorf("%s is not an object", describe(raw)))
+		d.addProblem("", path, fmt.Errorf("%s is not an object", describe(raw)))
 		return
 	}
 	m := fieldsOf(raw)
@@ -83,54 +56,74 @@ func (d *document) decodeItem(raw jsontext.Value, where, implied string, depth i
 	if version == "" && kind == "" && implied != "" {
 		version, kind, _ = strings.Cut(implied, " ")
 	}
-	id, itemKind := version+" "+kind, strings.TrimSuffix(version+" "+kind, "List")
-	meta := fieldsOf(m["metadata"])
+	id, meta := version+" "+kind, fieldsOf(m["metadata"])
 	name := model.Name{Namespace: stringField(meta, "namespace"), Name: stringField(meta, "name")}
-	isList := id == "v1 List" || id != itemKind && slices.Contains(kinds, itemKind)
+	item, isList := listOf(id)
 	d.incomplete = d.incomplete || kind == "" || name.Name == "" && !isList
 	switch {
 	case kind == "":
-		d.addProblem("", strictyaml.JoinPath(where, "kind"), errors.New("missing or not a string: the object is not used"))
+		d.addProblem("", strictyaml.JoinPath(path, "kind"), errors.New("missing or not a string: the object is not used"))
 	case isList:
-		d.decodeList(m["items"], where, itemKind, depth, ignored)
-	case slices.Contains(kinds, id):
-		d.decodeObject(raw, id, kind, name)
-	case slices.ContainsFunc(kinds, func(k string) bool { return strings.HasSuffix(k, " "+kind) }):
-		d.addProblem(objectTitle(kind, name), "apiVersion", fmt.Errorf("%q is not supported, only %q", version, versionOf(kind)))
+		d.decodeList(m["items"], strictyaml.JoinPath(path, "items"), item, depth)
+	case isKind(id):
+		d.decodeObject(raw, id, name)
 	default:
-		if ignored[id] == nil {
-			ignored[id] = &ignoredKind{first: objectTitle(kind, name)}
+		for _, known := range kindNames {
+			if v, k, _ := strings.Cut(known, " "); k == kind {
+				d.addProblem(objectTitle(kind, name), "apiVersion", fmt.Errorf("%q is not supported, only %q", version, v))
+				return
+			}
 		}
-		ignored[id].count++
+		d.problems.add(source.Problem{Object: objectTitle(kind, name), Err: &ignoredKind{id: strings.TrimSpace(id)}, Warning: true})
 	}
 }
 
-func versionOf(kind string) string {
-	for _, id := range kinds {
-		if v, k, _ := strings.Cut(id, " "); k == kind {
-			return v
-		}
-	}
-	return ""
-}
-
-func (d *document) decodeList(raw jsontext.Value, where, implied string, depth int, ignored map[string]*ignoredKind) {
-	if implied == "v1 " {
-		implied = ""
-	}
-	where = strictyaml.JoinPath(where, "items")
+func (d *document) decodeList(raw jsontext.Value, path, implied string, depth int) {
 	var items []jsontext.Value
 	switch {
 	case raw == nil || raw.Kind() == 'n':
 	case jsonv2.Unmarshal(raw, &items) != nil:
-		d.addProblem("", where, fmt.Errorf("%s is not a list", describe(raw)))
+		d.addProblem("", path, fmt.Errorf("%s is not a list", describe(raw)))
 	case depth == maxLists:
-		d.addProblem("", where, fmt.Errorf("lists are nested more than %d levels deep", maxLists))
+		d.addProblem("", path, fmt.Errorf("lists are nested more than %d levels deep", maxLists))
 		return
 	}
 	for i, it := range items {
-		d.decodeItem(it, where+"["+strconv.Itoa(i)+"]", implied, depth+1, ignored)
+		d.decodeItem(it, path+"["+strconv.Itoa(i)+"]", implied, depth+1)
 	}
+}
+
+// decodeObject decodes and converts an object of a supported kind.
+func (d *document) decodeObject(raw []byte, id string, name model.Name) {
+	_, kind, _ := strings.Cut(id, " ")
+	if slices.Contains([]string{"Node", "ServiceCIDR"}, kind) {
+		name.Namespace = ""
+	} else if name.Namespace == "" {
+		name.Namespace = "default"
+	}
+	if err := checkName(name); err != nil {
+		d.addProblem(objectTitle(kind, name), "metadata", err)
+		return
+	}
+	o := &object{key: key{kind, name}}
+	decoderOf(id)(raw, o)
+	d.objects = append(d.objects, o)
+}
+
+// checkName accepts the names that the API server does. They are used in rulesets, logs and metrics.
+func checkName(n model.Name) error {
+	if n.Name == "" {
+		return errors.New("no name")
+	}
+	for _, s := range []string{n.Name, n.Namespace} {
+		bad := strings.ContainsFunc(s, func(r rune) bool {
+			return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '.'
+		})
+		if bad || len(s) > 253 {
+			return fmt.Errorf("%.300q is not a name of at most 253 lowercase letters, digits, '-' and '.'", s)
+		}
+	}
+	return nil
 }
 
 // fieldsOf returns the fields of an object, nil for any other value.

@@ -1,10 +1,14 @@
 package dir
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
+	"os"
 	"runtime"
 	"slices"
 
@@ -14,209 +18,246 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// directory is the last known content of the source directory.
+// A scan reads changed files until they have eagerBytes, the smallest first. Others are read beside the scans, the oldest
+// changes first, so that the changes of small files do not wait for them: decoding takes 10 to 20 ms for a MiB. A scan
+// follows after each lateBytes of them.
+const (
+	eagerBytes = 256 << 10
+	lateBytes  = 1 << 20
+)
+
+// maxIdleReads is how many times a file that is open for writing and does not change is left for later before it is read as
+// it is: half a second, at one read per renameGrace.
+const maxIdleReads = 20
+
+// directory is the last known content of the source directory. A file's objects stay as they are until a scan has found that
+// it is gone or has changed, and what has changed by then has been read. One goroutine uses it; others only read files.
 type directory struct {
-	root         string
-	files        map[string]*file      // by path relative to root, with slashes
-	last         state                 // result of the last merge
-	lastGood     map[objectKey]*object // last valid version of each object
-	scanProblems []source.Problem      // files that the last scan could not read
-	// writing contains the files that were open for writing at the last scan, by path. Nil: files are read as they are,
-	// because there is no later scan.
-	writing map[string]*writeState
-	// retry contains the files that may have changed before a scan that could not read something for a temporary reason,
-	// such as too many open files. Nil: the last scan had no such error.
-	retry pathSet
-	// late are the files that scans leave for later. Nil: scans read all files.
-	late *lateReads
-	// vanished are the objects that no file has any more and that stay for now, with the scan that has missed them first: a file that is still to
-	// be read may have them.
-	vanished map[objectKey]int
+	root  string
+	info  fs.FileInfo      // of root at the last scan; nil: there was none
+	files map[string]*file // what was read last, by path relative to root, with slashes
+
+	scans    int
+	changed  map[string]*change // to be read
+	reading  map[string]*change // being read beside the scans
+	reads    chan []*change     // receives them when they have been read
+	stepwise bool               // files are read as eagerBytes says; false: all beside the scans
+	patient  bool               // files that are open for writing are read later
+	held     pathSet            // what could not be listed or opened, perhaps for a temporary reason, and may have changed
+	problems []source.Problem   // of what the last scan could not list
+
+	last     map[key]*entry // result of the last merge
+	vanished map[key]int    // objects that no file has any more and that stay for now, with the scan that has missed them first
 }
 
-// writeState is the state of a file that is open for writing.
-type writeState struct {
-	info      fs.FileInfo
-	idleScans int // scans without a change of size or time
-}
+// change is a file that is to be read.
+type change struct {
+	listedFile
+	scan  int         // that has found the change
+	later bool        // it is open for writing and waits for retry
+	last  fs.FileInfo // of the open file
+	idle  int         // reads of it without a change since
+	old   *file       // its last version
 
-// maxIdleScans is how many scans without progress a file may stay open for writing before it is read as it is: half a
-// second, at one scan per renameGrace.
-const maxIdleScans = 20
+	file *file // the result
+	open bool  // a process had it open for writing
+	err  error
+}
 
 func newDirectory(root string) *directory {
-	return &directory{root: root, files: map[string]*file{}}
+	return &directory{
+		root: root, files: map[string]*file{}, changed: map[string]*change{}, reading: map[string]*change{}, reads: make(chan []*change, 1), held: pathSet{},
+	}
 }
 
-// scan updates files from the disk. It reads files whose size or time differ, and those in dirty, because file times are
-// too coarse to distinguish two quick writes. onDir is called with each directory before it is listed, and with the
-// directories that symbolic links lead to. After an error nothing has changed.
-func (f *directory) scan(dirty pathSet, onDir func(string)) error {
-	t := &walker{onDir: onDir}
-	if t.onDir == nil {
-		t.onDir = func(string) {}
+// list finds changed files: those whose size or time differ, and those in dirty, because file times are too coarse to
+// distinguish two quick writes. onDir is called with each folder before it is listed, and with the folders that symbolic
+// links lead to. After an error nothing has changed.
+func (d *directory) list(dirty pathSet, onDir func(string)) error {
+	d.scans++
+	d.info, _ = os.Stat(d.root) // nil with an error
+	w := &walker{onDir: onDir}
+	err := w.walk(d.root)
+	if w.retry || err != nil {
+		maps.Copy(d.held, dirty)
+		d.held[d.root] = true
 	}
-	f.retry = nil
-	if err := t.walk(f.root); err != nil {
-		if safefile.IsTemporary(err) {
-			f.addRetry(dirty)
-		}
-		return fmt.Errorf("source directory %s: %w", f.root, err)
+	if err != nil {
+		return err
 	}
-	next := make(map[string]*file, len(t.found))
-	problems := t.problems
-	if t.retry {
-		f.addRetry(dirty.seen())
-	}
-	for path := range f.writing {
-		if !slices.ContainsFunc(t.found, func(m listedFile) bool { return m.path == path }) {
-			delete(f.writing, path)
-		}
-	}
-	reads := f.readChanged(t.found, dirty, next)
-	for i, found := range t.found {
-		old, fresh, err := f.files[found.rel], reads[i].fresh, reads[i].err
-		if fresh == nil && err == nil {
-			continue // not read
-		}
-		if err == nil && f.writing != nil && f.unfinished(found.path, fresh) {
-			if old != nil {
-				next[found.rel] = old
-			}
-			continue
-		}
-		switch {
-		case err == nil:
-			next[found.rel] = fresh
-		case errors.Is(err, fs.ErrNotExist): // gone since it was listed
-		default:
-			problems = append(problems, source.Problem{File: found.rel, Err: withKeptNote(err, old)})
-			if safefile.IsTemporary(err) {
-				f.addRetry(dirty.seen())
-				f.retry[found.path] = false
-			}
-			if old != nil {
-				next[found.rel] = old
-			}
+	d.problems = w.problems
+	here := make(map[string]bool, len(w.found))
+	for _, m := range w.found {
+		here[m.rel] = true
+		event := dirty.has(&m)
+		if c := d.changed[m.rel]; c != nil {
+			c.listedFile, c.later = m, c.later && !event
+		} else if r := d.reading[m.rel]; event || r == nil && !d.files[m.rel].is(&m) || r != nil && !sameFile(r.info, m.info) {
+			d.changed[m.rel] = &change{listedFile: m, scan: d.scans}
 		}
 	}
-	for rel, old := range f.files { // unreadable files are not deleted ones
-		if next[rel] == nil && t.isUnreadable(rel) {
-			next[rel] = old
-		}
-	}
-	f.files, f.scanProblems = next, problems
+	gone := func(rel string) bool { return !here[rel] && !w.isUnreadable(rel) }
+	maps.DeleteFunc(d.files, func(rel string, _ *file) bool { return gone(rel) })
+	maps.DeleteFunc(d.changed, func(rel string, _ *change) bool { return gone(rel) })
 	return nil
 }
 
-// readResult is what became of reading a file; zero if it was not read.
-type readResult struct {
-	fresh *file
-	err   error
-}
-
-// readChanged reads the files that may have changed, of those found, and returns a result for each. It adds all that are not read to next, as they
-// were.
-func (f *directory) readChanged(found []listedFile, dirty pathSet, next map[string]*file) []readResult {
-	var changed, late []int // of found
-	for i, m := range found {
-		old := f.files[m.rel]
-		switch {
-		case f.late.isPending(m.path):
-			late = append(late, i)
-		case old != nil && old.realPath == m.realPath && sameFile(old.info, m.info) && !dirty.has(m):
-			next[m.rel] = old
-		default:
-			changed = append(changed, i)
+// take returns files that are to be read now, or beside the scans.
+func (d *directory) take(beside bool) (taken []*change) {
+	var files []*change
+	for rel, c := range d.changed {
+		if !c.later && d.reading[rel] == nil {
+			files = append(files, c)
 		}
 	}
-	if f.late != nil {
-		f.late.begin(found)
-		n := eager(found, changed)
-		changed, late = changed[:n], append(late, changed[n:]...)
+	slices.SortFunc(files, func(a, b *change) int {
+		if beside && a.scan != b.scan {
+			return cmp.Compare(a.scan, b.scan)
+		}
+		return cmp.Or(cmp.Compare(a.info.Size(), b.info.Size()), cmp.Compare(a.rel, b.rel))
+	})
+	room := int64(eagerBytes)
+	if beside {
+		room = lateBytes
 	}
+	if !d.stepwise {
+		room = math.MaxInt64
+	}
+	for _, c := range files {
+		if room <= 0 || !beside && room < c.info.Size() {
+			break
+		}
+		room -= c.info.Size()
+		delete(d.changed, c.rel)
+		c.old = d.files[c.rel]
+		taken = append(taken, c)
+	}
+	return taken
+}
+
+// read reads small files that have changed, and begins to read others. It may be called when those have been read.
+func (d *directory) read(ctx context.Context) {
+	parallel := runtime.GOMAXPROCS(0)
+	if d.stepwise {
+		files := d.take(false)
+		readAll(ctx, files, parallel)
+		d.finish(files)
+		parallel = 1
+	}
+	if len(d.reading) > 0 {
+		return
+	}
+	files := d.take(true)
+	for _, c := range files {
+		d.reading[c.rel] = c
+	}
+	if len(files) > 0 {
+		go func() {
+			readAll(ctx, files, parallel)
+			d.reads <- files
+		}()
+	}
+}
+
+func readAll(ctx context.Context, files []*change, parallel int) {
 	var g errgroup.Group
-	g.SetLimit(runtime.GOMAXPROCS(0))
-	reads := make([]readResult, len(found))
-	for _, i := range changed {
+	g.SetLimit(parallel)
+	for _, c := range files {
 		g.Go(func() error {
-			reads[i].fresh, reads[i].err = found[i].read(f.files[found[i].rel])
+			c.file, c.open, c.err = c.listedFile.read(ctx, c.old)
 			return nil
 		})
 	}
-	for _, i := range late {
-		m, taken := found[i], false
-		old := f.files[m.rel]
-		if reads[i], taken = f.late.take(m, old, dirty.hasEvent(m)); !taken && reads[i].err == nil && old != nil {
-			next[m.rel] = old
+	_ = g.Wait()
+}
+
+// finish uses files that have been read.
+func (d *directory) finish(files []*change) {
+	for _, c := range files {
+		delete(d.reading, c.rel)
+		switch {
+		case errors.Is(c.err, fs.ErrNotExist): // gone since it was listed: the next scan misses it
+		case c.err != nil:
+			if safefile.IsTemporary(c.err) {
+				d.held[c.path] = true
+			}
+			d.files[c.rel] = &file{
+				realPath: c.realPath, info: c.info, docs: c.old.documents(), problem: &source.Problem{File: c.rel, Err: withKeptNote(c.err, c.old)},
+			}
+		case c.open && d.patient && c.isWritten():
+			if newer := d.changed[c.rel]; newer != nil {
+				c.listedFile = newer.listedFile
+			} else {
+				c.later = true
+			}
+			d.changed[c.rel] = c
+		default:
+			d.files[c.rel] = c.file
 		}
 	}
-	_ = g.Wait()
-	return reads
 }
 
-// addRetry adds files to those to read again.
-func (f *directory) addRetry(paths pathSet) {
-	if f.retry == nil {
-		f.retry = pathSet{}
+// isWritten reports whether a file that is open for writing has changed recently.
+func (c *change) isWritten() bool {
+	c.idle++
+	if c.last == nil || !sameFile(c.last, c.file.info) {
+		c.last, c.idle = c.file.info, 0
 	}
-	maps.Copy(f.retry, paths)
+	return c.idle <= maxIdleReads
 }
 
-// unfinished reports whether a file that was just read is still being written and is to be read later.
-func (f *directory) unfinished(path string, m *file) bool {
-	if !m.openForWriting {
-		delete(f.writing, path)
-		return false
+// retry lets the next scan read what the scans before have left. It adds to dirty what may have changed before them.
+func (d *directory) retry(dirty pathSet) {
+	for _, c := range d.changed {
+		c.later = false
 	}
-	w := f.writing[path]
-	if w == nil {
-		w = &writeState{info: m.info}
-		f.writing[path] = w
+	maps.Copy(dirty, d.held)
+	clear(d.held)
+}
+
+// isWaiting reports whether files are open for writing.
+func (d *directory) isWaiting() bool {
+	for _, c := range d.changed {
+		if c.later {
+			return true
+		}
 	}
-	if sameFile(w.info, m.info) {
-		w.idleScans++
-	} else {
-		w.info, w.idleScans = m.info, 0
-	}
-	if w.idleScans <= maxIdleScans {
-		return true
-	}
-	delete(f.writing, path)
 	return false
 }
 
-// pathSet is a set of paths of files to read again; the empty path stands for all. The value tells whether an event came since the last scan.
+// isRead reports whether all files have been read at least once.
+func (d *directory) isRead() bool {
+	for _, list := range []map[string]*change{d.changed, d.reading} {
+		for rel := range list {
+			if d.files[rel] == nil {
+				return false
+			}
+		}
+	}
+	return len(d.held) == 0
+}
+
+// oldest returns the first scan with a change that is still to be read, false if there is none.
+func (d *directory) oldest() (scan int, ok bool) {
+	for _, list := range []map[string]*change{d.changed, d.reading} {
+		for _, c := range list {
+			if !ok || c.scan < scan {
+				scan, ok = c.scan, true
+			}
+		}
+	}
+	return scan, ok
+}
+
+func withKeptNote(err error, old *file) error {
+	if len(old.documents()) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; keeping the objects of its last valid version", err)
+}
+
+// pathSet is a set of paths of files to read again; the empty path stands for all.
 type pathSet map[string]bool
 
 // has reports whether a file is to be read again.
-func (n pathSet) has(m listedFile) bool {
-	for _, path := range [...]string{m.path, m.realPath, ""} {
-		if _, ok := n[path]; ok {
-			return true
-		}
-	}
-	return false
-}
-
-// seen returns the set as it is after a scan that has taken account of its events.
-func (n pathSet) seen() pathSet {
-	out := pathSet{}
-	for path := range n {
-		out[path] = false
-	}
-	return out
-}
-
-// hasEvent reports whether there was an event of a file.
-func (n pathSet) hasEvent(m listedFile) bool { return n[m.path] || n[m.realPath] || n[""] }
-
-// hasFile reports whether a manifest was read at this path or through a link to it.
-func (f *directory) hasFile(path string) bool {
-	for _, m := range f.files {
-		if m.path == path || m.realPath == path {
-			return true
-		}
-	}
-	return false
-}
+func (s pathSet) has(m *listedFile) bool { return s[m.path] || s[m.realPath] || s[""] }

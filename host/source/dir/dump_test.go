@@ -94,25 +94,3 @@ func dumpedSlice(i int) *discoveryv1.EndpointSlice {
 	}
 	return s
 }
-
-// BenchmarkLoad reads the dump of 10,000 Services with ten endpoints each from one file.
-func BenchmarkLoad(b *testing.B) {
-	for _, ext := range []string{"json", "yaml"} {
-		b.Run(ext, func(b *testing.B) {
-			root := b.TempDir()
-			writeDump(b, filepath.Join(root, "dump."+ext), 10000)
-			info, err := os.Stat(filepath.Join(root, "dump."+ext))
-			if err != nil {
-				b.Fatal(err)
-			}
-			b.SetBytes(info.Size())
-			b.ReportAllocs()
-			for b.Loop() {
-				snap, problems, err := Load(root)
-				if err != nil || len(problems) > 0 || len(snap.Services) != 10000 {
-					b.Fatal(err, problems)
-				}
-			}
-		})
-	}
-}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/source"
 )
 
 func TestMain(m *testing.M) { testenv.MainWithoutLeaks(m) }
@@ -150,4 +151,22 @@ func pausedOptions(from time.Duration) (_ Options, end func()) {
 		}
 		return time.After(d)
 	}}, func() { close(over) }
+}
+
+// scanAndMerge reads all files of a directory, as if all had changed.
+func scanAndMerge(t *testing.T, d *directory) ([]model.Change, []source.Problem) {
+	t.Helper()
+	scan(t, d, pathSet{"": true})
+	if len(d.reading) > 0 {
+		d.finish(<-d.reads)
+	}
+	return d.merge()
+}
+
+func scan(t *testing.T, d *directory, dirty pathSet) {
+	t.Helper()
+	if err := d.list(dirty, func(string) {}); err != nil {
+		t.Fatal(err)
+	}
+	d.read(t.Context())
 }

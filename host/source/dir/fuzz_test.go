@@ -39,10 +39,7 @@ func FuzzManifest(f *testing.F) {
 			t.Fatal(err)
 		}
 		one := newDirectory(root)
-		if err := one.scan(nil, nil); err != nil {
-			t.Fatal(err)
-		}
-		changes, problems := one.merge()
+		changes, problems := scanAndMerge(t, one)
 		for _, p := range problems {
 			if p.Err == nil || p.File != name {
 				t.Errorf("a problem without a cause or a file: %+v", p)
@@ -51,21 +48,14 @@ func FuzzManifest(f *testing.F) {
 		for _, c := range changes {
 			check(t, c)
 		}
-		two := newDirectory(root)
-		if err := two.scan(nil, nil); err != nil {
-			t.Fatal(err)
-		}
-		again, _ := two.merge()
+		again, _ := scanAndMerge(t, newDirectory(root))
 		if !reflect.DeepEqual(changes, again) {
 			t.Errorf("twice the same file:\n%v\n%v", changes, again)
 		}
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := one.scan(pathSet{"": true}, nil); err != nil {
-			t.Fatal(err)
-		}
-		if lost, _ := one.merge(); len(lost) > 0 {
+		if lost, _ := scanAndMerge(t, one); len(lost) > 0 {
 			t.Errorf("a truncated file removed %v", lost)
 		}
 	})

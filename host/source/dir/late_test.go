@@ -41,50 +41,48 @@ func TestSmallFilesDoNotWaitForLargeOnes(t *testing.T) {
 
 // TestObjectThatMovesToALargeFileStays moves an object from a small file to one that is read later.
 func TestObjectThatMovesToALargeFileStays(t *testing.T) {
-	f := newDirectory(t.TempDir())
-	small, large := filepath.Join(f.root, "a.yaml"), filepath.Join(f.root, "z.yaml")
+	d := newDirectory(t.TempDir())
+	small, large := filepath.Join(d.root, "a.yaml"), filepath.Join(d.root, "z.yaml")
 	write(t, small, node("n1", "a")+node("n2", "a"))
 	write(t, large, node("n3", "a"))
-	scanAndMerge(t, f, nil)
-	f.late = newLateReads()
-	f.late.working = true // nothing is read until this test does it
+	scanAndMerge(t, d)
+	d.stepwise = true
 	write(t, small, node("n2", "a"))
 	write(t, large, largeText("n1", "b", eagerBytes)+node("n3", "a"))
-	if got := scanAndMerge(t, f, nil); got != "" {
+	if got := changesOfAScan(t, d, nil); got != "" {
 		t.Errorf("the large file is not read: %s", got)
 	}
 	write(t, small, node("n4", "a")) // n2 is gone
-	if got := scanAndMerge(t, f, pathSet{small: true}); got != "Node n4" {
+	if got := changesOfAScan(t, d, pathSet{small: true}); got != "Node n4" {
 		t.Errorf("the large file is not read: %s", got)
 	}
-	f.late.work()
-	if got := scanAndMerge(t, f, nil); got != "Node n1, -Node n2" {
+	d.finish(<-d.reads)
+	if got := changesOfAScan(t, d, nil); got != "Node n1, -Node n2" {
 		t.Errorf("the large file is read: %s", got)
 	}
-	if len(f.vanished) > 0 || f.last.nodes[model.Name{Name: "n1"}].Zone != "b" {
-		t.Errorf("%v, %+v", f.vanished, f.last.nodes[model.Name{Name: "n1"}])
+	if got := d.last[key{"Node", model.Name{Name: "n1"}}]; len(d.vanished) > 0 || got.object.change.Node.Zone != "b" {
+		t.Errorf("%v, %+v", d.vanished, got)
 	}
 }
 
 // TestConstantlyChangedLargeFileDoesNotKeepObjects deletes an object while another file is changed again and again.
 func TestConstantlyChangedLargeFileDoesNotKeepObjects(t *testing.T) {
-	f := newDirectory(t.TempDir())
-	small, large := filepath.Join(f.root, "a.yaml"), filepath.Join(f.root, "z.yaml")
+	d := newDirectory(t.TempDir())
+	small, large := filepath.Join(d.root, "a.yaml"), filepath.Join(d.root, "z.yaml")
 	write(t, small, node("n1", "a"))
 	write(t, large, node("n2", "a"))
-	scanAndMerge(t, f, nil)
-	f.late = newLateReads()
+	scanAndMerge(t, d)
+	d.stepwise = true
 	var log []string
 	for i := range 4 {
 		if i == 1 {
 			write(t, small, "kind: List\napiVersion: v1\nitems: []\n")
 		}
 		write(t, large, largeText("n2", fmt.Sprint("zone-", i), eagerBytes))
-		f.late.working = true
-		log = append(log, scanAndMerge(t, f, pathSet{small: true, large: true}))
-		f.late.work()
+		log = append(log, changesOfAScan(t, d, pathSet{small: true, large: true}))
+		d.finish(<-d.reads)
 	}
-	if got := strings.Join(log, "; "); got != "; ; -Node n1; " {
+	if got := strings.Join(log, "; "); got != "; Node n2; -Node n1, Node n2; Node n2" {
 		t.Errorf("changes: %q", got)
 	}
 }
@@ -131,13 +129,11 @@ func TestRandomChangesOfLargeFilesArriveInTheEnd(t *testing.T) {
 	}
 }
 
-// scanAndMerge returns the changes of a scan, deletions with a minus sign.
-func scanAndMerge(t *testing.T, f *directory, dirty pathSet) string {
+// changesOfAScan returns the changes of a scan, deletions with a minus sign.
+func changesOfAScan(t *testing.T, d *directory, dirty pathSet) string {
 	t.Helper()
-	if err := f.scan(dirty, nil); err != nil {
-		t.Fatal(err)
-	}
-	changes, problems := f.merge()
+	scan(t, d, dirty)
+	changes, problems := d.merge()
 	if len(problems) > 0 {
 		t.Errorf("problems: %v", problems)
 	}

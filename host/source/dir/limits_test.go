@@ -104,10 +104,7 @@ func TestServiceWithInvalidPortNameKeepsPreviousVersion(t *testing.T) {
 		changes, problems int
 	}{{`"y"`, 1, 0}, {"y", 0, 1}, {`"n"`, 1, 0}} {
 		write(t, path, service(step.name))
-		if err := f.scan(pathSet{"": true}, nil); err != nil {
-			t.Fatal(err)
-		}
-		changes, problems := f.merge()
+		changes, problems := scanAndMerge(t, f)
 		if len(changes) != step.changes || len(problems) != step.problems {
 			t.Errorf("%s: %v, %v", step.name, changes, problems)
 		}

@@ -11,207 +11,134 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// state is the model of a whole directory.
-type state struct {
-	services map[model.Name]*model.Service
-	slices   map[model.Name]*model.EndpointSlice
-	nodes    map[model.Name]*model.Node
-	cidrs    map[model.Name]*model.ServiceCIDR
-	pods     map[model.Name]*model.Pod
+// entry is an object of a directory.
+type entry struct {
+	object   *object      // in use
+	valid    *object      // its last version without errors; nil: there was none
+	problems *problemList // of the version in the file
+	file     string
+	line     int
 }
-
-// location is an object with its position.
-type location struct {
-	object       *object
-	file         string
-	line         int
-	keptPrevious bool // object is the last valid version instead of the current, invalid one
-	problems     *problemList
-}
-
-// objectKey identifies an object in a directory.
-type objectKey struct {
-	kind string
-	name model.Name
-}
-
-func (p location) String() string { return fmt.Sprintf("%s:%d", p.file, p.line) }
 
 // merge returns the changes since the last merge, sorted by kind and name, and the current problems, sorted by file and
 // limited per file. Of duplicate objects the first one in the order of files and documents is used. An object with an
 // invalid field is used without that field if it is new; otherwise its last valid version is used.
-func (f *directory) merge() ([]model.Change, []source.Problem) {
-	problems := slices.Clone(f.scanProblems)
-	omittedByFile := map[string]omitted{}
-	count := func(file string, b *problemList) {
-		r := omittedByFile[file]
-		r.add(b.omitted())
-		omittedByFile[file] = r
-	}
-	seen := map[objectKey]*location{}
-	var order []*location
-	nextGood := map[objectKey]*object{}
-	for _, rel := range slices.Sorted(maps.Keys(f.files)) {
-		m := f.files[rel]
-		if m.problem != nil {
-			problems = append(problems, *m.problem)
+func (d *directory) merge() ([]model.Change, []source.Problem) {
+	reports := map[string]*problemList{} // by file
+	report := func(part *problemList, file string, line int, kept bool) {
+		if part.errors+part.warnings == 0 {
+			return
 		}
-		for _, d := range m.docs {
-			problems = append(problems, withLocation(d.problems.list, rel, d.line)...)
-			count(rel, &d.problems)
-			for _, o := range d.objects {
-				k := objectKey{o.kind, o.name}
-				loc := &location{object: o, file: rel, line: d.line, problems: &o.problems}
-				if first, dup := seen[k]; dup {
-					problems = append(problems, source.Problem{
-						File: rel, Line: d.line, Object: objectTitle(o.kind, o.name), Err: fmt.Errorf("duplicate of the object in %s, which is used", first),
+		if reports[file] == nil {
+			reports[file] = &problemList{}
+		}
+		reports[file].addAll(part, file, line, kept)
+	}
+	add := func(p source.Problem) {
+		one := problemList{}
+		one.add(p)
+		report(&one, p.File, p.Line, false)
+	}
+	for _, p := range d.problems {
+		add(p)
+	}
+	next := make(map[key]*entry, len(d.last))
+	mirrored := map[model.Name]bool{}
+	var endpoints []*entry
+	for _, rel := range slices.Sorted(maps.Keys(d.files)) {
+		f := d.files[rel]
+		if f.problem != nil {
+			add(*f.problem)
+		}
+		for _, doc := range f.docs {
+			report(&doc.problems, rel, doc.Line, false)
+			for _, o := range doc.objects {
+				if first := next[o.key]; first != nil {
+					add(source.Problem{
+						File: rel, Line: doc.Line, Object: o.title(), Err: fmt.Errorf("duplicate of the object in %s:%d, which is used", first.file, first.line),
 					})
 					continue
 				}
-				if !o.hasErrors() {
-					nextGood[k] = o
-				} else if last := f.lastGood[k]; last != nil {
-					nextGood[k], loc.object, loc.keptPrevious = last, last, true
+				e := &entry{object: o, valid: o, problems: &o.problems, file: rel, line: doc.Line}
+				if o.problems.errors > 0 {
+					if e.valid = nil; d.last[o.key] != nil && d.last[o.key].valid != nil {
+						e.valid = d.last[o.key].valid
+						e.object = e.valid
+					}
 				}
-				seen[k] = loc
-				order = append(order, loc)
+				next[o.key] = e
+				if e.object.mirrorOf != "" {
+					mirrored[model.Name{Namespace: o.name.Namespace, Name: e.object.mirrorOf}] = true
+				}
+				if o.kind == "Endpoints" {
+					endpoints = append(endpoints, e)
+				} else {
+					report(e.problems, rel, doc.Line, e.object != o)
+				}
 			}
 		}
 	}
-	keep := f.keepVanished(nextGood)
-	f.lastGood = nextGood
-	next := state{
-		map[model.Name]*model.Service{}, map[model.Name]*model.EndpointSlice{}, map[model.Name]*model.Node{},
-		map[model.Name]*model.ServiceCIDR{}, map[model.Name]*model.Pod{},
-	}
-	mirrored := map[model.Name]bool{}
-	for _, p := range order {
-		o := p.object
-		switch {
-		case o.service != nil:
-			next.services[o.name] = o.service
-		case o.slice != nil:
-			next.slices[o.name] = o.slice
-		case o.node != nil:
-			next.nodes[o.name] = o.node
-		case o.cidr != nil:
-			next.cidrs[o.name] = o.cidr
-		case o.pod != nil:
-			next.pods[o.name] = o.pod
+	for _, e := range endpoints {
+		svc := next[key{"Service", e.object.name}]
+		if svc == nil || svc.object.selector || mirrored[e.object.name] {
+			continue // a cluster would not mirror it, or has already done so
 		}
-		if o.mirrorOf != "" {
-			mirrored[model.Name{Namespace: o.name.Namespace, Name: o.mirrorOf}] = true
+		report(e.problems, e.file, e.line, e.problems != &e.object.problems)
+		for _, s := range e.object.mirror {
+			next[s.key] = &entry{object: s, file: e.file, line: e.line}
 		}
 	}
-	for _, p := range order {
-		if p.object.kind == "Endpoints" {
-			svc, has := seen[objectKey{"Service", p.object.name}]
-			if !has || svc.object.selector || mirrored[p.object.name] {
-				continue // a cluster would not mirror it, or has already done so
-			}
-			for _, s := range p.object.mirror {
-				next.slices[s.Name] = s
-			}
-		}
-		objectProblems := withLocation(p.problems.list, p.file, p.line)
-		count(p.file, p.problems)
-		if p.keptPrevious {
-			source.NotePreviousKept(objectProblems)
-		}
-		problems = append(problems, objectProblems...)
+	changes := d.diff(next)
+	d.last = next
+	var problems []source.Problem
+	for _, file := range slices.Sorted(maps.Keys(reports)) {
+		problems = append(problems, reports[file].limited(file)...)
 	}
-	slices.SortStableFunc(problems, func(a, b source.Problem) int {
-		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
-	})
-	problems = limitPerFile(problems, omittedByFile)
-
-	changes := diff(f.last.services, next.services, keep("Service"), func(n model.Name, v *model.Service) model.Change {
-		return model.Change{Kind: model.ServiceKind, Name: n, Service: v}
-	})
-	changes = append(changes, diff(f.last.slices, next.slices, keep("EndpointSlice"), func(n model.Name, v *model.EndpointSlice) model.Change {
-		return model.Change{Kind: model.SliceKind, Name: n, Slice: v}
-	})...)
-	changes = append(changes, diff(f.last.nodes, next.nodes, keep("Node"), func(n model.Name, v *model.Node) model.Change {
-		return model.Change{Kind: model.NodeKind, Name: n, Node: v}
-	})...)
-	changes = append(changes, diff(f.last.cidrs, next.cidrs, keep("ServiceCIDR"), func(n model.Name, v *model.ServiceCIDR) model.Change {
-		return model.Change{Kind: model.ServiceCIDRKind, Name: n, CIDR: v}
-	})...)
-	changes = append(changes, diff(f.last.pods, next.pods, keep("Pod"), func(n model.Name, v *model.Pod) model.Change {
-		return model.Change{Kind: model.PodKind, Name: n, Pod: v}
-	})...)
-	f.last = next
 	return changes, problems
 }
 
-// hasErrors reports whether a part of the object could not be used.
-func (o *object) hasErrors() bool {
-	return o.problems.errors > 0
-}
-
-// keepVanished returns which objects of a kind that no file has any more stay until the files have been read that a scan has left for later. It
-// adds the last good ones of them to good.
-func (f *directory) keepVanished(good map[objectKey]*object) func(kind string) func(model.Name) bool {
-	before, beforeGood := f.vanished, f.lastGood
-	f.vanished = map[objectKey]int{}
-	oldest, pending := f.late.oldest()
-	return func(kind string) func(model.Name) bool {
-		return func(n model.Name) bool {
-			k := objectKey{kind, n}
-			if !pending {
-				return false
-			}
-			scan, known := before[k]
-			if !known {
-				scan = f.late.scans
-			}
-			if scan < oldest {
-				return false
-			}
-			f.vanished[k] = scan
-			if o := beforeGood[k]; o != nil {
-				good[k] = o
-			}
-			return true
+// diff returns the differences to the last merge. It adds to next what stays although no file has it any more: until the
+// files have been read that had changed by then, because they may have it.
+func (d *directory) diff(next map[key]*entry) []model.Change {
+	var out []model.Change
+	for k, e := range next {
+		old := d.last[k]
+		switch {
+		case old == nil && e.object.exists(), old != nil && old.object != e.object && !equal(&old.object.change, &e.object.change):
+			out = append(out, e.object.change)
 		}
 	}
-}
-
-// diff returns the differences of two maps, sorted by name, and adds to next what keep tells to keep. A nil value in a change means that
-// the object was deleted.
-func diff[T any](prev, next map[model.Name]*T, keep func(model.Name) bool, change func(model.Name, *T) model.Change) []model.Change {
-	var out []model.Change
-	for n, v := range next {
-		if old := prev[n]; old == v || old != nil && equalValues(old, v) {
+	vanished := map[key]int{}
+	oldest, pending := d.oldest()
+	for k, e := range d.last {
+		if next[k] != nil || !e.object.exists() {
 			continue
 		}
-		out = append(out, change(n, v))
-	}
-	for n, v := range prev {
-		switch {
-		case next[n] != nil:
-		case keep(n):
-			next[n] = v
-		default:
-			out = append(out, change(n, nil))
+		scan, known := d.vanished[k]
+		if !known {
+			scan = d.scans
 		}
+		if pending && scan >= oldest {
+			next[k], vanished[k] = e, scan
+			continue
+		}
+		out = append(out, model.Change{Kind: e.object.change.Kind, Name: e.object.change.Name})
 	}
-	slices.SortFunc(out, func(a, b model.Change) int { return a.Name.Compare(b.Name) })
+	d.vanished = vanished
+	slices.SortFunc(out, func(a, b model.Change) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), a.Name.Compare(b.Name)) })
 	return out
 }
 
-// equalValues reports whether two objects are equal. Trigger times of slices are ignored.
-func equalValues[T any](a, b *T) bool {
-	if s, ok := any(a).(*model.EndpointSlice); ok {
-		return s.SameContent(any(b).(*model.EndpointSlice))
+// exists reports whether an object has a value.
+func (o *object) exists() bool {
+	c := &o.change
+	return c.Service != nil || c.Slice != nil || c.Node != nil || c.CIDR != nil || c.Pod != nil
+}
+
+// equal reports whether two versions of an object are equal. Trigger times of slices are ignored.
+func equal(a, b *model.Change) bool {
+	if a.Kind == model.SliceKind {
+		return a.Slice.SameContent(b.Slice)
 	}
 	return reflect.DeepEqual(a, b)
-}
-
-func withLocation(problems []source.Problem, file string, line int) []source.Problem {
-	out := slices.Clone(problems)
-	for i := range out {
-		out[i].File, out[i].Line = file, line
-	}
-	return out
 }

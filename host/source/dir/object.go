@@ -3,32 +3,37 @@ package dir
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/source"
 	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
-// object is a decoded object: its model value and its problems.
-type object struct {
-	kind     string
-	name     model.Name
-	service  *model.Service
-	slice    *model.EndpointSlice
-	node     *model.Node
-	cidr     *model.ServiceCIDR
-	pod      *model.Pod
-	mirror   []*model.EndpointSlice // Endpoints: used if the Service of that name has no selector
-	selector bool                   // Service: it has a selector
-	mirrorOf string                 // EndpointSlice: name of the Endpoints that a cluster mirrored into it
-	problems problemList            // without file and line
+// key identifies an object in a directory.
+type key struct {
+	kind string
+	name model.Name
 }
+
+// object is a decoded object and its problems.
+type object struct {
+	key
+	change   model.Change // that sets its value; without a value if it is not proxied
+	mirror   []*object    // Endpoints: EndpointSlices, used if the Service of that name has no selector
+	selector bool         // Service: it has a selector
+	mirrorOf string       // EndpointSlice: name of the Endpoints that a cluster mirrored into it
+	problems problemList  // without file and line
+}
+
+func (k key) title() string { return objectTitle(k.kind, k.name) }
 
 func objectTitle(kind string, name model.Name) string {
 	switch {
@@ -40,110 +45,128 @@ func objectTitle(kind string, name model.Name) string {
 	return kind + " " + name.String()
 }
 
-// decodeObject decodes and converts an object of a known kind.
-func (d *document) decodeObject(raw []byte, id, kind string, name model.Name) {
-	if id == kindNode || id == kindCIDR {
-		name.Namespace = ""
-	} else if name.Namespace == "" {
-		name.Namespace = "default"
-	}
-	if err := checkName(name); err != nil {
-		d.addProblem(objectTitle(kind, name), "metadata", err)
-		return
-	}
-	o := &object{kind: kind, name: name}
-	var fieldErrors *strictyaml.FieldErrors
-	var problems []source.Problem
-	switch id {
-	case kindService:
-		v, unfit := strictyaml.Decode[corev1.Service](raw)
-		fieldErrors = unfit
-		dropUnsafeServiceFields(v, unfit)
-		v.Namespace = name.Namespace
-		o.selector = len(v.Spec.Selector) > 0
-		var skip source.Skip
-		o.service, skip, problems = source.Service(v)
-		if skip == source.SkipNoClusterIP {
-			problems = append(problems, source.Problem{Object: objectTitle(kind, name), Field: "spec.clusterIP",
-				Err: errors.New("not set; a directory has no allocator, so the Service is not proxied")})
-		}
-	case kindSlice:
-		v, unfit := strictyaml.Decode[discoveryv1.EndpointSlice](raw)
-		fieldErrors = unfit
-		dropUnsafeSliceFields(v, unfit)
-		v.Namespace = name.Namespace
-		setSliceDefaults(v)
-		if v.Labels[discoveryv1.LabelManagedBy] == source.MirrorController {
-			o.mirrorOf = v.Labels[discoveryv1.LabelServiceName]
-		}
-		var skip source.Skip
-		o.slice, skip, problems = source.Slice(v)
-		if skip == source.SkipNoService {
-			problems = append(problems, source.Problem{Object: objectTitle(kind, name), Field: "metadata.labels",
-				Err: fmt.Errorf("no label %s: the slice belongs to no Service", discoveryv1.LabelServiceName)})
-		}
-	case kindNode:
-		v, unfit := strictyaml.Decode[corev1.Node](raw)
-		fieldErrors = unfit
-		v.Name = name.Name
-		o.node, problems = source.Node(v)
-		o.node.Ready = o.node.Ready || !slices.ContainsFunc(v.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
-	case kindCIDR:
-		v, unfit := strictyaml.Decode[networkingv1.ServiceCIDR](raw)
-		fieldErrors = unfit
-		v.Name = name.Name
-		o.cidr, problems = source.ServiceCIDR(v)
-	case kindPod:
-		v, unfit := strictyaml.Decode[corev1.Pod](raw)
-		fieldErrors = unfit
-		v.Namespace, v.Name = name.Namespace, name.Name
-		o.pod, problems = source.Pod(v, nil)
-	case kindEndpoints:
-		//lint:ignore SA1019 older manifests contain Endpoints, and clusters mirror them
-		v, unfit := strictyaml.Decode[corev1.Endpoints](raw)
-		fieldErrors = unfit
-		dropUnsafeEndpointsFields(v, unfit)
-		v.Namespace = name.Namespace
-		o.mirror, problems = source.Mirror(v)
-	}
-	for _, p := range fieldErrors.Reported {
-		err := p.Err
-		if p.Unknown {
-			err = fmt.Errorf("%w: ignored", err)
-		}
-		o.problems.add(source.Problem{Object: objectTitle(kind, name), Field: p.Path, Err: err, Warning: p.Unknown})
-	}
-	o.problems.errors += fieldErrors.MoreDropped
-	o.problems.warnings += fieldErrors.MoreUnknown
-	for _, p := range problems {
-		if !fieldErrors.Covers(p.Field) {
-			o.problems.add(p)
-		}
-	}
-	d.objects = append(d.objects, o)
+// kindNames are the supported kinds, as apiVersion and kind.
+var kindNames = []string{
+	"v1 Service", "discovery.k8s.io/v1 EndpointSlice", "v1 Node", "v1 Endpoints", "networking.k8s.io/v1 ServiceCIDR", "v1 Pod",
 }
 
-// setSliceDefaults applies the API server's defaults.
-func setSliceDefaults(v *discoveryv1.EndpointSlice) {
-	for i := range v.Ports {
+func isKind(id string) bool { return slices.Contains(kindNames, id) }
+
+// decoderOf returns a function that decodes an object of a supported kind.
+func decoderOf(kind string) func(raw []byte, o *object) {
+	switch kind {
+	case "v1 Service":
+		return decoder(convertService)
+	case "discovery.k8s.io/v1 EndpointSlice":
+		return decoder(convertSlice)
+	case "v1 Node":
+		return decoder(convertNode)
+	case "networking.k8s.io/v1 ServiceCIDR":
+		return decoder(func(v *networkingv1.ServiceCIDR, o *object) (problems []source.Problem) {
+			o.change.Kind = model.ServiceCIDRKind
+			o.change.CIDR, problems = source.ServiceCIDR(v)
+			return problems
+		})
+	case "v1 Pod":
+		return decoder(func(v *corev1.Pod, o *object) (problems []source.Problem) {
+			o.change.Kind = model.PodKind
+			o.change.Pod, problems = source.Pod(v, nil)
+			return problems
+		})
+	}
+	return decoder(convertEndpoints)
+}
+
+// decoder returns a function that decodes an object as a T and converts it.
+func decoder[T any, P interface {
+	*T
+	metav1.Object
+}](convert func(v P, o *object) []source.Problem) func(raw []byte, o *object) {
+	return func(raw []byte, o *object) {
+		v, wrong := strictyaml.DecodeInstead[T](raw, insteadOf)
+		P(v).SetNamespace(o.name.Namespace)
+		P(v).SetName(o.name.Name)
+		o.change.Name = o.name
+		problems := convert(v, o)
+		for _, p := range wrong.Reported {
+			err := p.Err
+			if p.Unknown {
+				err = fmt.Errorf("%w: ignored", err)
+			}
+			o.problems.add(source.Problem{Object: o.title(), Field: p.Path, Err: err, Warning: p.Unknown})
+		}
+		o.problems.errors += wrong.MoreDropped
+		o.problems.warnings += wrong.MoreUnknown
+		for _, p := range problems {
+			if !wrong.Covers(p.Field) {
+				o.problems.add(p)
+			}
+		}
+	}
+}
+
+var portField = regexp.MustCompile(`\bports\[\d+\]\.(name|protocol)$`)
+
+// insteadOf returns the value that replaces one of the wrong type where none would mean something else: a port without its
+// name or protocol matches others, every client is allowed without source ranges, and some labels count whatever their value.
+func insteadOf(path string) any {
+	const ranges, unusable = "spec.loadBalancerSourceRanges", "?"
+	switch {
+	case path == ranges:
+		return []any{unusable}
+	case strings.HasPrefix(path, ranges), portField.MatchString(path):
+		return unusable
+	case path == "metadata.labels["+source.LabelProxyName+"]", path == "metadata.labels["+source.LabelHeadless+"]":
+		return ""
+	}
+	return nil
+}
+
+func convertService(v *corev1.Service, o *object) []source.Problem {
+	s, skip, problems := source.Service(v)
+	o.change.Kind, o.change.Service = model.ServiceKind, s
+	o.selector = len(v.Spec.Selector) > 0
+	if skip == source.SkipNoClusterIP {
+		problems = append(problems, source.Problem{
+			Object: o.title(), Field: "spec.clusterIP", Err: errors.New("not set; a directory has no allocator, so the Service is not proxied"),
+		})
+	}
+	return problems
+}
+
+func convertSlice(v *discoveryv1.EndpointSlice, o *object) []source.Problem {
+	for i := range v.Ports { // the API server's default
 		if v.Ports[i].Name == nil {
 			v.Ports[i].Name = new(string)
 		}
 	}
+	if v.Labels[discoveryv1.LabelManagedBy] == source.MirrorController {
+		o.mirrorOf = v.Labels[discoveryv1.LabelServiceName]
+	}
+	s, skip, problems := source.Slice(v)
+	o.change.Kind, o.change.Slice = model.SliceKind, s
+	if skip == source.SkipNoService {
+		problems = append(problems, source.Problem{
+			Object: o.title(), Field: "metadata.labels", Err: fmt.Errorf("no label %s: the slice belongs to no Service", discoveryv1.LabelServiceName),
+		})
+	}
+	return problems
 }
 
-// checkName accepts the names that the API server does. They are used in rulesets, logs and metrics.
-func checkName(n model.Name) error {
-	if n.Name == "" {
-		return errors.New("no name")
-	}
-	for _, s := range []string{n.Name, n.Namespace} {
-		bad := strings.ContainsFunc(s, func(r rune) bool {
-			return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '.'
+func convertNode(v *corev1.Node, o *object) []source.Problem {
+	n, problems := source.Node(v)
+	n.Ready = n.Ready || !slices.ContainsFunc(v.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	o.change.Kind, o.change.Node = model.NodeKind, n
+	return problems
+}
+
+//lint:ignore SA1019 older manifests contain Endpoints, and clusters mirror them
+func convertEndpoints(v *corev1.Endpoints, o *object) []source.Problem {
+	all, problems := source.Mirror(v)
+	for _, s := range all {
+		o.mirror = append(o.mirror, &object{
+			key: key{"EndpointSlice", s.Name}, change: model.Change{Kind: model.SliceKind, Name: s.Name, Slice: s},
 		})
-		if bad || len(s) > 253 {
-			return fmt.Errorf("%.300q is not a name of at most 253 lowercase letters, digits, '-' and '.'", s)
-		}
 	}
-	return nil
+	return problems
 }

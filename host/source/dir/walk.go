@@ -146,7 +146,7 @@ func (t *walker) readEntries(path string) ([]fs.DirEntry, error) {
 func (t *walker) entry(e fs.DirEntry, parent *folder, path, rel string) {
 	m := listedFile{path: path, rel: rel, realPath: path}
 	link := e.Type()&fs.ModeSymlink != 0
-	manifest := slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(rel))
+	manifest := isManifest(rel)
 	if !link && !e.IsDir() && !manifest {
 		return
 	}

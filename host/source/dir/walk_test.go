@@ -136,18 +136,44 @@ func TestChangeWithoutFreeDescriptorsIsReadLater(t *testing.T) {
 
 func TestScanWithoutFreeDescriptorsAsksForAnother(t *testing.T) {
 	root := t.TempDir()
-	write(t, filepath.Join(root, "a.yaml"), node("n1", "a"))
-	f := newDirectory(root)
-	if err := f.scan(nil, nil); err != nil {
+	path := filepath.Join(root, "a.yaml")
+	write(t, path, node("n1", "a"))
+	d := newDirectory(root)
+	var err error
+	testenv.WithoutDescriptors(t, func() { err = d.list(pathSet{path: true}, func(string) {}) })
+	if !errors.Is(err, syscall.EMFILE) || d.isRead() {
+		t.Errorf("%v, held %v", err, d.held)
+	}
+	dirty := pathSet{}
+	d.retry(dirty)
+	scan(t, d, dirty)
+	d.finish(<-d.reads)
+	if !dirty[path] || len(d.held) > 0 || !d.isRead() || len(d.files) != 1 {
+		t.Errorf("%v, held %v, %d files", dirty, d.held, len(d.files))
+	}
+}
+
+// TestUnreadableFileIsNotReadAgain: reading it beside the scans would never end.
+func TestUnreadableFileIsNotReadAgain(t *testing.T) {
+	d := newDirectory(t.TempDir())
+	path := filepath.Join(d.root, "a.yaml")
+	write(t, path, node("n1", "a"))
+	scanAndMerge(t, d)
+	d.stepwise = true
+	if err := os.Truncate(path, maxFile+1); err != nil {
 		t.Fatal(err)
 	}
-	f.files = map[string]*file{}
-	var err error
-	testenv.WithoutDescriptors(t, func() { err = f.scan(nil, nil) })
-	if !errors.Is(err, syscall.EMFILE) || f.retry == nil {
-		t.Errorf("%v, retry %v", err, f.retry)
+	scan(t, d, nil)
+	d.finish(<-d.reads)
+	changes, problems := d.merge()
+	if len(changes) > 0 || len(problems) != 1 || !strings.Contains(problems[0].Error(), "larger than 128 MiB; keeping the objects of its last valid version") {
+		t.Errorf("%v, %v", changes, problems)
 	}
-	if err := f.scan(f.retry, nil); err != nil || f.retry != nil || len(f.files) != 1 {
-		t.Errorf("%v, retry %v, %d files", err, f.retry, len(f.files))
+	if scan(t, d, nil); len(d.reading) > 0 {
+		t.Error("the file is read again")
 	}
+	if scan(t, d, pathSet{path: true}); len(d.reading) == 0 {
+		t.Error("the file is not read again after an event")
+	}
+	d.finish(<-d.reads)
 }

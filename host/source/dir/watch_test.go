@@ -216,68 +216,10 @@ func TestChangesArriveWithoutTimer(t *testing.T) {
 	r.waitForZones("n1=z19")
 }
 
-func TestPollFindsChangesWithoutEvents(t *testing.T) {
-	far := t.TempDir() // reached through two links; the directory in the middle is not watched
-	write(t, filepath.Join(far, "real/a.yaml"), node("n1", "a"))
-	write(t, filepath.Join(far, "other/a.yaml"), node("n1", "b"))
-	middle := filepath.Join(far, "middle", "a")
-	if err := os.MkdirAll(filepath.Dir(middle), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("../real/a.yaml", middle); err != nil {
-		t.Fatal(err)
-	}
-	root := t.TempDir()
-	if err := os.Symlink(middle, filepath.Join(root, "a.yaml")); err != nil {
-		t.Fatal(err)
-	}
-	tick := make(chan time.Time)
-	r := start(t, root, Options{After: time.After, Poll: tick})
-	r.waitForZones("n1=a")
-	r.must(os.Symlink("../other/a.yaml", middle+".tmp"))
-	r.must(os.Rename(middle+".tmp", middle))
-	select {
-	case tick <- time.Now():
-	case <-time.After(time.Minute):
-		t.Fatal("Poll is not read")
-	}
-	r.waitForZones("n1=b")
-}
-
 func TestRunOfMissingDirectoryFails(t *testing.T) {
 	err := New(filepath.Join(t.TempDir(), "nowhere"), Options{}).Run(t.Context(), func([]model.Change) {})
 	if err == nil || !strings.Contains(err.Error(), "nowhere") {
 		t.Errorf("got %v", err)
-	}
-}
-
-// BenchmarkChange measures from the write of one file among many to the emitted change.
-func BenchmarkChange(b *testing.B) {
-	for _, files := range []int{10, 1000} {
-		b.Run(fmt.Sprintf("files=%d", files), func(b *testing.B) {
-			root := b.TempDir()
-			for i := range files {
-				if err := os.WriteFile(filepath.Join(root, fmt.Sprintf("f%04d.yaml", i)), []byte(node(fmt.Sprintf("n%04d", i), "a")), 0o644); err != nil {
-					b.Fatal(err)
-				}
-			}
-			got := make(chan struct{})
-			ctx, cancel := context.WithCancel(context.Background())
-			done := make(chan error, 1)
-			go func() {
-				done <- New(root, timedOptions).Run(ctx, func([]model.Change) { got <- struct{}{} })
-			}()
-			<-got
-			b.ResetTimer()
-			for i := range b.N {
-				if err := os.WriteFile(filepath.Join(root, "f0000.yaml"), []byte(node("n0000", fmt.Sprint("z", i))), 0o644); err != nil {
-					b.Fatal(err)
-				}
-				<-got
-			}
-			cancel()
-			<-done
-		})
 	}
 }
 
