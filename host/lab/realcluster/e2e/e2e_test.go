@@ -75,9 +75,9 @@ func TestSpecsThatOnlyKubeProxyPassesAreErrors(t *testing.T) {
 func TestTablesHaveEverySpecOfEveryRun(t *testing.T) {
 	dir := t.TempDir()
 	began := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
-	result(t, dir, run{Family: "dual", Proxy: "sluice", Mode: "nftables", Version: "v1", Workers: 6, Kernel: "6.18", Began: began, Took: 13 * time.Minute},
+	result(t, dir, run{Family: "dual", Proxy: "sluice", Mode: "nftables", Version: "v1", Workers: 6, Kernel: "6.18", Began: began, Took: 13 * time.Minute, Focus: "a|b", Skip: "c"},
 		"failed 2s should a|b", "passed 1s should work")
-	result(t, dir, run{Family: "ipv4", Proxy: "kube-proxy", Version: "v1.37.2"}, "skipped 1s should work")
+	result(t, dir, run{Family: "ipv4", Proxy: "kube-proxy", Version: "v1.37.2", Focus: everything}, "skipped 1s should work")
 	all, err := readRuns(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -99,6 +99,8 @@ func TestTablesHaveEverySpecOfEveryRun(t *testing.T) {
 |---|---|---|---|---|---|---|---|---|
 | ipv4 | kube-proxy v1.37.2 | 0 | 0 | 1 | 0s | 0 |  | 0001-01-01 |
 | dual | sluice v1, mode nftables | 1 | 1 | 0 | 13m0s | 6 | 6.18 | 2026-11-26 |
+
+dual, sluice: a part of the suite, ` + "`-focus 'a|b' -skip 'c'`" + `.
 
 sluice passes every spec that kube-proxy passes.
 

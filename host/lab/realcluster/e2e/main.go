@@ -37,6 +37,9 @@ type options struct {
 	write    string
 }
 
+// everything is the focus of a whole run.
+const everything = `\[sig-network\]`
+
 func main() {
 	realcluster.Enter()
 	var o options
@@ -44,7 +47,7 @@ func main() {
 	flag.StringVar(&o.proxies, "proxies", "kube-proxy,sluice", "Service proxies")
 	flag.IntVar(&o.workers, "workers", 6, "nodes beside the control plane's; some specs need two in each of three zones")
 	flag.IntVar(&o.procs, "procs", 5, "specs at a time")
-	flag.StringVar(&o.focus, "focus", `\[sig-network\]`, "regular expression of the specs to run")
+	flag.StringVar(&o.focus, "focus", everything, "regular expression of the specs to run")
 	flag.StringVar(&o.skip, "skip", "", "regular expression of specs to leave out, beside those that cannot run here")
 	flag.BoolVar(&o.liberal, "liberal", false, "conntrack.tcpBeLiberal of both proxies")
 	flag.StringVar(&o.mode, "mode", "nftables", "sluice's mode")
@@ -111,7 +114,7 @@ func (o options) family(ctx context.Context, family realcluster.Family) error {
 	}
 	defer balance(ctx, c)()
 	for _, proxy := range list(o.proxies) {
-		r := run{Family: string(family), Proxy: proxy, Workers: o.workers, Liberal: o.liberal, Guests: o.kernel}
+		r := run{Family: string(family), Proxy: proxy, Workers: o.workers, Liberal: o.liberal, Guests: o.kernel, Focus: o.focus, Skip: o.skip}
 		switch realcluster.Proxy(proxy) {
 		case realcluster.KubeProxy:
 			r.Version = programs.SuiteVersion

@@ -51,6 +51,7 @@ type run struct {
 	Workers                      int
 	Liberal                      bool
 	Guests                       string // the test kernel of workers that are guests
+	Focus, Skip                  string // of the command
 	Kernel                       string
 	Began                        time.Time
 	Took                         time.Duration

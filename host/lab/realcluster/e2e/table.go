@@ -71,7 +71,12 @@ func publish(all runs, to string) error {
 		if r.Mode != "" {
 			proxy += ", mode " + r.Mode
 		}
-		fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %s | %d | %s | %s |\n", r.Family, proxy, n[passed], len(r.specs)-n[passed]-n[skipped], n[skipped], r.Took, r.Workers, r.Kernel, r.Began.Format(time.DateOnly))
+		fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %s | %d | %s | %s |\n", r.cluster(), proxy, n[passed], len(r.specs)-n[passed]-n[skipped], n[skipped], r.Took, r.Workers, r.Kernel, r.Began.Format(time.DateOnly))
+	}
+	for _, r := range all {
+		if r.Focus != everything || r.Skip != "" {
+			fmt.Fprintf(&b, "\n%s, %s: a part of the suite, `-focus '%s' -skip '%s'`.\n", r.cluster(), r.Proxy, r.Focus, r.Skip)
+		}
 	}
 	if worse := all.worse(); len(worse) > 0 {
 		fmt.Fprintf(&b, "\nkube-proxy passes and sluice does not:\n\n- %s\n", strings.Join(worse, "\n- "))

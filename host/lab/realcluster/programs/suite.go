@@ -56,6 +56,7 @@ func agnhostRoot(s sources, r root) error {
 	if err := r.programs(s.debian, "bash", "conntrack", "curl", "dig", "getent", "host", "ip", "iperf", "nc.openbsd", "nft", "nslookup", "ss", "wget"); err != nil {
 		return err
 	}
+	r.text("etc/wgetrc", "tries = 1\n") // as busybox's: tests that something does not answer wait for each
 	r["uploads/"] = oci.File{Mode: 0o755}
 	if err := s.registry(r); err != nil {
 		return err
