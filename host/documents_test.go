@@ -210,6 +210,7 @@ var (
 	makeTarget    = regexp.MustCompile(`(?:^| )make ([a-z][\w.-]*)`)
 	flagName      = regexp.MustCompile(`^--?([a-z][a-z-]+)(?:=.*)?$`)
 	testReference = regexp.MustCompile(`\b(Test|Fuzz|Benchmark)[A-Z]\w*…?`)
+	subcommand    = regexp.MustCompile(`^[a-z][a-z-]*$`)
 	ownProgram    = regexp.MustCompile(`^(bin/[\w-]+|(kubectl )?sluice)$`)
 )
 
@@ -340,7 +341,7 @@ func (tr *tree) checkCommand(fields []string) string {
 	}
 	switch first := strings.TrimPrefix(fields[0], "bin/"); {
 	case first == "sluice":
-		if len(fields) > 1 && regexp.MustCompile(`^[a-z][a-z-]*$`).MatchString(fields[1]) && !tr.commands[fields[1]] {
+		if len(fields) > 1 && subcommand.MatchString(fields[1]) && !tr.commands[fields[1]] {
 			return "no such command"
 		}
 	case ownProgram.MatchString(fields[0]), flagName.MatchString(fields[0]), tr.commands[first]:
@@ -358,7 +359,10 @@ func (tr *tree) checkCommand(fields []string) string {
 	return ""
 }
 
-var generated = regexp.MustCompile(`(?ms)^<!-- \w+: begin -->.*?^<!-- \w+: end -->$`)
+var (
+	generated = regexp.MustCompile(`(?ms)^<!-- \w+: begin -->.*?^<!-- \w+: end -->$`)
+	notProse  = regexp.MustCompile(`^(\||!\[|    )`)
+)
 
 // TestProseHasAtMost130Columns checks the lines of documents outside of tables, examples, pictures and what make bench writes.
 func TestProseHasAtMost130Columns(t *testing.T) {
@@ -371,7 +375,7 @@ func TestProseHasAtMost130Columns(t *testing.T) {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(generated.ReplaceAllString(fence.ReplaceAllString(string(text), ""), "")) {
-			if n := utf8.RuneCountInString(strings.TrimSpace(line)); n > 130 && !regexp.MustCompile(`^(\||!\[|    )`).MatchString(line) {
+			if n := utf8.RuneCountInString(strings.TrimSpace(line)); n > 130 && !notProse.MatchString(line) {
 				t.Errorf("%s: a line of %d columns: %.60s…", file, n, line)
 			}
 		}
