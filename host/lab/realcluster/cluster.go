@@ -44,17 +44,13 @@ type Cluster struct {
 
 // Start starts a cluster, and returns when its nodes, Service proxy and DNS are ready: about a minute. The caller must call Close.
 func Start(ctx context.Context, config Config) (*Cluster, error) {
-	if err := config.complete(); err != nil {
+	if err := config.Complete(); err != nil {
 		return nil, err
 	}
 	c := &Cluster{config: config, began: time.Now()}
 	if err := c.start(ctx); err != nil {
-		err = fmt.Errorf("cluster %s: %w", config.Name, err)
-		if c.Cluster != nil {
-			err = fmt.Errorf("%w\n%s", err, c.Logs())
-		}
 		c.Close()
-		return nil, err
+		return nil, fmt.Errorf("cluster %s: %w", config.Name, err)
 	}
 	return c, nil
 }
@@ -73,6 +69,9 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 	}
 	if c.kernel == "" {
 		if c.cgroups, err = nodeCgroups(); err != nil {
+			return err
+		}
+		if err := room(c.config.Workers + 1); err != nil {
 			return err
 		}
 	}

@@ -69,8 +69,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// complete checks the configuration and sets defaults.
-func (c *Config) complete() error {
+// Complete checks the configuration and sets defaults. Start calls it.
+func (c *Config) Complete() error {
 	if c.Workers == 0 {
 		c.Workers = 3
 	}

@@ -2,6 +2,7 @@ package realcluster
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"slices"
 

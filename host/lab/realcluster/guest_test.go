@@ -15,8 +15,8 @@ import (
 func TestNodesRunAKernelOfTheirOwn(t *testing.T) {
 	series := vm.Series()
 	kernel := series[len(series)-1]
-	c := newCluster(t, Config{Name: "guests", Workers: 1, Kernel: kernel})
-	webAnswers(t, c)
+	c := newClusters(t, Config{Name: "guests", Workers: 1, Kernel: kernel})[0]
+	c.answers(t)
 	n := c.Node("n1")
 	out, err := n.Exec(t.Context(), "sh", "-c", "uname -r; cat /proc/net/ip_vs; ls -d /proc/sys/net/sctp")
 	if err != nil || !strings.HasPrefix(out, kernel) || !strings.Contains(out, "IP Virtual Server") || !strings.Contains(out, "net/sctp") {

@@ -75,6 +75,10 @@ func (o order) join() error {
 		return err
 	}
 	runtime.LockOSThread()
+	// It is a thread's, and that which calls exec takes the place of the first one.
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return fmt.Errorf("end with the parent: %w", err)
+	}
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return fmt.Errorf("make a cgroup namespace: %w", err)
 	}
@@ -86,6 +90,7 @@ func (o order) run() error {
 	if err := os.Unsetenv(orderEnv); err != nil {
 		return err
 	}
+	_ = os.WriteFile("/proc/self/comm", []byte("node-"+o.Name), 0) // for ps
 	if err := unix.Sethostname([]byte(o.Name)); err != nil {
 		return fmt.Errorf("set the host name: %w", err)
 	}

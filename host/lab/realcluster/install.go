@@ -22,6 +22,8 @@ type Installation struct {
 	Tag   string // of the image in it
 	// Config is added to the overlay's configuration: `mode: ipvs`, for example. What nodes need that are network namespaces is added too.
 	Config string
+	// Components are added to the overlay, by their names in deploy/kustomize/components.
+	Components []string
 	// AtOnce replaces kube-proxy on all nodes at the same time, and not on one after the other.
 	AtOnce bool
 }
@@ -69,14 +71,34 @@ func (c *Cluster) Install(ctx context.Context, in Installation) error {
 	return nil
 }
 
-// configure adds to the configuration of the overlay that the first step makes.
+// configure adds to the overlay that the first step makes.
 func (c *Cluster) configure(in Installation) error {
-	f, err := os.OpenFile(filepath.Join(c.Work, "deploy/kustomize/overlays/mine/sluice.yaml"), os.O_WRONLY|os.O_APPEND, 0)
+	overlays := filepath.Join(c.Work, "deploy/kustomize/overlays")
+	f, err := os.OpenFile(filepath.Join(overlays, "mine/sluice.yaml"), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(f, "conntrack: {maxPerCore: 0, min: 0, tcpBeLiberal: %t}\n%s\n", c.config.Liberal, in.Config)
-	return errors.Join(err, f.Close())
+	if err := errors.Join(err, f.Close()); err != nil || len(in.Components) == 0 {
+		return err
+	}
+	// Between the base and the overlay, whose list of components the steps of the page change.
+	base := "resources: [../../base]\ncomponents:\n"
+	for _, name := range in.Components {
+		base += "- ../../components/" + name + "\n"
+	}
+	if err := os.Mkdir(filepath.Join(overlays, "components"), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(overlays, "components/kustomization.yaml"), []byte(base), 0o644); err != nil {
+		return err
+	}
+	mine := filepath.Join(overlays, "mine/kustomization.yaml")
+	text, err := os.ReadFile(mine)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(mine, []byte(strings.Replace(string(text), "- ../../base\n", "- ../components\n", 1)), 0o644)
 }
 
 // Upgrade imports another image of sluice on all nodes and runs the commands of deploy/README.md that upgrade to it.

@@ -39,11 +39,7 @@ func keep(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	config := realcluster.Config{
-		Name: o.Name, Dir: s.cluster(), Workers: o.Workers, Kernel: o.Kernel, Family: o.Family, Proxy: o.Proxy, Log: os.Stdout,
-		Install: realcluster.Installation{Repo: o.Repo, Image: o.Image, Tag: o.Tag, Config: "mode: " + o.Mode, AtOnce: true},
-	}
-	c, err := realcluster.Start(ctx, config)
+	c, err := realcluster.Start(ctx, s.config(o))
 	if err != nil {
 		return err
 	}
@@ -54,4 +50,15 @@ func keep(ctx context.Context, name string) error {
 	}
 	<-ctx.Done()
 	return nil
+}
+
+// config returns the configuration of the cluster.
+func (s state) config(o options) realcluster.Config {
+	return realcluster.Config{
+		Name: o.Name, Dir: s.cluster(), Workers: o.Workers, Kernel: o.Kernel, Family: o.Family, Proxy: o.Proxy, Log: os.Stdout,
+		Install: realcluster.Installation{
+			Repo: o.Repo, Image: o.Image, Tag: o.Tag, AtOnce: true,
+			Config: "mode: " + o.Mode + "\nstateBindAddress: 127.0.0.1:10252", Components: []string{"kubectl"},
+		},
+	}
 }

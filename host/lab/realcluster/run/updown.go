@@ -20,11 +20,15 @@ import (
 
 // up starts the keeper and waits until the cluster is ready.
 func up(ctx context.Context, o options) error {
-	if err := check(&o); err != nil {
+	if err := o.check(); err != nil {
 		return err
 	}
 	s, err := open(o.Name)
 	if err != nil {
+		return err
+	}
+	config := s.config(o)
+	if err := config.Complete(); err != nil {
 		return err
 	}
 	if s.keeper() != 0 {
@@ -55,7 +59,7 @@ func up(ctx context.Context, o options) error {
 	return s.print(o)
 }
 
-func check(o *options) (err error) {
+func (o *options) check() (err error) {
 	if o.Repo, err = os.Getwd(); err != nil {
 		return err
 	}
@@ -139,9 +143,9 @@ func (s state) print(o options) error {
 	if err != nil {
 		return err
 	}
-	kubectl := "kubectl"
-	if _, err := exec.LookPath(kubectl); err != nil {
-		kubectl = filepath.Join(tools, binaries.Kubectl)
+	path := filepath.Join(o.Repo, "bin") // kubectl-sluice
+	if _, err := exec.LookPath(binaries.Kubectl); err != nil {
+		path += ":" + tools
 	}
 	name := ""
 	if o.Name != "lab" {
@@ -150,11 +154,12 @@ func (s state) print(o options) error {
 	fmt.Printf(`
 Cluster %s is up. Its log is %s
 
-  export KUBECONFIG=%s
-  %s get nodes
-  bin/cluster exec%s n1 nft list tables    # a command on a node: cp, n1, n2 ...
+  export KUBECONFIG=%s PATH=%s:$PATH
+  kubectl get nodes
+  kubectl sluice status
+  cluster exec%s n1 nft list tables    # a command on a node: cp, n1, n2 ...
   make cluster-down%s
-`, o.Name, s.log(), s.kubeconfig(), kubectl, name, strings.Replace(name, " -name ", " NAME=", 1))
+`, o.Name, s.log(), s.kubeconfig(), path, name, strings.Replace(name, " -name ", " NAME=", 1))
 	return nil
 }
 
