@@ -2,7 +2,6 @@ package realcluster
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"slices"
 
