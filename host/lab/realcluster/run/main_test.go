@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,7 +37,7 @@ func command(t *testing.T, args ...string) (string, error) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), exe, args...)
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), exe, args...) // also in Cleanup
 	cmd.Stdout, cmd.Stderr, cmd.Env = &out, &out, append(os.Environ(), asCommand+"=1")
 	err = cmd.Run()
 	return out.String(), err
