@@ -26,8 +26,8 @@ type Caps struct {
 	Protocols []model.Protocol
 	// MaxEndpoints of a pool, and MaxName of the names of a Service, of its namespace and of its ports, in bytes; 0: no limit.
 	MaxEndpoints, MaxName int
-	// CoarseAffinity means that the backend represents affinity timeouts from a second rounded up, by less than a quarter:
-	// the number of different ones is bounded.
+	// CoarseAffinity means that the backend represents affinity timeouts above 5 minutes rounded up, by a twentieth at most: the number of
+	// different ones is bounded, to 754. It depends on nothing else, so no Service has influence on the timeout of another one.
 	CoarseAffinity bool
 	// Outcomes means that the backend counts the outcomes of connections: it is a backend.OutcomeCounter.
 	Outcomes bool
@@ -56,10 +56,9 @@ func (c *Caps) affinity(d time.Duration) time.Duration {
 	if !c.CoarseAffinity || d < time.Second {
 		return d
 	}
-	step := 30 * time.Minute
+	step := 5 * time.Minute
 	for _, s := range [...]struct{ until, step time.Duration }{
-		{30 * time.Second, time.Second}, {time.Minute, 5 * time.Second}, {5 * time.Minute, 15 * time.Second},
-		{30 * time.Minute, time.Minute}, {2 * time.Hour, 5 * time.Minute},
+		{5 * time.Minute, time.Second}, {30 * time.Minute, 15 * time.Second}, {2 * time.Hour, time.Minute},
 	} {
 		if d <= s.until {
 			step = s.step

@@ -336,7 +336,8 @@ func TestNormalizeReportsDegradations(t *testing.T) {
 	}
 }
 
-// TestNumberOfAffinityTimeoutsIsBounded: every whole second up to Kubernetes' maximum of a day.
+// TestNumberOfAffinityTimeoutsIsBounded: every whole second up to Kubernetes' maximum of a day. Up to 5 minutes all are exact: a client with a timeout
+// of 125 s that asks every 130 s may have another endpoint each time.
 func TestNumberOfAffinityTimeoutsIsBounded(t *testing.T) {
 	c := plan.Caps{CoarseAffinity: true, Protocols: []model.Protocol{model.TCP}, Balances: []plan.Balance{plan.Random}}
 	different := map[time.Duration]bool{}
@@ -344,7 +345,7 @@ func TestNumberOfAffinityTimeoutsIsBounded(t *testing.T) {
 		f := &plan.Frontend{Key: plan.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP}, Affinity: time.Duration(1+s) * time.Second,
 			Pool: plan.Pool{Verdict: plan.Reject}}
 		got, lost := plan.NormalizeFrontend(f, c)
-		if got.Affinity < f.Affinity || got.Affinity > 86_400*time.Second || got.Affinity-f.Affinity >= f.Affinity/4 && f.Affinity > 30*time.Second {
+		if got.Affinity < f.Affinity || got.Affinity > 86_400*time.Second || got.Affinity-f.Affinity > f.Affinity/20 || s < 300 && got != f {
 			t.Fatalf("%s becomes %s", f.Affinity, got.Affinity)
 		}
 		if again, _ := plan.NormalizeFrontend(got, c); again != got || (len(lost) > 0) != (got.Affinity != f.Affinity) {
@@ -352,7 +353,7 @@ func TestNumberOfAffinityTimeoutsIsBounded(t *testing.T) {
 		}
 		different[got.Affinity] = true
 	}
-	if len(different) > 150 {
+	if len(different) != 754 {
 		t.Errorf("%d timeouts", len(different))
 	}
 }

@@ -155,7 +155,7 @@ func count1(yes bool) int {
 func TestGroupsPreferRoomsThatRecordTheirTimeout(t *testing.T) {
 	for seed := range uint64(4) {
 		r, o := rand.New(rand.NewPCG(seed, 0)), newAffinityGroups()
-		timeouts := 1 + r.IntN(139)
+		timeouts := 1 + r.IntN(754)
 		chains := map[learnChain]bool{}
 		for i := range 3000 {
 			timeout := time.Duration(1 + r.IntN(timeouts))
