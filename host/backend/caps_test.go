@@ -51,7 +51,7 @@ func rows() []row {
 		out = append(out, row{"protocol " + p.String(), func(f *plan.Frontend) { f.Key.Protocol = p },
 			func(f *plan.Frontend) string { return f.Key.Protocol.String() }})
 	}
-	for _, d := range []time.Duration{time.Second, 61 * time.Second, 24 * time.Hour} {
+	for _, d := range []time.Duration{time.Second, 125 * time.Second, 301 * time.Second, 24 * time.Hour} {
 		out = append(out, row{"affinity timeout " + d.String(), func(f *plan.Frontend) { f.Affinity = d },
 			func(f *plan.Frontend) string { return f.Affinity.String() }})
 	}

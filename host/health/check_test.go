@@ -14,11 +14,12 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/health"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
 func TestHealthCheckResponseIsKubeProxys(t *testing.T) {
-	n, port := start(t), freePort(t)
+	n, port := start(t), testenv.FreePort(t)
 	n.emit(service(port), endpoints("n0", "n0", "n1"), present, synced)
 	got := n.waitFor("two endpoints here", at(port), 200)
 	for header, want := range map[string]string{
@@ -44,7 +45,7 @@ func TestHealthCheckResponseIsKubeProxys(t *testing.T) {
 }
 
 func TestDrainingNodeIsUnhealthyWhileForwarding(t *testing.T) {
-	n, port := start(t), freePort(t)
+	n, port := start(t), testenv.FreePort(t)
 	n.emit(service(port), endpoints("n0", "n1"), present, synced)
 	n.waitFor("ready", at(port), 200)
 	n.emit(endpoints("~n0", "n1"))
@@ -58,7 +59,7 @@ func TestDrainingNodeIsUnhealthyWhileForwarding(t *testing.T) {
 }
 
 func TestFirstLocalEndpointCountsOnceProgrammed(t *testing.T) {
-	n, port := start(t), freePort(t)
+	n, port := start(t), testenv.FreePort(t)
 	n.emit(service(port), endpoints("n1"), present, synced)
 	n.waitFor("none here", at(port), 503)
 	n.applyFails.Store(true)
@@ -75,7 +76,7 @@ func TestFirstLocalEndpointCountsOnceProgrammed(t *testing.T) {
 }
 
 func TestNewServiceIsUnhealthyUntilProgrammed(t *testing.T) {
-	n, port := start(t), freePort(t)
+	n, port := start(t), testenv.FreePort(t)
 	n.applyFails.Store(true)
 	n.emit(service(port), endpoints("n0"), present, synced)
 	n.waitFor("the first plan is rejected", at(port), 503)
@@ -89,7 +90,7 @@ func TestNewServiceIsUnhealthyUntilProgrammed(t *testing.T) {
 
 func TestHealthCheckPortFollowsService(t *testing.T) {
 	n := start(t)
-	a, b := freePort(t), freePort(t)
+	a, b := testenv.FreePort(t), testenv.FreePort(t)
 	n.emit(service(a), endpoints("n0"), present, synced)
 	n.waitFor("first port", at(a), 200)
 	n.emit(service(b))
@@ -102,7 +103,7 @@ func TestHealthCheckPortFollowsService(t *testing.T) {
 }
 
 func TestHealthCheckPortMovesToRecreatedService(t *testing.T) {
-	n, port := start(t), freePort(t)
+	n, port := start(t), testenv.FreePort(t)
 	n.emit(service(port), endpoints("n0"), present, synced)
 	n.waitFor("old name", at(port), 200)
 	svc, slice := service(port), endpoints("n0")
@@ -159,7 +160,7 @@ func TestHealthCheckPortInUseNamesServiceAndIsRetried(t *testing.T) {
 
 func TestHealthCheckPortsListenOnConfiguredAddressesOnly(t *testing.T) {
 	// NodePorts are never on loopback, so use an address that this host does not have and expect an attempt to listen.
-	n, port := start(t, netip.MustParsePrefix("192.0.2.0/24")), freePort(t)
+	n, port := start(t, netip.MustParsePrefix("192.0.2.0/24")), testenv.FreePort(t)
 	n.emit(service(port), endpoints("n0"), nodeIs(&model.Node{Name: "n0", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.77")}}), synced)
 	select {
 	case err := <-n.listenErrors:
@@ -186,7 +187,7 @@ func requireIPv6(t *testing.T) {
 
 func TestDualStackServiceCountsEndpointsPerFamily(t *testing.T) {
 	requireIPv6(t)
-	n, port := start(t), freePort(t)
+	n, port := start(t), testenv.FreePort(t)
 	svc := service(port)
 	svc.Service.ClusterIPs = append(svc.Service.ClusterIPs, netip.MustParseAddr("fd00:96::1"))
 	v6 := endpoints("n0")
@@ -202,7 +203,7 @@ func TestDualStackServiceCountsEndpointsPerFamily(t *testing.T) {
 }
 
 func TestConnectionsToHealthCheckPortsAreLimited(t *testing.T) {
-	n, port := start(t), freePort(t)
+	n, port := start(t), testenv.FreePort(t)
 	n.emit(service(port), endpoints("n0"), present, synced)
 	n.waitFor("programmed", at(port), 200)
 	const limit, clients = 512, 600

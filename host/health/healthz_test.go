@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/health"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
@@ -55,7 +56,7 @@ func TestHealthzDependsOnNodeAndLivezDoesNot(t *testing.T) {
 }
 
 func TestUpdatePendingForTwoSyncPeriodsIsUnhealthy(t *testing.T) {
-	n, port := start(t), freePort(t)
+	n, port := start(t), testenv.FreePort(t)
 	healthz, livez := n.url+health.Healthz, n.url+health.Livez
 	n.emit(service(port), endpoints("n0"), present, synced)
 	n.waitFor("programmed", healthz, 200)

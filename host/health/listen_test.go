@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/health"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/planner"
 )
@@ -18,7 +19,7 @@ import (
 // left to a retry: there is none.
 func TestOwnSocketsAreNeverInTheWay(t *testing.T) {
 	requireIPv6(t)
-	a, b := freePort(t), freePort(t)
+	a, b := testenv.FreePort(t), testenv.FreePort(t)
 	type state struct {
 		addrs string
 		ports map[string]uint16 // by Service

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -157,17 +156,6 @@ func (n *node) always(what, url string, code int) {
 			n.Fatalf("%s: %s: %d (%v), want always %d", what, url, a.code, err, code)
 		}
 	}
-}
-
-// freePort returns an unused port. If another process takes it first, listening is retried.
-func freePort(t *testing.T) uint16 {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).AddrPort().Port()
 }
 
 var web = model.Name{Namespace: "shop", Name: "web"}

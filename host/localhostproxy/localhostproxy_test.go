@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/localhostproxy"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -82,17 +83,6 @@ func server(t *testing.T, name string) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// freePort returns a port that nothing listens on.
-func freePort(t *testing.T) uint16 {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).AddrPort().Port()
-}
-
 func nodePort(name string, port uint16, endpoints ...plan.Endpoint) *plan.Frontend {
 	f := &plan.Frontend{Key: plan.Key{Addr: netip.IPv4Unspecified(), Port: port, Protocol: model.TCP}, Kind: plan.NodePort,
 		Owner: model.PortName{Service: model.Name{Namespace: "shop", Name: name}, Port: "http", Protocol: model.TCP}}
@@ -158,7 +148,7 @@ func isReset(err error) bool { return errors.Is(err, syscall.ECONNRESET) }
 
 func TestLocalhostNodePortForwards(t *testing.T) {
 	r := newRig(t, nil)
-	port := freePort(t)
+	port := testenv.FreePort(t)
 	a := server(t, "a")
 	udp := nodePort("dns", port, plan.Endpoint{Addr: a, Weight: 1})
 	udp.Key.Protocol = model.UDP
@@ -186,7 +176,7 @@ func TestLocalhostNodePortForwards(t *testing.T) {
 	r.until("the connection is gone", func(s localhostproxy.Stats) bool { return s.Open == 0 })
 
 	// An endpoint that refuses is a reset.
-	dead := nodePort("web", port, plan.Endpoint{Addr: netip.AddrPortFrom(localhost[0], freePort(t)), Weight: 1})
+	dead := nodePort("web", port, plan.Endpoint{Addr: netip.AddrPortFrom(localhost[0], testenv.FreePort(t)), Weight: 1})
 	r.update(dead)
 	if _, _, err := r.dial(port); !isReset(err) {
 		t.Errorf("endpoint that refuses: %v, want a reset", err)
@@ -217,7 +207,7 @@ func TestLocalhostResetsArePassedOn(t *testing.T) {
 			_ = c.Close()
 		}
 	}()
-	r, port := newRig(t, nil), freePort(t)
+	r, port := newRig(t, nil), testenv.FreePort(t)
 	r.update(nodePort("web", port, plan.Endpoint{Addr: l.Addr().(*net.TCPAddr).AddrPort(), Weight: 1}))
 	r.listening(1)
 	c, _ := r.mustDial(port)
@@ -241,7 +231,7 @@ func TestLocalhostResetsArePassedOn(t *testing.T) {
 }
 
 func TestLocalhostPoolsFollowTheTrafficPolicy(t *testing.T) {
-	r, port := newRig(t, nil), freePort(t)
+	r, port := newRig(t, nil), testenv.FreePort(t)
 	local, remote := plan.Endpoint{Addr: server(t, "local"), Weight: 1}, plan.Endpoint{Addr: server(t, "remote"), Weight: 1000}
 	f := nodePort("web", port, local, remote)
 	outside := pool(local)
@@ -265,7 +255,7 @@ func TestLocalhostPoolsFollowTheTrafficPolicy(t *testing.T) {
 
 func TestLocalhostAffinityPinsTheListener(t *testing.T) {
 	r := newRig(t, func(o *localhostproxy.Options) { o.MaxConnections, o.MaxPerService = 1000, 1000 })
-	port := freePort(t)
+	port := testenv.FreePort(t)
 	a, b := plan.Endpoint{Addr: server(t, "a"), Weight: 1}, plan.Endpoint{Addr: server(t, "b"), Weight: 1}
 	with := func(endpoints ...plan.Endpoint) *plan.Frontend {
 		f := nodePort("web", port, endpoints...)
@@ -312,7 +302,7 @@ func TestLocalhostAffinityPinsTheListener(t *testing.T) {
 }
 
 func TestLocalhostDrainKeepsConnectionsUntilTheDeadline(t *testing.T) {
-	r, port := newRig(t, nil), freePort(t)
+	r, port := newRig(t, nil), testenv.FreePort(t)
 	a, b := server(t, "a"), server(t, "b")
 	r.update(nodePort("web", port, plan.Endpoint{Addr: a, Weight: 1}))
 	r.listening(1)
@@ -352,7 +342,7 @@ func TestLocalhostPortInUseIsRetried(t *testing.T) {
 	defer taken.Close()
 	port := taken.Addr().(*net.TCPAddr).AddrPort().Port()
 	e := plan.Endpoint{Addr: server(t, "a"), Weight: 1}
-	r.update(nodePort("taken", port, e), nodePort("free", freePort(t), e))
+	r.update(nodePort("taken", port, e), nodePort("free", testenv.FreePort(t), e))
 	r.until("one of two listens", func(s localhostproxy.Stats) bool { return s.Listeners == 1 && s.Failing == 1 && s.ListenFailures > 0 })
 	if s := r.proxy.Stats(); s.FamilyListeners != [2]int{1, 0} || s.FamilyFailures[0] == 0 || s.FamilyFailures[1] != 0 {
 		t.Errorf("by family: %v listen, %v failures", s.FamilyListeners, s.FamilyFailures)
@@ -373,7 +363,7 @@ func TestLocalhostPortInUseIsRetried(t *testing.T) {
 // TestLocalhostSocketIsNeverInItsOwnWay closes and opens listeners while the last ones are being opened.
 func TestLocalhostSocketIsNeverInItsOwnWay(t *testing.T) {
 	r := newRig(t, func(o *localhostproxy.Options) { o.After = func(time.Duration) <-chan time.Time { return nil } })
-	a, port := server(t, "a"), freePort(t)
+	a, port := server(t, "a"), testenv.FreePort(t)
 	for range 2000 {
 		r.update(nodePort("web", port, plan.Endpoint{Addr: a, Weight: 1}))
 		r.update(nodePort("web", port))
@@ -388,7 +378,7 @@ func TestLocalhostSocketIsNeverInItsOwnWay(t *testing.T) {
 func TestLocalhostConnectionsAreBounded(t *testing.T) {
 	r := newRig(t, func(o *localhostproxy.Options) { o.MaxConnections, o.MaxPerService, o.MaxListeners = 3, 2, 2 })
 	e := plan.Endpoint{Addr: server(t, "a"), Weight: 1}
-	one, two := freePort(t), freePort(t)
+	one, two := testenv.FreePort(t), testenv.FreePort(t)
 	r.update(nodePort("one", one, e), nodePort("two", two, e))
 	r.listening(2)
 	c, _ := r.mustDial(one)
@@ -408,7 +398,7 @@ func TestLocalhostConnectionsAreBounded(t *testing.T) {
 	r.mustDial(two)
 
 	// Listeners are bounded too; one takes the place of another.
-	three := nodePort("three", freePort(t), e)
+	three := nodePort("three", testenv.FreePort(t), e)
 	r.update(three)
 	r.until("the third does not listen", func(s localhostproxy.Stats) bool { return s.Failing == 1 && s.Listeners == 2 })
 	r.update(nodePort("one", one))

@@ -75,6 +75,16 @@ func TestClusterIPIsNoEndpointWithoutServiceCIDRs(t *testing.T) {
 				if strings.Join(got, " ") != c.want {
 					t.Errorf("together %v: endpoints %v, want %s", together, got, c.want)
 				}
+				var unchanging []string // by the rules for a cluster that does not change
+				rules := p.settings.EndpointRules(p.cluster)
+				for _, a := range []string{"10.96.0.9", "10.244.0.1"} {
+					if rules.Check(netip.MustParseAddr(a)) == nil {
+						unchanging = append(unchanging, a)
+					}
+				}
+				if strings.Join(unchanging, " ") != c.want {
+					t.Errorf("together %v: EndpointRules allows %v, want %s", together, unchanging, c.want)
+				}
 				x, err := p.Explain(tenant)
 				if err != nil {
 					t.Fatal(err)

@@ -83,11 +83,15 @@ func (p *Planner) global(own *model.Node, nodeAddrs []netip.Addr) plan.Global {
 	if s.PodsOfNode {
 		g.PodSources = plan.NormalizePrefixes(own.PodCIDRs)
 	}
-	for _, c := range p.cluster.CIDRs {
-		g.ServiceCIDRs = append(g.ServiceCIDRs, c.CIDRs...)
-	}
-	g.ServiceCIDRs = plan.NormalizePrefixes(g.ServiceCIDRs)
+	g.ServiceCIDRs = serviceCIDRs(p.cluster)
 	return g
+}
+
+func serviceCIDRs(c *model.Snapshot) (out []netip.Prefix) {
+	for _, o := range c.CIDRs {
+		out = append(out, o.CIDRs...)
+	}
+	return plan.NormalizePrefixes(out)
 }
 
 // nodePortAddrs returns the addresses that NodePorts listen on; never loopback.

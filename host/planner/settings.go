@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -60,6 +61,13 @@ func (s *Settings) AllowedEndpoints(nodes ...*model.Node) []netip.Prefix {
 		}
 	}
 	return slices.Concat(s.EndpointCIDRs, service.ReservedInUse(used))
+}
+
+// EndpointRules returns which addresses may be endpoints on any node of a cluster that does not change.
+func (s *Settings) EndpointRules(c *model.Snapshot) *service.EndpointRules {
+	var ips clusterIPs
+	ips.follow(c)
+	return &service.EndpointRules{ServiceCIDRs: serviceCIDRs(c), ClusterIP: ips.contains, Allowed: s.AllowedEndpoints(slices.Collect(maps.Values(c.Nodes))...)}
 }
 
 // ExternalIPs is what to do with the external IPs of Services (KEP-5707).

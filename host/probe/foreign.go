@@ -8,12 +8,11 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+
+	"github.com/sluice-proxy/sluice/host/backend"
 )
 
 const groupForeign = "rules of other programs"
-
-// natPriority is that of the chains in which sluice translates Service addresses.
-const natPriority = -101
 
 // BaseChain is a base chain of nf_tables, also one of iptables-nft.
 type BaseChain struct {
@@ -114,7 +113,7 @@ func Foreign(chains []BaseChain, err error) []Finding {
 			drop = append(drop, c.String())
 			forward = forward || c.Hook == "forward"
 		case c.Type == "nat" && c.Rules > 0 && (c.Hook == "prerouting" || c.Hook == "output"):
-			if c.Priority <= natPriority { // of the same priority, the newest is first
+			if c.Priority <= backend.NATPriority { // of the same priority, the newest is first
 				before = append(before, c.String())
 			} else {
 				beside = append(beside, c.String())

@@ -5,14 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
-	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/service"
 )
@@ -51,7 +48,7 @@ func New(in Input) (*Simulation, error) {
 	for i := range in.Runs {
 		c := &in.Runs[i]
 		c.Period = cmp.Or(c.Period, defaultPeriod)
-		s.rules = append(s.rules, endpointRules(in.Cluster, &c.Settings))
+		s.rules = append(s.rules, c.Settings.EndpointRules(in.Cluster))
 		s.perNode = append(s.perNode, map[string]bool{})
 	}
 	var err error
@@ -65,22 +62,6 @@ func New(in Input) (*Simulation, error) {
 	s.setSamples()
 	s.setNotes()
 	return s, nil
-}
-
-// endpointRules returns which addresses may be endpoints, as the planner does.
-func endpointRules(c *model.Snapshot, s *planner.Settings) *service.EndpointRules {
-	used := map[netip.Addr]bool{}
-	for _, svc := range c.Services {
-		for _, a := range svc.ClusterIPs {
-			used[a] = true
-		}
-	}
-	out := &service.EndpointRules{ClusterIP: func(a netip.Addr) bool { return used[a] }, Allowed: s.AllowedEndpoints(slices.Collect(maps.Values(c.Nodes))...)}
-	for _, name := range sortedKeys(c.CIDRs) {
-		out.ServiceCIDRs = append(out.ServiceCIDRs, c.CIDRs[name].CIDRs...)
-	}
-	out.ServiceCIDRs = plan.NormalizePrefixes(out.ServiceCIDRs)
-	return out
 }
 
 // setSamples sets the times of the samples: from the beginning to the end, both included.

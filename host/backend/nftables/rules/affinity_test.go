@@ -91,6 +91,24 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
+// TestClientsAreRecordedForTheTimeout: up to 5 minutes the kernel forgets a client after exactly the timeout of its Service.
+func TestClientsAreRecordedForTheTimeout(t *testing.T) {
+	for _, timeout := range []time.Duration{125 * time.Second, 299 * time.Second, 5 * time.Minute, 3 * time.Hour} {
+		d := newTestEnv(t, 1)
+		d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never affinity="+timeout.String(), "1")))
+		d.ask(d.client, "tcp", "10.96.0.10:80")
+		clients, _ := d.clients()
+		if len(clients) != 1 {
+			t.Errorf("affinity of %s: %d clients", timeout, len(clients))
+		}
+		for name, c := range clients {
+			if c.Timeout != timeout || c.Expires > timeout {
+				t.Errorf("affinity of %s: client %s is recorded for %s, and expires in %s", timeout, name, c.Timeout, c.Expires)
+			}
+		}
+	}
+}
+
 // TestClientsOfEndpointsThatLeft records a client for an endpoint that has left, as a packet does that was on its way.
 func TestClientsOfEndpointsThatLeft(t *testing.T) {
 	d := newTestEnv(t, 3)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/nftables/expr"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"golang.org/x/sys/unix"
 
@@ -93,7 +94,7 @@ func (p *prober) add(c chain) {
 
 // prerouting creates a chain that sees packets where Services do.
 func (p *prober) prerouting(rules ...*ruleBuilder) {
-	p.add(p.rules.hook("prerouting", unix.NF_INET_PRE_ROUTING, natPriority, rules...))
+	p.add(p.rules.hook("prerouting", unix.NF_INET_PRE_ROUTING, backend.NATPriority, rules...))
 }
 
 // probeName replaces tableName, which may be in use.
@@ -196,7 +197,7 @@ func trials() []trial {
 		optional(featureIPv6, "CONFIG_NF_TABLES_IPV6", "Services with IPv6 addresses", model.IPv6, nil),
 		required("chains of type nat", "CONFIG_NFT_NAT", services, func(p *prober) {
 			p.prerouting()
-			p.add(p.rules.hook("output", unix.NF_INET_LOCAL_OUT, natPriority))
+			p.add(p.rules.hook("output", unix.NF_INET_LOCAL_OUT, backend.NATPriority))
 			p.add(p.rules.hook("input", unix.NF_INET_LOCAL_IN, 100))
 			p.add(p.rules.hook("postrouting", unix.NF_INET_POST_ROUTING, 100))
 		}),

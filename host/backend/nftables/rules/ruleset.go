@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/google/nftables/expr"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -56,10 +57,6 @@ func (c *chain) learns() bool {
 	return !c.filter && !c.counts && (c.hook == unix.NF_INET_POST_ROUTING || c.hook == unix.NF_INET_LOCAL_IN)
 }
 
-// natPriority is just before dstnat (-100), where others translate, mark connections and accept hostPorts: among chains of
-// one priority the newest is first, and a connection that is translated passes no further chain of type nat.
-const natPriority = -101
-
 // chainPrerouting is the base chain of a table that forwards, in all versions.
 const chainPrerouting = "prerouting"
 
@@ -73,8 +70,8 @@ const (
 func (s *schema) ruleset(mark uint32) []chain {
 	r := rulesetBuilder{s, mark}
 	chains := []chain{
-		r.hook(chainPrerouting, unix.NF_INET_PRE_ROUTING, natPriority, r.rule().jump("services")),
-		r.hook("output", unix.NF_INET_LOCAL_OUT, natPriority, r.rule().jump("services")),
+		r.hook(chainPrerouting, unix.NF_INET_PRE_ROUTING, backend.NATPriority, r.rule().jump("services")),
+		r.hook("output", unix.NF_INET_LOCAL_OUT, backend.NATPriority, r.rule().jump("services")),
 		r.hook("postrouting", unix.NF_INET_POST_ROUTING, 100, s.balancing.balanced(r.rule(), chainPostNAT)),
 		r.chain("services", r.services()...),
 		r.chain("refuse", r.rule().reject()),

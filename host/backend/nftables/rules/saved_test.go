@@ -20,8 +20,11 @@ func nftPrograms(t *testing.T) map[string][]string {
 	testenv.RequireProgram(t, "nft", "nftables")
 	out := map[string][]string{"of this machine": {"nft"}}
 	for _, root := range filepath.SplitList(os.Getenv("SLUICE_NFT_ROOTS")) {
-		libraries := filepath.Join(root, "usr/lib/x86_64-linux-gnu")
-		out[filepath.Base(root)] = []string{filepath.Join(libraries, "ld-linux-x86-64.so.2"), "--library-path", libraries, filepath.Join(root, "usr/sbin/nft")}
+		loader, err := filepath.Glob(filepath.Join(root, "usr/lib/*-linux-gnu*/ld-linux-*.so.*")) // one of any architecture
+		if err != nil || len(loader) != 1 {
+			t.Fatalf("dynamic loaders in %s: %v, %v, want one", root, loader, err)
+		}
+		out[filepath.Base(root)] = []string{loader[0], "--library-path", filepath.Dir(loader[0]), filepath.Join(root, "usr/sbin/nft")}
 	}
 	return out
 }
