@@ -71,7 +71,7 @@ func panel(b *strings.Builder, r *row, seconds, most, failed int) {
 	y := func(n int) float64 { return marginTop + plotHeight - float64(n)*plotHeight/float64(most) }
 	bottom := marginTop + plotHeight + barHeight
 	fmt.Fprintf(b, `<text y="12" font-weight="bold">%s</text><text y="25">%s: %d of %d connections failed</text>`+"\n",
-		html.EscapeString(r.name), r.Proxy, r.Result.Failed.Total(), r.Result.Connections)
+		html.EscapeString(strings.TrimPrefix(r.name, "rolling restart, ")), r.Proxy, r.Result.Failed.Total(), r.Result.Connections)
 	for _, tick := range []int{0, most} {
 		fmt.Fprintf(b, `<path d="M%d %.0fh%.0f" stroke="#ddd"/><text x="%d" y="%.0f" text-anchor="end">%d</text>`+"\n", marginLeft, y(tick), plot, marginLeft-4, y(tick)+3, tick)
 	}
