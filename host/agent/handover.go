@@ -19,30 +19,46 @@ const HandOverTimeout = 100 * time.Second
 // answersWithin is more than the 5 s between kube-proxy's attempts to listen on an address that was in use.
 const answersWithin = 8 * time.Second
 
-// handOver is called when the agent is asked to stop. If kube-proxy has been started meanwhile, as for a rollback, sluice goes on until
-// kube-proxy has programmed all Services, but closes its servers, because kube-proxy needs their ports. It reports whether kube-proxy has: then
-// sluice's tables, which come first, have to go. Without objects of kube-proxy's in the kernel it returns at once.
+// The label of a Node by which an installation and a rollback say which proxy forwards there, and its value for kube-proxy.
+const (
+	proxyLabel     = "sluice.dev/proxy"
+	proxyKubeProxy = "kube-proxy"
+)
+
+// handOver is called when the agent is asked to stop. If kube-proxy follows, sluice goes on until it has programmed all Services, but closes
+// its servers, because kube-proxy needs their ports. It reports whether kube-proxy has: then sluice's tables, which come first, have to go.
+// kube-proxy follows if the Node's label says so, or if it has been started meanwhile and has objects in the kernel. Otherwise handOver returns
+// at once.
 func (a *Agent) handOver(ctx context.Context, stopServers func()) bool {
+	var families []string
+	labeled := false
+	asking, stop := context.WithTimeout(ctx, time.Second)
+	err := a.engine.Do(asking, func(p *planner.Planner) {
+		families = familiesOf(p.Current())
+		n := p.LastNode()
+		labeled = n != nil && n.Labels[proxyLabel] == proxyKubeProxy
+	})
+	stop()
 	found, _ := kubeproxy.Find(ctx, kubeproxy.PortRange{}) // whoever has NodePorts has ClusterIPs, too
-	if len(found) == 0 {
+	if err != nil || len(found) == 0 && !labeled {
 		return false
 	}
-	a.log.Info("kube-proxy has programmed rules; sluice goes on until it has all Services", "object", found[0].String())
+	a.log.Info("kube-proxy follows; sluice goes on until it has programmed all Services", "label", labeled, "found", len(found))
 	if a.opts.ExtendStop != nil {
 		a.opts.ExtendStop(HandOverTimeout)
 	}
 	stopServers()
 	ctx, cancel := context.WithTimeoutCause(ctx, HandOverTimeout, fmt.Errorf("not within %s", HandOverTimeout))
 	defer cancel()
-	var families []string
-	err := a.engine.Do(ctx, func(p *planner.Planner) { families = familiesOf(p.Current()) })
-	if err == nil {
-		err = waitSynced(ctx, families)
+	within := answersWithin
+	if labeled { // it may not have been started yet
+		within = HandOverTimeout
 	}
-	if err != nil {
+	if err := waitSynced(ctx, families, within); err != nil {
 		a.log.Warn("sluice's tables stay, before those of kube-proxy: run sluice cleanup when kube-proxy runs", "err", err)
+		return false
 	}
-	return err == nil
+	return true
 }
 
 // removeTables removes everything that sluice has programmed.
@@ -74,13 +90,13 @@ func WaitForKubeProxy(ctx context.Context) error {
 	if len(p.Frontends) == 0 {
 		return nil
 	}
-	return waitSynced(ctx, familiesOf(p))
+	return waitSynced(ctx, familiesOf(p), HandOverTimeout)
 }
 
 // waitSynced waits until kube-proxy has programmed the Services of all the given IP families. It returns an error when ctx ends, or if kube-proxy
-// does not answer.
-func waitSynced(ctx context.Context, families []string) error {
-	for end := time.Now().Add(answersWithin); ; {
+// does not answer within a time.
+func waitSynced(ctx context.Context, families []string, within time.Duration) error {
+	for end := time.Now().Add(within); ; {
 		answers, synced, err := kubeproxy.Synced(ctx, families)
 		switch {
 		case synced:

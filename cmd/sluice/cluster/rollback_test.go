@@ -45,45 +45,60 @@ func (r *run) tables(name string) bool {
 	return strings.Contains(r.nft("list tables"), " "+name+"\n")
 }
 
-// TestStoppedSluiceHandsOverToKubeProxy: sluice's tables come before those of a kube-proxy that was started beside it, and so have to be kept up
-// to date until kube-proxy has programmed everything, and to go then. No connection may fail, and none may be answered by an endpoint that is no
-// longer one.
+// TestStoppedSluiceHandsOverToKubeProxy: sluice's tables come before those of kube-proxy, and so have to be kept up to date until that has
+// programmed everything, and to go then. No connection may fail, and none may be answered by an endpoint that is no longer one.
 func TestStoppedSluiceHandsOverToKubeProxy(t *testing.T) {
-	s := newScene(t, "rollback")
-	n1 := s.nodes["n1"]
-	s.apply(web)
-	a := s.pod("a", "web", n1, "")
-	s.pod("b", "web", n1, "")
-	r := s.run("n1", "")
-	vip := s.vip("web", false)
-	s.expect(n1.client, vip, "a b")
-	stop := s.load(n1.client, vip)
-	open := s.converse(n1.client, vip)
+	for name, situation := range map[string]func(*run) (resume func()){
+		"which has been started beside it": func(r *run) func() {
+			proxy, log := r.kubeProxy()
+			r.eventually("kube-proxy's table", func() error {
+				if !r.tables("kube-proxy") {
+					return errors.New(log.String())
+				}
+				return nil
+			})
+			r.must(syscall.Kill(proxy.PID(), syscall.SIGSTOP)) // it cannot answer
+			return func() { r.must(syscall.Kill(proxy.PID(), syscall.SIGCONT)) }
+		},
+		"which the Node's label promises": func(r *run) func() {
+			r.kubectl("label", "node", "n1", "sluice.dev/proxy=kube-proxy")
+			r.Cleanup(func() { r.afterwards("label", "node", "n1", "sluice.dev/proxy-") })
+			return func() { r.kubeProxy() }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, fmt.Sprint("rollback-", len(name)))
+			n1 := s.nodes["n1"]
+			s.apply(web)
+			a := s.pod("a", "web", n1, "")
+			s.pod("b", "web", n1, "")
+			r := s.run("n1", "")
+			vip := s.vip("web", false)
+			s.expect(n1.client, vip, "a b")
+			stop := s.load(n1.client, vip)
+			open := s.converse(n1.client, vip)
 
-	_, log := r.kubeProxy()
-	s.eventually("kube-proxy's table", func() error {
-		if !r.tables("kube-proxy") {
-			return errors.New(log.String())
-		}
-		return nil
-	})
-	s.expect(n1.client, vip, "a b")
-	s.must(syscall.Kill(r.process.PID(), syscall.SIGTERM))
-	r.logged("sluice goes on until it has all Services")
-	s.pod("c", "web", n1, "")
-	a.remove()
-	s.expect(n1.client, vip, "b c")
-	if err := r.process.Wait(); err != nil {
-		t.Fatalf("%v\n%s", err, r.log)
+			resume := situation(r)
+			s.expect(n1.client, vip, "a b")
+			s.must(syscall.Kill(r.process.PID(), syscall.SIGTERM))
+			r.logged("kube-proxy follows")
+			s.pod("c", "web", n1, "")
+			a.remove()
+			s.expect(n1.client, vip, "b c")
+			resume()
+			if err := r.process.Wait(); err != nil {
+				t.Fatalf("%v\n%s", err, r.log)
+			}
+			if !strings.Contains(r.log.String(), "kube-proxy forwards") || r.tables("sluice") {
+				t.Errorf("tables: %s\n%s", r.nft("list tables"), r.log)
+			}
+			s.expect(n1.client, vip, "b c")
+			s.pod("d", "web", n1, "")
+			s.expect(n1.client, vip, "b c d") // by kube-proxy
+			stop()
+			open.expectAlive()
+		})
 	}
-	if !strings.Contains(r.log.String(), "kube-proxy forwards") || r.tables("sluice") {
-		t.Errorf("tables: %s\n%s", r.nft("list tables"), r.log)
-	}
-	s.expect(n1.client, vip, "b c")
-	s.pod("d", "web", n1, "")
-	s.expect(n1.client, vip, "b c d") // by kube-proxy
-	stop()
-	open.expectAlive()
 }
 
 // TestCleanupWaitsForKubeProxy: the tables of a sluice that was killed forward until kube-proxy has programmed everything.
