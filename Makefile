@@ -10,7 +10,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image krew man demo experiment quick race test test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat vm-kernels \
+.PHONY: help build plugins image krew man demo experiment quick race test test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-nodes e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat vm-kernels \
   compiled-plugins bench bench-peer bench-peer-base bench-fleet soak fuzz check fmt lint format-check vet deps clean
 
 help:
@@ -118,6 +118,11 @@ E2E_FLAGS   :=
 e2e: image node-programs
 	$(GO) build -o bin/e2e/e2e ./host/lab/realcluster/e2e
 	bin/e2e/e2e -tag '$(VERSION)' -write host/E2E.md $(E2E_FLAGS)
+
+# Follows deploy/README.md on real nodes, under load, and runs Kubernetes' network tests of Services. As root on Debian 12; 9 minutes once built.
+test-nodes: cluster-programs
+	@$(GO) run ./host/lab/realcluster/programs/build suite >/dev/null
+	SLUICE_TEST_NODES=1 $(GO) test -vet=off -count=1 -v -timeout 20m ./deploy/nodes
 
 # What realcluster promises: everything that it starts ends, and the machine is as before. Six minutes.
 test-realcluster: node-programs vm-kernels

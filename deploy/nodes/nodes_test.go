@@ -1,0 +1,295 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/realcluster"
+	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
+)
+
+// cluster is a control plane and two workers. kube-proxy runs in it, as with kubeadm.
+type cluster struct {
+	*testing.T
+	*realcluster.Cluster
+	programs programs.Set
+	tests    programs.Suite
+	install  realcluster.Installation
+}
+
+const image = programs.Registry + "/sluice"
+
+func newCluster(t *testing.T) *cluster {
+	set, err := programs.Find()
+	testenv.Require(t, err)
+	tests, err := programs.FindSuite()
+	testenv.Require(t, err)
+	c := &cluster{T: t, programs: set, tests: tests}
+	began := time.Now()
+	built := make(chan error, 1)
+	go func() { built <- c.build(t.TempDir()) }()
+	c.Cluster, err = realcluster.Start(t.Context(), realcluster.Config{
+		Name: "nodes", Dir: filepath.Join(t.TempDir(), "cluster"), Workers: 2, Programs: set, Log: t.Output(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	c.must(<-built)
+	c.importImages()
+	t.Logf("cluster and image after %s", time.Since(began).Round(time.Second))
+	return c
+}
+
+// importImages imports the images of Kubernetes' network tests on all nodes.
+func (c *cluster) importImages() {
+	c.Helper()
+	archives, err := filepath.Glob(filepath.Join(c.tests.Images, "*.tar"))
+	c.must(err)
+	errs := make([]error, len(c.Nodes))
+	var all sync.WaitGroup
+	for i, n := range c.Nodes {
+		all.Go(func() {
+			for _, archive := range archives {
+				errs[i] = errors.Join(errs[i], n.Import(c.Context(), archive, ""))
+			}
+		})
+	}
+	all.Wait()
+	c.must(errors.Join(errs...))
+}
+
+// build builds the image, without compiled plugins, which nothing here uses.
+func (c *cluster) build(dir string) error {
+	c.install = realcluster.Installation{Repo: "../..", Image: filepath.Join(dir, "image.tar"), Tag: "v1"}
+	cmd := exec.Command("go", "run", "./deploy/image", "-compiled", "", "-o", filepath.Join(dir, "image"), "-tar", c.install.Image, "-version", c.install.Tag)
+	cmd.Dir = c.install.Repo
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the image: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func (c *cluster) must(err error) {
+	c.Helper()
+	if err != nil {
+		c.Fatal(err)
+	}
+}
+
+func (c *cluster) kubectl(args ...string) string {
+	c.Helper()
+	out, err := c.Kubectl(c.Context(), "", args...)
+	c.must(err)
+	return out
+}
+
+func (c *cluster) block(heading string, n int, env ...string) string {
+	c.Helper()
+	out, err := c.Block(c.Context(), heading, n, env...)
+	c.must(err)
+	return out
+}
+
+// expectPods checks on which nodes the Pods of a namespace with a label run, and their images.
+func (c *cluster) expectPods(when, namespace, label, want string) {
+	c.Helper()
+	got := c.kubectl("-n", namespace, "get", "pods", "-l", label, "--sort-by=.spec.nodeName",
+		"-o", `jsonpath={range .items[*]}{.spec.nodeName} {.spec.containers[0].image}{"\n"}{end}`)
+	if got = strings.TrimSpace(strings.ReplaceAll(got, programs.Registry+"/", "")); got != want {
+		c.Errorf("%s: Pods of %s\n%s\nwant\n%s", when, namespace, got, want)
+	}
+}
+
+const (
+	kubeProxyPods = "k8s-app=kube-proxy"
+	sluicePods    = "app.kubernetes.io/name=sluice"
+)
+
+// TestReadmeOnRealNodes runs the commands of deploy/README.md in order, under load: no new connection may fail, and no long one may be broken.
+func TestReadmeOnRealNodes(t *testing.T) {
+	c := newCluster(t)
+	c.must(c.Apply(t.Context(), web))
+	c.kubectl("-n", "web", "rollout", "status", "deployment", "web", "--timeout=120s")
+
+	load := c.load()
+	c.must(c.Install(t.Context(), c.install))
+	load.end("installation", false)
+	c.expectPods("installed", "kube-system", kubeProxyPods, "")
+	c.expectPods("installed", "sluice-system", sluicePods, "cp sluice:v1\nn1 sluice:v1\nn2 sluice:v1")
+	c.noWarnings()
+	if out := c.block("Verify", 1); !strings.Contains(out, "Starting") {
+		t.Errorf("Verify: no Event Starting:\n%s", out)
+	}
+	c.expectTables("installed", "sluice", "kube-proxy")
+
+	load = c.load()
+	c.block("Change the configuration", 1)
+	c.kubectl("-n", "sluice-system", "rollout", "status", "daemonset", "sluice", "--timeout=5m")
+	load.end("rolling restart", false)
+	if logs := c.logs(); strings.Count(logs, `"netlink_messages":0`) < len(c.Nodes) {
+		t.Errorf("the new Pods wrote to the kernel:\n%s", logs)
+	}
+
+	load = c.load()
+	for _, n := range c.Nodes {
+		_, err := n.Exec(t.Context(), "ctr", "-n", "k8s.io", "images", "tag", image+":v1", image+":v2")
+		c.must(err)
+	}
+	c.block("Upgrade", 1, "NEXT=v2")
+	c.expectPods("upgraded", "sluice-system", sluicePods, "cp sluice:v2\nn1 sluice:v2\nn2 sluice:v2")
+	c.block("Upgrade", 2)
+	c.expectPods("back", "sluice-system", sluicePods, "cp sluice:v1\nn1 sluice:v1\nn2 sluice:v1")
+	load.end("upgrade and back", false)
+	c.noWarnings()
+
+	t.Run("Kubernetes' network tests", c.suite)
+
+	// Endpoints come and go meanwhile: stale rules would send connections to Pods that have ended.
+	old := strings.Fields(c.kubectl("-n", "web", "get", "pods", "-l", "app=web", "-o", "name"))
+	load = c.load()
+	c.kubectl("-n", "web", "rollout", "restart", "deployment", "web")
+	c.must(c.Rollback(t.Context()))
+	c.kubectl("-n", "web", "rollout", "status", "deployment", "web", "--timeout=120s")
+	c.kubectl(append([]string{"-n", "web", "wait", "--for=delete", "--timeout=60s"}, old...)...)
+	load.end("rollback", true)
+	c.expectPods("rolled back", "kube-system", kubeProxyPods, "cp kube-proxy:v1.36.3\nn1 kube-proxy:v1.36.3\nn2 kube-proxy:v1.36.3")
+	c.expectPods("rolled back", "sluice-system", sluicePods, "")
+	c.expectTables("rolled back", "kube-proxy", "sluice")
+	for _, n := range c.Nodes {
+		c.expectHealthCheck(n)
+	}
+	if out := c.kubectl("get", "nodes", "-l", "sluice.dev/proxy", "-o", "name"); out != "" {
+		t.Errorf("nodes with a label after the rollback:\n%s", out)
+	}
+	c.must(c.Uninstall(t.Context()))
+	if out := c.kubectl("get", "namespace,clusterrole,clusterrolebinding", "-l", "app.kubernetes.io/name=sluice", "-o", "name"); out != "" {
+		t.Errorf("left:\n%s", out)
+	}
+
+	c.oneNodeAndBack()
+	c.preflight()
+}
+
+// oneNodeAndBack installs sluice on one node, and returns that to kube-proxy with the commands of deploy/README.md.
+func (c *cluster) oneNodeAndBack() {
+	c.Helper()
+	c.must(os.RemoveAll(filepath.Join(c.Work, "deploy/kustomize/overlays/mine")))
+	c.block("Install", 1, "TAG="+c.install.Tag)
+	f, err := os.OpenFile(filepath.Join(c.Work, "deploy/kustomize/overlays/mine/sluice.yaml"), os.O_WRONLY|os.O_APPEND, 0)
+	c.must(err)
+	_, err = f.WriteString("conntrack: {maxPerCore: 0, min: 0}\n")
+	c.must(errors.Join(err, f.Close()))
+	load := c.load()
+	c.block("Install", 2)
+	c.block("Install", 3, "NODE=n1")
+	c.expectPods("one node", "kube-system", kubeProxyPods, "cp kube-proxy:v1.36.3\nn2 kube-proxy:v1.36.3")
+	c.expectPods("one node", "sluice-system", sluicePods, "n1 sluice:v1")
+	c.kubectl("label", "--overwrite", "node", "n1", "sluice.dev/proxy=kube-proxy")
+	c.kubectl("-n", "sluice-system", "wait", "--for=delete", "pod", "-l", sluicePods, "--timeout=130s")
+	load.end("one node and back", false)
+	c.expectTables("one node and back", "kube-proxy", "sluice")
+	c.must(c.Rollback(c.Context()))
+	c.must(c.Uninstall(c.Context()))
+}
+
+// expectTables checks the nftables tables of all nodes.
+func (c *cluster) expectTables(when, with, without string) {
+	c.Helper()
+	for _, n := range c.Nodes {
+		out, err := n.Exec(c.Context(), "nft", "list", "tables")
+		if c.must(err); !strings.Contains(out, "table ip "+with+"\n") || strings.Contains(out, "table ip "+without+"\n") {
+			c.Errorf("%s: tables of node %s\n%s", when, n.Name, out)
+		}
+	}
+}
+
+// logs returns the logs of sluice's Pods, and checks that there are no warnings.
+func (c *cluster) logs() string {
+	c.Helper()
+	logs := c.kubectl("-n", "sluice-system", "logs", "-l", sluicePods, "--tail=-1")
+	for line := range strings.Lines(logs) {
+		// Machines without CAP_SYS_RESOURCE cannot lower it.
+		if (strings.Contains(line, `"level":"WARN"`) || strings.Contains(line, `"level":"ERROR"`)) && !strings.Contains(line, "oomScoreAdj") {
+			c.Errorf("sluice logs %s", line)
+		}
+	}
+	return logs
+}
+
+// noWarnings: nothing that the kubelets say about the starts of sluice's Pods makes an operator ask. One that has ended may have been probed meanwhile.
+func (c *cluster) noWarnings() {
+	c.Helper()
+	for _, pod := range strings.Fields(c.kubectl("-n", "sluice-system", "get", "pods", "-l", sluicePods, "-o", "name")) {
+		if out := c.kubectl("-n", "sluice-system", "events", "--for="+pod, "--types=Warning"); !strings.HasPrefix(out, "No events found") && out != "" {
+			c.Errorf("%s:\n%s", pod, out)
+		}
+	}
+}
+
+// expectHealthCheck waits until kube-proxy answers load balancers, whose port sluice had.
+func (c *cluster) expectHealthCheck(n *realcluster.Node) {
+	c.Helper()
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return c.Outside.Dial(ctx, network, netip.MustParseAddrPort(addr))
+	}}}
+	var text []byte
+	var err error
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		var resp *http.Response
+		if resp, err = client.Get(fmt.Sprintf("http://%s:%d/", n.Addrs[0], healthPort)); err != nil {
+			continue
+		}
+		text, err = io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if strings.Contains(string(text), `"name": "local"`) {
+			return
+		}
+	}
+	c.Errorf("node %s: health check: %v\n%s", n.Name, err, text)
+}
+
+// preflight runs preflight.sh where nothing is in the way, with a label, and with a kube-proxy whose image lacks /etc/protocols.
+func (c *cluster) preflight() {
+	c.Helper()
+	run := func() (string, error) {
+		cmd := exec.CommandContext(c.Context(), "sh", "preflight.sh")
+		cmd.Dir = filepath.Join(c.Work, "deploy")
+		cmd.Env = append(os.Environ(), "PATH="+c.Tools+":"+os.Getenv("PATH"), "KUBECONFIG="+c.Kubeconfig())
+		var out strings.Builder
+		cmd.Stdout, cmd.Stderr = &out, &out
+		p, err := c.Outside.Start(cmd)
+		if err == nil {
+			err = p.Wait()
+		}
+		return out.String(), err
+	}
+	if out, err := run(); err != nil || out != "" {
+		c.Errorf("preflight.sh: %v\n%s", err, out)
+	}
+	c.kubectl("label", "node", "n2", "sluice.dev/proxy=sluice")
+	if out, err := run(); err == nil || !strings.Contains(out, "\nnode/n2\n") || strings.Contains(out, "node/n1") {
+		c.Errorf("preflight.sh, with a label of an earlier installation: %v\n%s", err, out)
+	}
+	c.kubectl("label", "node", "n2", "sluice.dev/proxy-")
+	c.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--type=strategic", "-p", `{"spec": {"template": {"spec": {
+		"containers": [{"name": "kube-proxy", "volumeMounts": [{"name": "none", "mountPath": "/etc/protocols"}]}],
+		"volumes": [{"name": "none", "hostPath": {"path": "/dev/null"}}]}}}}`)
+	c.kubectl("-n", "kube-system", "rollout", "status", "daemonset", "kube-proxy", "--timeout=120s")
+	if out, err := run(); err != nil || !strings.Contains(out, "has no /etc/protocols") {
+		c.Errorf("preflight.sh, without /etc/protocols: %v\n%s", err, out)
+	}
+}
