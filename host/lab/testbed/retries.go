@@ -137,6 +137,12 @@ func (b *retryBed) expect(what string, saw map[string]string, want string) {
 	}
 }
 
+const (
+	// synRetry is after which time a client repeats its SYN: then another endpoint has to have taken the place of the one that refused it.
+	synRetry = time.Second
+	maxTries = 30 // on a busy machine, replacing it takes longer
+)
+
 // CheckRetries connects clients of each kind to Services whose endpoint refuses them: a Pod, and the node itself.
 func (d *Bed) CheckRetries(t testing.TB, dp RetryPlane) {
 	b, none := &retryBed{d, t, dp}, func(int) {}
@@ -145,13 +151,20 @@ func (d *Bed) CheckRetries(t testing.TB, dp RetryPlane) {
 	b.expectRetried("without retries", 0)
 	retried := uint64(0)
 	for _, from := range []*testnet.Host{d.Pods[0], d.Lab.Node} {
-		b.program(from, closedPort, true)
-		saw := b.connectAll(func(connections int) {
-			// Each client repeats its SYN a second after it was refused, when another endpoint has taken the place.
-			retried += uint64(connections)
-			b.await(retried)
-			b.program(d.Pods[1], 9000, true)
-		})
+		saw, inTime := map[string]string(nil), false
+		for try := 0; !inTime; try++ {
+			if try == maxTries {
+				t.Fatalf("%d times, the endpoint was replaced later than clients repeated their SYN", try)
+			}
+			b.program(from, closedPort, true)
+			began := time.Now()
+			saw = b.connectAll(func(connections int) {
+				retried += uint64(connections)
+				b.await(retried)
+				b.program(d.Pods[1], 9000, true)
+				inTime = time.Since(began) < synRetry
+			})
+		}
 		b.expect(from.Name+" refuses and is replaced", saw, "p2")
 
 		b.program(from, closedPort, true)
