@@ -60,7 +60,7 @@ func (c *Cluster) Install(ctx context.Context, in Installation) error {
 			if _, err := c.sh(ctx, step, "TAG="+in.Tag, "NODE="+node); err != nil {
 				return fmt.Errorf("install sluice: %w", err)
 			}
-			c.logf("deploy/README.md, Install, step %d %s", i+1, node)
+			c.logf("%s", strings.TrimSpace(fmt.Sprintf("deploy/README.md, Install, step %d %s", i+1, node)))
 		}
 		if i == 0 {
 			if err := c.configure(in); err != nil {

@@ -83,8 +83,9 @@ func (o *options) check() (err error) {
 
 // prepare builds what is missing.
 func prepare(ctx context.Context) error {
-	if _, err := programs.Find(); err != nil {
-		fmt.Println("The first cluster builds Kubernetes from its Go modules: about 15 CPU minutes, kept in the user's cache.")
+	var missing *programs.Missing
+	if _, err := programs.Find(); errors.As(err, &missing) {
+		fmt.Printf("building %s, and keeping it in the user's cache: 15 CPU minutes if it is all\n", strings.Join(missing.Names, ", "))
 	}
 	_, err := programs.Build(ctx, os.Stdout)
 	return err
