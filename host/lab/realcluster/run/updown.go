@@ -155,7 +155,7 @@ func (s state) print(o options) error {
 	fmt.Printf(`
 Cluster %s is up. Its log is %s
 
-  export KUBECONFIG=%s PATH=%s:$PATH
+  export KUBECONFIG='%s' PATH='%s':$PATH
   kubectl get nodes
   kubectl sluice status
   cluster exec%s n1 nft list tables    # a command on a node: cp, n1, n2 ...
