@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sluice-proxy/sluice/host/lab/realcluster"
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 )
 
@@ -58,27 +59,6 @@ spec:
 	}
 }
 
-// blocks returns the sh blocks of the README by heading.
-func blocks(t *testing.T) map[string][]string {
-	t.Helper()
-	out := map[string][]string{}
-	heading, block := "", (*strings.Builder)(nil)
-	for line := range strings.Lines(read(t, "README.md")) {
-		switch h, isHeading := strings.CutPrefix(line, "## "); {
-		case block != nil && line == "```\n":
-			out[heading] = append(out[heading], block.String())
-			block = nil
-		case block != nil:
-			block.WriteString(line)
-		case line == "```sh\n":
-			block = new(strings.Builder)
-		case isHeading:
-			heading = strings.TrimSpace(h)
-		}
-	}
-	return out
-}
-
 // TestReadmeCommands runs the commands of the README in order and checks their effects: installation, upgrade, rollback and
 // removal.
 func TestReadmeCommands(t *testing.T) {
@@ -89,7 +69,7 @@ func TestReadmeCommands(t *testing.T) {
 	c.sh(`sed -i 's/minReadySeconds: 10/minReadySeconds: 1/; s/maxUnavailable: 10%/maxUnavailable: 100%/' deploy/kustomize/base/daemonset.yaml`)
 	c.until("kube-proxy on both nodes", func() bool { return fmt.Sprint(c.pods("kube-system", kubeProxyPods)) == "[n1 k n2 k]" })
 
-	todo := blocks(t)
+	todo := realcluster.Blocks(read(t, "README.md"))
 	next := func(heading string) string {
 		t.Helper()
 		if len(todo[heading]) == 0 {

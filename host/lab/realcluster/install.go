@@ -146,32 +146,36 @@ func (c *Cluster) Block(ctx context.Context, heading string, n int, env ...strin
 }
 
 // blocks returns the sh blocks under a heading of deploy/README.md.
-func (c *Cluster) blocks(heading string) (out []string, err error) {
+func (c *Cluster) blocks(heading string) ([]string, error) {
 	page, err := os.ReadFile(filepath.Join(c.Work, "deploy/README.md"))
 	if err != nil {
 		return nil, err
 	}
-	under, inside := "", false
-	for line := range strings.Lines(string(page)) {
-		switch h, isHeading := strings.CutPrefix(line, "## "); {
-		case inside && line == "```\n":
-			inside = false
-		case inside && under == heading:
-			out[len(out)-1] += line
-		case inside:
-		case line == "```sh\n":
-			inside = true
-			if under == heading {
-				out = append(out, "")
-			}
-		case isHeading:
-			under = strings.TrimSpace(h)
-		}
-	}
+	out := Blocks(string(page))[heading]
 	if len(out) == 0 {
 		return nil, fmt.Errorf("deploy/README.md has no sh blocks under %q", heading)
 	}
 	return out, nil
+}
+
+// Blocks returns the sh blocks of a page in Markdown, by the headings of the second level that they are under.
+func Blocks(page string) map[string][]string {
+	out := map[string][]string{}
+	heading, block := "", (*strings.Builder)(nil)
+	for line := range strings.Lines(page) {
+		switch h, isHeading := strings.CutPrefix(line, "## "); {
+		case block != nil && line == "```\n":
+			out[heading] = append(out[heading], block.String())
+			block = nil
+		case block != nil:
+			block.WriteString(line)
+		case line == "```sh\n":
+			block = new(strings.Builder)
+		case isHeading:
+			heading = strings.TrimSpace(h)
+		}
+	}
+	return out
 }
 
 func (c *Cluster) sh(ctx context.Context, commands string, env ...string) (string, error) {
