@@ -10,7 +10,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image krew man demo experiment quick race test test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-nodes e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat vm-kernels \
+.PHONY: help build plugins image krew man demo experiment quick race test test-all test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-nodes e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat vm-kernels \
   compiled-plugins bench bench-peer bench-peer-base bench-fleet soak fuzz check fmt lint format-check vet deps clean
 
 help:
@@ -209,6 +209,10 @@ race:
 
 test:
 	+@MAKE='$(MAKE)' GO='$(GO)' KERNELS='$(KERNELS)' .ci/test
+
+# make test, and beside its packages a cluster of real nodes: deploy/README.md under load, and Kubernetes' network tests of Services.
+test-all:
+	+@NODES=1 $(MAKE) --no-print-directory test
 
 # Measures the bundled plugins and two trivial ones, in Go and, if clang and lld are installed, in C. Needs root: network namespaces, and real-time
 # priority for the process that ticks.

@@ -34,7 +34,6 @@ type node struct {
 	img       *image
 	config    string // directory with the mounted ConfigMap
 	state     string // host directory mounted at /run/sluice
-	secret    string // directory with the service account's files, if mounted
 	manifests string // directory with the cluster's objects
 }
 
@@ -150,9 +149,6 @@ func (n *node) container(c corev1.Container, more ...string) container {
 	}
 	for _, m := range c.VolumeMounts {
 		from := map[string]string{"config": n.config, "state": n.state}[m.Name]
-		if strings.HasPrefix(m.Name, "kube-api-access-") {
-			from = n.secret
-		}
 		if from == "" {
 			n.Fatalf("container %s: a volume %s", c.Name, m.Name)
 		}
