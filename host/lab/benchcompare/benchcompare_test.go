@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { testnet.Main(m) }
 
 // TestBothProxiesAreMeasured makes a quick run and checks that all values are present and plausible.
 func TestBothProxiesAreMeasured(t *testing.T) {
-	_, err := binaries.Find(append(binaries.Cluster(), binaries.KubeProxy)...)
+	built, err := binaries.Find(append(binaries.Cluster(), binaries.KubeProxy)...)
 	testenv.Require(t, err)
 	testenv.RequireProgram(t, "nft", "nftables") // kube-proxy runs it
 	testenv.DependOnSources(t)
@@ -29,7 +29,7 @@ func TestBothProxiesAreMeasured(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build sluice: %v\n%s", err, out)
 	}
-	o := options{bin: dir}
+	o := options{bin: dir, kubeProxy: filepath.Join(built, binaries.KubeProxy)}
 	o.setQuick()
 	b, err := o.measureAll(t.Context())
 	if err != nil {

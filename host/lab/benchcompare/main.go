@@ -20,7 +20,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 	"github.com/sluice-proxy/sluice/host/lab/loadgen"
-	"github.com/sluice-proxy/sluice/host/lab/testcluster/binaries"
+	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
@@ -32,6 +32,7 @@ type options struct {
 	rounds       int
 	minSync      time.Duration
 	bin          string
+	kubeProxy    string // path
 	base         string
 	only         string
 	write        string
@@ -49,6 +50,7 @@ func main() {
 	flag.IntVar(&o.changes[1], "changes", 100, "updates to measure per start of sluice")
 	flag.IntVar(&o.rounds, "rounds", 15, "rounds of data plane measurements; 0: none")
 	flag.DurationVar(&o.minSync, "kube-proxy-min-sync", time.Second, "kube-proxy's nftables.minSyncPeriod; 1s is its default")
+	flag.StringVar(&o.kubeProxy, "kube-proxy", "", "binary of kube-proxy; by default "+programs.SuiteVersion+", which is built if it is missing")
 	flag.StringVar(&o.base, "base", "", "binary of another build of sluice to measure instead of kube-proxy, as often as sluice")
 	flag.StringVar(&o.only, "only", "", "measure only this proxy, without data plane; the tables lack the other one's values")
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the sluice binary")
@@ -135,15 +137,17 @@ func (o *options) measureAll(ctx context.Context) (*results, error) {
 
 // findPrograms finds the measured programs and their versions.
 func (b *bench) findPrograms(ctx context.Context) error {
-	dir, err := binaries.Find(append(binaries.Cluster(), binaries.KubeProxy)...)
-	if err != nil {
-		return err
+	if b.kubeProxy == "" && b.base == "" {
+		var err error
+		if b.kubeProxy, err = programs.BuildKubeProxy(ctx, os.Stderr); err != nil {
+			return err
+		}
 	}
 	own, err := filepath.Abs(filepath.Join(b.bin, "sluice"))
 	if err != nil {
 		return err
 	}
-	other, version := kubeProxy(filepath.Join(dir, binaries.KubeProxy), b.minSync, b.changes[0]), "--version"
+	other, version := kubeProxy(b.kubeProxy, b.minSync, b.changes[0]), "--version"
 	if b.base != "" {
 		if b.base, err = filepath.Abs(b.base); err != nil {
 			return err

@@ -123,6 +123,12 @@ func suiteCommand([]string) string {
 	return "`go run ./host/lab/realcluster/programs/build suite` (minutes the first time)"
 }
 
+// BuildKubeProxy returns the path of kube-proxy of SuiteVersion, and builds it if it is missing.
+func BuildKubeProxy(ctx context.Context, w io.Writer) (string, error) {
+	dir, err := suite().Build(ctx, w, binaries.KubeProxy)
+	return filepath.Join(dir, binaries.KubeProxy), err
+}
+
 // suiteDirs returns the directories of a Suite, whether they exist or not.
 func suiteDirs() (Suite, error) {
 	bin, err := suite().Dir()
