@@ -17,6 +17,10 @@ import (
 // drain is how long the servers go on after SIGTERM.
 const drain = 5 * time.Second
 
+// timeout is how long a client waits, for a connection and for each answer. Beside other tests, a process gets no processor for seconds; so
+// do Pods without a request of CPU time.
+const timeout = 15 * time.Second
+
 const nodePort, healthPort = 30080, 31999
 
 // web is a Deployment with two Services, and a Pod for each kind of client.
@@ -35,7 +39,7 @@ spec:
     metadata: {labels: {app: web}}
     spec:
       containers:
-      - {name: web, image: "%[1]s", args: [serve, -drain, %[2]s], readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}}
+      - {name: web, image: "%[1]s", args: [serve, -drain, %[2]s], resources: {requests: {cpu: 200m}}, readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}}
 ---
 apiVersion: v1
 kind: Service
@@ -57,7 +61,7 @@ spec:
   nodeName: %s
   restartPolicy: Never
   terminationGracePeriodSeconds: 30
-  containers: [{name: load, image: "` + programs.Load + `", args: [%s, %s]}]
+  containers: [{name: load, image: "` + programs.Load + `", args: [%s, -timeout, %s, %s], resources: {requests: {cpu: 200m}}}]
 `
 
 // clientNode is where the Pods of clients are. Their names are commands of load.
@@ -74,11 +78,11 @@ func (c *cluster) load() *traffic {
 	c.Helper()
 	vip := strings.TrimSpace(c.kubectl("-n", "web", "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")) + ":80"
 	for pod, node := range clientNode {
-		c.must(c.Apply(c.Context(), fmt.Sprintf(client, pod, node, pod, vip)))
+		c.must(c.Apply(c.Context(), fmt.Sprintf(client, pod, node, pod, timeout, vip)))
 	}
 	c.kubectl("-n", "web", "wait", "--for=condition=Ready", "pod/connect", "pod/hold", "--timeout=60s")
 	t := &traffic{cluster: c, result: &bytes.Buffer{}}
-	cmd := exec.Command(c.programs.Load, "connect")
+	cmd := exec.Command(c.programs.Load, "connect", "-timeout", timeout.String())
 	for _, n := range c.Nodes[1:] {
 		cmd.Args = append(cmd.Args, fmt.Sprintf("%s:%d", n.Addrs[0], nodePort))
 	}
