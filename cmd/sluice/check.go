@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/confine"
 	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/probe"
 	"github.com/sluice-proxy/sluice/host/wasm"
@@ -65,10 +66,32 @@ func checkPlugins(ctx context.Context, in *inputFlags, cfg *config.Config) []pro
 		executable.State, executable.Found = probe.Missing, err.Error()
 		executable.Remedy = "permit it: execmem in the SELinux policy, no MemoryDenyWriteExecute in systemd's unit"
 	}
+	findings := []probe.Finding{executable, checkConfinement(wasm.CheckConfinement(ctx, compileCommand))}
 	if len(cfg.Plugins) == 0 || executable.State != probe.OK {
-		return []probe.Finding{executable}
+		return findings
 	}
-	return append([]probe.Finding{executable}, checkInputs(ctx, in, cfg)...)
+	return append(findings, checkInputs(ctx, in, cfg)...)
+}
+
+// checkConfinement reports the layers of the confinement of processes that compile plugins.
+func checkConfinement(layers []confine.Layer, err error) probe.Finding {
+	f := probe.Finding{Group: "plugins", Name: "confinement of their processes", State: probe.OK}
+	if err != nil {
+		f.State, f.Found = probe.Unknown, err.Error()
+		return f
+	}
+	var missing []string
+	for _, l := range layers {
+		if l.Err != "" {
+			missing = append(missing, l.Name+": "+l.Err)
+		}
+	}
+	if len(missing) > 0 {
+		f.State, f.Found = probe.Missing, strings.Join(missing, "; ")
+		f.Impact = "a module that exploits a mistake of the compiler meets fewer walls; those not named here hold"
+		f.Remedy = "Linux 5.13 or later with Landlock among its security modules, seccomp, and a build without cgo"
+	}
+	return f
 }
 
 func checkInputs(ctx context.Context, in *inputFlags, cfg *config.Config) []probe.Finding {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/confine"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/probe"
 )
@@ -259,7 +260,21 @@ has 192.0.2.5 && echo followed; kill $pid; wait $pid`
 
 func TestCheckSaysWhetherPluginsCanRun(t *testing.T) {
 	found := checkPlugins(t.Context(), &inputFlags{}, config.Default())
-	if len(found) != 1 || found[0].Name != "executable memory" || found[0].State != probe.OK || found[0].Group != "plugins" {
+	if len(found) != 2 || found[0].Name != "executable memory" || found[0].State != probe.OK || found[0].Group != "plugins" {
 		t.Errorf("%+v", found)
+	}
+}
+
+func TestCheckSaysWhichLayersOfConfinementAreMissing(t *testing.T) {
+	found := checkPlugins(t.Context(), &inputFlags{}, config.Default())[1]
+	if found.Name != "confinement of their processes" || found.State == probe.Unknown || found.State == probe.Missing && found.Found == "" {
+		t.Errorf("here: %+v", found)
+	}
+	found = checkConfinement([]confine.Layer{{Name: confine.Filter}, {Name: confine.Landlock, Err: "function not implemented"}}, nil)
+	if found.State != probe.Missing || found.Required || !strings.Contains(found.Found, "Landlock") || strings.Contains(found.Found, "seccomp") {
+		t.Errorf("without Landlock: %+v", found)
+	}
+	if found = checkConfinement(nil, errors.New("killed")); found.State != probe.Unknown || found.Found != "killed" {
+		t.Errorf("without an answer: %+v", found)
 	}
 }

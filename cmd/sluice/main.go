@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/host/confine"
 	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/spelling"
 	"github.com/sluice-proxy/sluice/host/wasm"
@@ -42,6 +43,9 @@ var (
 
 func main() {
 	log.SetOutput(stderr) // of libraries
+	if err := confine.Descriptors(); err != nil {
+		log.Print("descriptors that sluice has inherited reach its children: ", err)
+	}
 	os.Exit(untilSignal(func(ctx context.Context) int { return execute(ctx, os.Args[1:]) }))
 }
 

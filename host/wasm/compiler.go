@@ -3,6 +3,7 @@ package wasm
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/confine"
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 )
 
@@ -80,13 +82,11 @@ func (c *compiler) compile(outer context.Context, dir string, metered []byte) er
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args = append(append([]string{}, c.argv...), dir, strconv.FormatInt(int64((c.limits.CPU+time.Second-1)/time.Second), 10),
 		strconv.FormatInt(c.limits.Memory, 10), strconv.FormatUint(uint64(c.memoryPages), 10))
-	cmd.Env = []string{} // nil would be that of this process
-	cmd.Dir = "/"
 	cmd.Stdin = bytes.NewReader(metered)
 	stderr := &headBuffer{limit: 4 << 10}
 	cmd.Stderr = stderr
 	ended := make(chan error, 1)
-	go func() { ended <- runConfined(cmd) }()
+	go func() { ended <- confine.Run(cmd, nil) }()
 	select {
 	case err := <-ended:
 		if err == nil {
@@ -96,6 +96,21 @@ func (c *compiler) compile(outer context.Context, dir string, metered []byte) er
 	case <-outer.Done():
 		return fmt.Errorf("compile: %w", outer.Err())
 	}
+}
+
+// CheckConfinement returns the layers of the confinement of a process that argv starts, see Options.Compiler, on this host.
+func CheckConfinement(ctx context.Context, argv []string) (layers []confine.Layer, err error) {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Args = append(append([]string{}, argv...), checkConfinement)
+	out, stderr := &headBuffer{limit: 4 << 10}, &headBuffer{limit: 4 << 10}
+	cmd.Stdout, cmd.Stderr = out, stderr
+	if err := confine.Run(cmd, nil); err != nil {
+		return nil, fmt.Errorf("confined process: %w: %s", err, meter.Quote(strings.TrimSpace(stderr.String())))
+	}
+	if err := json.Unmarshal(out.Bytes(), &layers); err != nil {
+		return nil, fmt.Errorf("confined process: %w", err)
+	}
+	return layers, nil
 }
 
 // explain returns why a child process failed.

@@ -91,7 +91,7 @@ func TestChildProcessIsConfined(t *testing.T) {
 	}
 	defer secret.Close()
 	_, err = newHost(t, Options{CacheDir: noCache, Compiler: childCommand("inspect")}).Load(t.Context(), "test", goodWAT(t), nil)
-	want := "env 0, nice 5, new privileges 1, socket operation not permitted, exec operation not permitted, files 0 1 2, cpu 10, data 134217728, oom 1000, cwd /"
+	want := "env 1, nice 5, privileges 1 0000000000000000, allowed: own, files 0 1 2, cpu 10, data 134217728, oom 1000, cwd /"
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("error %v\nwant  %s", err, want)
 	}
@@ -101,7 +101,7 @@ func TestChildProcessIsConfined(t *testing.T) {
 func TestChildProcessRaisesNeitherPriorityNorLimits(t *testing.T) {
 	requireChildren(t)
 	_, err := newHost(t, Options{CacheDir: noCache, Compiler: childCommand("limited")}).Load(t.Context(), "test", goodWAT(t), nil)
-	want := "nice 10, new privileges 1, socket operation not permitted, exec operation not permitted, files 0 1 2, cpu 7, data 125829120, oom 1000, cwd /"
+	want := "nice 10, privileges 1 0000000000000000, allowed: own, files 0 1 2, cpu 7, data 125829120, oom 1000, cwd /"
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("error %v\nwant  %s", err, want)
 	}
@@ -124,22 +124,8 @@ func limitedChild(args []string) int {
 	return inspectChild(args)
 }
 
-func inspectChild([]string) int {
-	if err := confineSelf(10, 128<<20); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return exitRefused
-	}
-	last := func(err error) string {
-		if err == nil {
-			return "allowed"
-		}
-		parts := strings.Split(err.Error(), ": ")
-		return parts[len(parts)-1]
-	}
-	nice, _ := unix.Getpriority(unix.PRIO_PROCESS, 0) // 20 - nice
-	status, _ := os.ReadFile("/proc/self/status")
-	_, dial := net.Listen("unix", "@sluice-test")
-	run := exec.Command("/proc/self/exe", "none").Run()
+func inspectChild(args []string) int {
+	// What the kernel says of this process is read through descriptors, as there are no files later.
 	var files []string
 	for fd := range 32 {
 		// The runtime opens an epoll descriptor and files of its own.
@@ -147,14 +133,54 @@ func inspectChild([]string) int {
 			files = append(files, fmt.Sprint(fd))
 		}
 	}
-	var cpu, data unix.Rlimit
-	_ = unix.Getrlimit(unix.RLIMIT_CPU, &cpu)
-	_ = unix.Getrlimit(unix.RLIMIT_DATA, &data)
-	oom, _ := os.ReadFile("/proc/self/oom_score_adj")
 	cwd, _ := os.Getwd()
-	fmt.Fprintf(os.Stderr, "env %d, nice %d, new privileges %s, socket %s, exec %s, files %s, cpu %d, data %d, oom %s, cwd %s",
-		len(os.Environ()), 20-nice, regexp.MustCompile(`NoNewPrivs:\s*(\d)`).FindSubmatch(status)[1], last(dial), last(run),
-		strings.Join(files, " "), cpu.Cur, data.Max, bytes.TrimSpace(oom), cwd)
+	status, _ := os.Open("/proc/self/status")
+	limits, _ := os.Open("/proc/self/limits")
+	oom, _ := os.Open("/proc/self/oom_score_adj")
+	stat, _ := os.Open("/proc/self/stat")
+	dir := args[0]
+	if _, err := confineSelf(dir, 10, 128<<20); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return exitRefused
+	}
+	read := func(f *os.File, pattern string) string {
+		text, err := io.ReadAll(f)
+		if m := regexp.MustCompile(pattern).FindSubmatch(text); m != nil {
+			return string(m[1])
+		}
+		return fmt.Sprint(err)
+	}
+	text := read(status, `(?s)(.*)`) + read(limits, `(?s)(.*)`)
+	field := func(name string) string { return regexp.MustCompile(name + `:?\s+(\w+)`).FindStringSubmatch(text)[1] }
+	allowed := ""
+	for _, try := range []struct {
+		name string
+		run  func() error
+	}{
+		{"own", func() error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, "x"), nil, 0o600), os.Remove(filepath.Join(dir, "x")))
+		}},
+		{"file", func() error { _, err := os.ReadFile("/etc/passwd"); return err }},
+		{"folder", func() error { _, err := os.ReadDir("/"); return err }},
+		{"parent", func() error { _, err := os.ReadDir(filepath.Dir(dir)); return err }},
+		{"proc", func() error { _, err := os.ReadFile("/proc/1/status"); return err }},
+		{"socket", func() error { _, err := net.Listen("unix", "@sluice-test"); return err }},
+		{"tcp", func() error { _, err := net.Listen("tcp", "127.0.0.1:0"); return err }},
+		{"exec", func() error { return unix.Exec("/proc/self/exe", []string{"wasm.test", "none"}, nil) }},
+		{"fork", func() error { return exec.Command("/proc/self/exe", "none").Run() }},
+		{"kill", func() error { return unix.Kill(os.Getppid(), 0) }},
+		{"trace", func() error { return unix.PtraceSeize(os.Getppid()) }},
+		{"raise", func() error {
+			return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1024, Max: 1024})
+		}},
+	} {
+		if try.run() == nil {
+			allowed += " " + try.name
+		}
+	}
+	fmt.Fprintf(os.Stderr, "env %d, nice %s, privileges %s %s, allowed:%s, files %s, cpu %s, data %s, oom %s, cwd %s",
+		len(os.Environ()), read(stat, `\) \S+(?: \S+){15} (\S+)`), field("NoNewPrivs"), field("CapPrm"), allowed,
+		strings.Join(files, " "), field("Max cpu time"), field("Max data size"), read(oom, `(\d+)`), cwd)
 	return exitRefused
 }
 

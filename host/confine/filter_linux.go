@@ -1,0 +1,107 @@
+package confine
+
+import (
+	"errors"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Rule allows a system call if the low half of an argument, with a mask, has a value.
+type Rule struct {
+	Call        uint32
+	Arg         uint32
+	Mask, Value uint32 // Mask 0: whatever the arguments are
+}
+
+// threadFlags are those with which Go's runtime makes a thread: CLONE_VM, FS, FILES, SIGHAND, SYSVSEM, THREAD. On amd64 SETTLS is another.
+const threadFlags = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_SYSVSEM | unix.CLONE_THREAD
+
+// Runtime are the calls of Go's runtime in a process that has started, computes, and reads and writes descriptors that it has: memory that
+// does not become executable, threads, and signals of this process. The most frequent ones are first.
+func Runtime() []Rule {
+	rules := []Rule{}
+	for _, call := range []uint32{
+		unix.SYS_FUTEX,                           // threads wait for each other, and lanes for messages
+		unix.SYS_NANOSLEEP, unix.SYS_SCHED_YIELD, // the scheduler's monitor, contended locks
+		unix.SYS_EPOLL_PWAIT,              // threads without work wait for timers
+		unix.SYS_MADVISE, unix.SYS_MUNMAP, // memory that is returned
+		unix.SYS_RT_SIGRETURN, unix.SYS_GETPID, // preemption by signals
+		unix.SYS_RT_SIGPROCMASK, unix.SYS_SIGALTSTACK, unix.SYS_GETTID, unix.SYS_SCHED_GETAFFINITY, unix.SYS_EXIT, // threads begin and end
+		unix.SYS_RT_SIGACTION,    // a fatal signal is reset before it is raised
+		unix.SYS_CLOCK_GETTIME,   // where the vDSO has no clock, and CPU time
+		unix.SYS_RESTART_SYSCALL, // a stopped process continues
+		unix.SYS_READ, unix.SYS_WRITE,
+		unix.SYS_EXIT_GROUP,
+	} {
+		rules = append(rules, Rule{Call: call})
+	}
+	return append(rules,
+		Rule{Call: unix.SYS_MMAP, Arg: 2, Mask: unix.PROT_EXEC},
+		Rule{Call: unix.SYS_MPROTECT, Arg: 2, Mask: unix.PROT_EXEC},
+		Rule{Call: unix.SYS_TGKILL, Arg: 0, Mask: ^uint32(0), Value: uint32(os.Getpid())},
+		Rule{Call: unix.SYS_CLONE, Arg: 0, Mask: ^uint32(unix.CLONE_SETTLS), Value: threadFlags})
+}
+
+// Code are the calls that make memory executable.
+func Code() []Rule { return []Rule{{Call: unix.SYS_MMAP}, {Call: unix.SYS_MPROTECT}} }
+
+// Files are the calls of package os for files and folders.
+func Files() []Rule {
+	var rules []Rule
+	for _, call := range append([]uint32{
+		unix.SYS_OPENAT, unix.SYS_CLOSE, unix.SYS_FSTAT, unix.SYS_LSEEK, unix.SYS_PREAD64, unix.SYS_PWRITE64, unix.SYS_FTRUNCATE, unix.SYS_FSYNC, unix.SYS_FCNTL,
+		unix.SYS_GETDENTS64, unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, unix.SYS_FCHMODAT, unix.SYS_FCHMOD, unix.SYS_GETCWD,
+		unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_CREATE1, unix.SYS_EVENTFD2, unix.SYS_GETRANDOM, unix.SYS_FLOCK,
+	}, otherFiles()...) {
+		rules = append(rules, Rule{Call: call})
+	}
+	return rules
+}
+
+var errArchitecture = errors.New("not for this processor")
+
+// filterCalls installs the policy's filter in all threads.
+func filterCalls(p *Policy) error {
+	arch, ok := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
+	if !ok {
+		return errArchitecture
+	}
+	program := compile(arch, p.Calls, p.Kill)
+	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, pointer(&prog))
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// compile returns a program that allows the calls of the rules: struct seccomp_data has the number of the call at 0, the architecture at 4, and
+// arguments of 8 bytes from 16. Another architecture's calls, and those of the x32 ABI, whose numbers have bit 30, are not in the list.
+func compile(arch uint32, rules []Rule, kill bool) []unix.SockFilter {
+	load := func(offset uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
+	}
+	equal := func(k uint32, then, otherwise uint8) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jt: then, Jf: otherwise}
+	}
+	ret := func(action uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: action}
+	}
+	refuse := ret(unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM))
+	if kill {
+		refuse = ret(unix.SECCOMP_RET_KILL_PROCESS)
+	}
+	allow := ret(unix.SECCOMP_RET_ALLOW)
+	program := []unix.SockFilter{load(4), equal(arch, 1, 0), refuse, load(0)}
+	for _, r := range rules {
+		if r.Mask == 0 {
+			program = append(program, equal(r.Call, 0, 1), allow)
+			continue
+		}
+		program = append(program, equal(r.Call, 0, 5), load(16+8*r.Arg), // little endian
+			unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: r.Mask}, equal(r.Value, 0, 1), allow, load(0))
+	}
+	return append(program, refuse)
+}
