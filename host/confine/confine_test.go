@@ -115,7 +115,7 @@ func attempts() error {
 		}()
 	}
 	before.Wait()
-	layers, err := Enter(&Policy{Nice: 7, Memory: 64 << 20, FileSize: 4096, Files: 16, Folder: folder, Calls: slices.Concat(Files(), Runtime())})
+	layers, err := Enter(&Policy{Nice: 7, Memory: 256 << 20, FileSize: 4096, Files: 16, Folder: folder, Calls: slices.Concat(Files(), Runtime())})
 	if err != nil {
 		return err
 	}
