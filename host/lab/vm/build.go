@@ -181,7 +181,7 @@ func (b *builder) build(ctx context.Context, series, version string) error {
 	if err := b.run(ctx, "tar", "-C", "src", "--strip-components=1", "-xJf", filepath.Join(usr, "src", source+".tar.xz")); err != nil {
 		return err
 	}
-	if err := enlargeRegisters(filepath.Join(b.dir, "src")); err != nil {
+	if err := patch(filepath.Join(b.dir, "src"), patches(series)); err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(b.dir, "fragment"), config(series), 0o644); err != nil {
@@ -209,22 +209,6 @@ func (b *builder) build(ctx context.Context, series, version string) error {
 	}
 	fmt.Fprintf(b.out, "vm: kernel %s (%s) built in %s\n", series, version, time.Since(begin).Round(time.Second))
 	return nil
-}
-
-// enlargeRegisters gives the kernel room for the XSAVE area of processors with AMX, 11,008 bytes. Up to Linux 6.12, User-Mode Linux has 2,696
-// bytes, those of AVX-512: with AMX, PTRACE_SETREGSET refuses them, and every process of the guest is killed. linux.config makes the stacks
-// larger, which have such areas in them.
-func enlargeRegisters(source string) error {
-	path := filepath.Join(source, "arch", "x86", "um", "user-offsets.c")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	const old, enlarged = "DEFINE_LONGS(HOST_FP_SIZE, 2696)", "DEFINE_LONGS(HOST_FP_SIZE, 11008)"
-	if n := bytes.Count(text, []byte(old)); n != 1 {
-		return fmt.Errorf("%s has %q %d times, want 1", path, old, n)
-	}
-	return os.WriteFile(path, bytes.Replace(text, []byte(old), []byte(enlarged), 1), 0o644)
 }
 
 // run runs a step in the builder's folder. The error of a failed step contains its output.

@@ -28,8 +28,13 @@ func config(series string) []byte {
 	return common
 }
 
-// recipe is part of the cache key. It changes when build.go builds another kernel from the same source and configuration.
-const recipe = "2"
+// recipe is part of the cache key. It changes when build.go or patch.go makes another kernel from the same source and configuration.
+func recipe(series string) string {
+	if series == "6.12" {
+		return "3"
+	}
+	return "2"
+}
 
 // CacheDir returns the folder of the kernels: $XDG_CACHE_HOME/sluice/vm, or ~/.cache/sluice/vm.
 func CacheDir() (string, error) {
@@ -42,7 +47,7 @@ func CacheDir() (string, error) {
 
 // configHash covers everything that determines a kernel but the version of its source.
 func configHash(series string) string {
-	sum := sha256.Sum256([]byte("recipe " + recipe + "\n" + strings.Join(options(series), "\n")))
+	sum := sha256.Sum256([]byte("recipe " + recipe(series) + "\n" + strings.Join(options(series), "\n")))
 	return hex.EncodeToString(sum[:6])
 }
 

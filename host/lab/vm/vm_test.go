@@ -306,3 +306,20 @@ func write(t *testing.T, path, text string) {
 		t.Fatal(err)
 	}
 }
+
+// TestGuestSurvivesProcessesThatAreKilledWhileTheyFork: kubelets and tests of theirs kill shells all the time.
+func TestGuestSurvivesProcessesThatAreKilledWhileTheyFork(t *testing.T) {
+	eachKernel(t, func(t *testing.T, kernel string) {
+		code, out := run(t, sh(kernel, `
+			for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30; do
+				sh -c 'while :; do (:); done' & p=$!
+				sleep 0.0$((i % 9 + 1))
+				kill -9 $p
+				wait $p 2>/dev/null
+			done
+			echo survived`))
+		if code != 0 || !strings.HasSuffix(out, "survived\n") {
+			t.Errorf("%d, %q", code, out)
+		}
+	})
+}
