@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,8 +22,18 @@ import (
 // nodePorts is a setting of both proxies, so that they serve NodePorts on loopback addresses too.
 const nodePorts = "nodePortAddresses: [primary, localhost]"
 
-// load imports the suite's images on all nodes, and brings kube-proxy to the suite's release, with the feature that serves localhost.
-func load(ctx context.Context, c *realcluster.Cluster, suite programs.Suite) error {
+// kubeProxyIn returns kube-proxy's configuration in another mode. In mode nftables, a feature serves NodePorts on loopback addresses; others
+// have none.
+func kubeProxyIn(mode, config string) string {
+	config = strings.Replace(config, "mode: nftables", "mode: "+mode, 1) + "\n" + nodePorts + "\n"
+	if mode == nftables {
+		config += "featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}\n"
+	}
+	return config
+}
+
+// load imports the suite's images on all nodes, and brings kube-proxy to the suite's release and to a mode.
+func load(ctx context.Context, c *realcluster.Cluster, suite programs.Suite, mode string) error {
 	images, err := filepath.Glob(filepath.Join(suite.Images, "*.tar"))
 	if err != nil {
 		return err
@@ -39,7 +50,7 @@ func load(ctx context.Context, c *realcluster.Cluster, suite programs.Suite) err
 	if err != nil {
 		return err
 	}
-	config.Data["config.conf"] += "\n" + nodePorts + "\nfeatureGates: {KubeProxyNFTablesLocalhostNodePorts: true}\n"
+	config.Data["config.conf"] = kubeProxyIn(mode, config.Data["config.conf"])
 	if _, err := maps.Update(ctx, config, metav1.UpdateOptions{}); err != nil {
 		return err
 	}

@@ -139,15 +139,38 @@ func TestSpecsOfSCTPRunInGuests(t *testing.T) {
 	for name, want := range map[string]bool{
 		"[sig-network] Networking Granular Checks: Services should function for pod-Service: sctp [Feature:SCTPConnectivity]": true,
 		"[sig-network] Services should allow creating a basic SCTP service with pod and endpoints [LinuxOnly] [Serial]":       true,
-		"[sig-network] SCTP [LinuxOnly] should create a Pod with SCTP HostPort":                                               false,
+		"[sig-network] Networking should allow creating a Pod with an SCTP HostPort [LinuxOnly] [Serial]":                     true,
+		"[sig-network] Networking IPerf2 [Feature:Networking-Performance] should run iperf2":                                  false,
 	} {
 		if guests.MatchString(name) == want {
 			t.Errorf("%s: runs is %t, want %t", name, !want, want)
 		}
 	}
-	name := run{Family: "ipv4", Guests: "6.12", Proxy: "sluice"}.name()
-	if name != "ipv4-6.12-sluice" {
-		t.Errorf("results of guests are in %q", name)
+}
+
+func TestOnlyRunsOfTheSameKindAreCompared(t *testing.T) {
+	for want, r := range map[string]run{
+		"ipv4-sluice":           {Family: "ipv4", Mode: nftables},
+		"ipv4-liberal-sluice":   {Family: "ipv4", Mode: nftables, Liberal: true},
+		"dual-6.12-sluice":      {Family: "dual", Mode: nftables, Guests: "6.12"},
+		"ipv4-6.12-ipvs-sluice": {Family: "ipv4", Mode: ipvs, Guests: "6.12"},
+	} {
+		r.Proxy = "sluice"
+		if got := r.name(); got != want {
+			t.Errorf("results are in %q, want %q", got, want)
+		}
+	}
+}
+
+func TestKubeProxyRunsInTheMode(t *testing.T) {
+	before := "mode: nftables\nconntrack: {}"
+	for mode, want := range map[string]string{
+		nftables: "mode: nftables\nconntrack: {}\n" + nodePorts + "\nfeatureGates: {KubeProxyNFTablesLocalhostNodePorts: true}\n",
+		ipvs:     "mode: ipvs\nconntrack: {}\n" + nodePorts + "\n",
+	} {
+		if got := kubeProxyIn(mode, before); got != want {
+			t.Errorf("mode %s: got %q, want %q", mode, got, want)
+		}
 	}
 }
 

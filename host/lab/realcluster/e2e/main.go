@@ -37,6 +37,12 @@ type options struct {
 	write    string
 }
 
+// The proxies' modes.
+const (
+	nftables = "nftables"
+	ipvs     = "ipvs"
+)
+
 // everything is the focus of a whole run.
 const everything = `\[sig-network\]`
 
@@ -50,7 +56,7 @@ func main() {
 	flag.StringVar(&o.focus, "focus", everything, "regular expression of the specs to run")
 	flag.StringVar(&o.skip, "skip", "", "regular expression of specs to leave out, beside those that cannot run here")
 	flag.BoolVar(&o.liberal, "liberal", false, "conntrack.tcpBeLiberal of both proxies")
-	flag.StringVar(&o.mode, "mode", "nftables", "sluice's mode")
+	flag.StringVar(&o.mode, "mode", nftables, "mode of both proxies: nftables or ipvs, which needs a kernel with IPVS")
 	flag.StringVar(&o.kernel, "kernel", "", "workers are guests of this test kernel, for example 6.12, which has IPVS and SCTP")
 	flag.StringVar(&o.image, "image", "bin/sluice-image.tar", "archive of sluice's image")
 	flag.StringVar(&o.tag, "tag", "", "tag of the image in the archive")
@@ -109,17 +115,17 @@ func (o options) family(ctx context.Context, family realcluster.Family) error {
 		return err
 	}
 	defer c.Close()
-	if err := load(ctx, c, suite); err != nil {
+	if err := load(ctx, c, suite, o.mode); err != nil {
 		return err
 	}
 	defer balance(ctx, c)()
 	for _, proxy := range list(o.proxies) {
-		r := run{Family: string(family), Proxy: proxy, Workers: o.workers, Liberal: o.liberal, Guests: o.kernel, Focus: o.focus, Skip: o.skip}
+		r := run{Family: string(family), Proxy: proxy, Mode: o.mode, Workers: o.workers, Liberal: o.liberal, Guests: o.kernel, Focus: o.focus, Skip: o.skip}
 		switch realcluster.Proxy(proxy) {
 		case realcluster.KubeProxy:
 			r.Version = programs.SuiteVersion
 		case realcluster.Sluice:
-			r.Version, r.Mode = o.tag, o.mode
+			r.Version = o.tag
 			in := realcluster.Installation{Repo: ".", Image: o.image, Tag: o.tag, Config: "mode: " + o.mode + "\n" + nodePorts, AtOnce: true}
 			if err := c.Install(ctx, in); err != nil {
 				return err

@@ -18,12 +18,11 @@ import (
 
 // skips are the specs that cannot run here, on this machine's kernel or in guests. Those of other IP families are in familySkips.
 func skips(guests bool) []string {
-	sctp := "SCTP|sctp" // this kernel may have none
+	sctp := []string{"SCTP|sctp"} // this kernel may have none
 	if guests {
-		sctp = "SCTP HostPort|hostport.*SCTP" // the network plugin's, and the test kernel has no xt_sctp
+		sctp = nil
 	}
-	return []string{
-		sctp,
+	return append(sctp,
 		"Alpha|Beta|Flaky", // as in upstream's jobs
 		"Internet.connection|Networking-DNS|Provider:GCE", // the cluster has no Internet
 		"NetworkPolicy|Netpol",                            // nor a network plugin with policies
@@ -31,7 +30,7 @@ func skips(guests bool) []string {
 		"DNS configMap|PerformanceDNS",                    // of CoreDNS, not of Services
 		"recreate its iptables rules|restarting (apiserver|kube-proxy)",     // by SSH; with Pods of these names in kube-system
 		"metric for tracking accepted packets destined for|KubeProxyNFAcct", // of mode iptables
-	}
+	)
 }
 
 func familySkips(f string) string {
@@ -67,6 +66,9 @@ func (r run) cluster() string {
 	}
 	if r.Guests != "" {
 		name += "-" + r.Guests
+	}
+	if r.Mode == ipvs {
+		name += "-" + ipvs
 	}
 	return name
 }

@@ -103,7 +103,10 @@ func kubeProxy(folder func(sources) string) func(sources, root) error {
 		if err := s.shell(r); err != nil {
 			return err
 		}
-		if err := r.programs(s.debian, "conntrack", "nft"); err != nil {
+		if err := r.programs(s.debian, "conntrack", "ipset", "nft"); err != nil {
+			return err
+		}
+		if err := r.iptables(s.debian); err != nil {
 			return err
 		}
 		return r.copy("usr/local/bin/kube-proxy", filepath.Join(folder(s), binaries.KubeProxy), 0o755)

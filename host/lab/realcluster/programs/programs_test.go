@@ -100,6 +100,7 @@ func materialize(t *testing.T, files []oci.File) string {
 func TestProgramsRunWithNothingButTheirRoot(t *testing.T) {
 	requireDebian(t)
 	testenv.RequireProgram(t, "nft", "nftables")
+	testenv.RequireProgram(t, "xtables-nft-multi", "iptables")
 	if os.Geteuid() != 0 {
 		testenv.Require(t, errors.New("chroot needs root"))
 	}
@@ -108,13 +109,13 @@ func TestProgramsRunWithNothingButTheirRoot(t *testing.T) {
 		r.link(dir, "usr/"+dir)
 	}
 	r.link("usr/bin/sh", "dash")
-	if err := r.programs("/", "dash", "nft"); err != nil {
+	if err := errors.Join(r.programs("/", "dash", "nft"), r.iptables("/")); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("/bin/sh", "-c", "nft --version")
+	cmd := exec.Command("/bin/sh", "-c", "nft --version && ip6tables-restore --version && iptables -m comment --help")
 	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/bin"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: materialize(t, r.files())}
-	if out, err := cmd.CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "nftables v") {
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "nftables v") || !strings.Contains(string(out), "comment match") {
 		t.Errorf("%v: %s", err, out)
 	}
 	if err := r.programs("/", "no-such-program"); err == nil || !strings.Contains(err.Error(), "no-such-program") {

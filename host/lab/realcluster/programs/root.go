@@ -72,6 +72,25 @@ func (r root) programs(d debian, names ...string) error {
 	return nil
 }
 
+// iptables adds iptables on nf_tables, which mode ipvs of kube-proxy needs, with its matches and targets.
+func (r root) iptables(d debian) error {
+	const program = "xtables-nft-multi"
+	if err := r.programs(d, program); err != nil {
+		return err
+	}
+	for _, name := range []string{"iptables", "ip6tables"} {
+		for _, does := range []string{"", "-save", "-restore"} {
+			r.link("usr/bin/"+name+does, program)
+		}
+	}
+	found, err := filepath.Glob(filepath.Join(string(d), "usr/lib/*-linux-gnu/xtables/lib*.so"))
+	for _, from := range found {
+		name, outside := filepath.Rel(string(d), from)
+		err = errors.Join(err, outside, r.loaded(d, name, from))
+	}
+	return err
+}
+
 // loaded adds a program or a library, and what it needs.
 func (r root) loaded(d debian, name, from string) error {
 	if _, ok := r[name]; ok && r[name].Link == "" {
