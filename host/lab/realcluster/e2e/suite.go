@@ -92,7 +92,7 @@ func (r run) test(ctx context.Context, c *realcluster.Cluster, suite programs.Su
 	if err != nil {
 		return err
 	}
-	r.Kernel = strings.TrimSpace(kernel)
+	r.Kernel, _, _ = strings.Cut(strings.TrimSpace(kernel), "-") // without what its builder adds
 	skip := strings.Join(append(skips(r.Guests != ""), familySkips(r.Family)), "|")
 	if o.skip != "" {
 		skip += "|" + o.skip
