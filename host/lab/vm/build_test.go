@@ -97,3 +97,27 @@ func TestFailedStepReportsItsOutput(t *testing.T) {
 		t.Errorf("%v after %s", err, time.Since(begin))
 	}
 }
+
+func TestSourceThatThePatchesDoNotKnowIsAnError(t *testing.T) {
+	for _, series := range Series() {
+		for _, c := range patches(series) {
+			for found, want := range map[string]string{c.old: c.new, "x": "", c.old + c.old: ""} {
+				dir := t.TempDir()
+				at := filepath.Join(dir, c.file)
+				if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(found), 0o644)); err != nil {
+					t.Fatal(err)
+				}
+				err := patch(dir, []change{c})
+				if want == "" {
+					if err == nil || !strings.Contains(err.Error(), c.file) {
+						t.Errorf("%s, %s with %q: %v", series, c.file, found, err)
+					}
+					continue
+				}
+				if got, readErr := os.ReadFile(at); err != nil || readErr != nil || string(got) != want {
+					t.Errorf("%s, %s: %q, %v, %v", series, c.file, got, err, readErr)
+				}
+			}
+		}
+	}
+}
