@@ -5,12 +5,16 @@ import (
 	"go/constant"
 	"go/token"
 	"os"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
 var (
@@ -118,7 +122,7 @@ func (tr *tree) value(name string, e ast.Expr) constant.Value {
 	return constant.MakeUnknown()
 }
 
-// readDefaults returns the numbers of the default configuration by their paths.
+// readDefaults returns the numbers of the default configuration by their paths, and those of plugins and policies.
 func readDefaults(t *testing.T) map[string]constant.Value {
 	t.Helper()
 	text, err := os.ReadFile("config/defaults.yaml")
@@ -142,5 +146,12 @@ func readDefaults(t *testing.T) map[string]constant.Value {
 		}
 	}
 	walk("", document)
+	for list, item := range map[string]reflect.Type{"plugins.": reflect.TypeFor[config.Plugin](), "policies.": reflect.TypeFor[config.Policy]()} {
+		for _, f := range strictyaml.Fields(item) {
+			if v := constant.MakeFromLiteral(f.Tag.Get("default"), token.INT, 0); v.Kind() != constant.Unknown {
+				out[list+f.Name] = v
+			}
+		}
+	}
 	return out
 }

@@ -38,7 +38,8 @@ It fails while sluice, or with --kube-proxy kube-proxy, is running.`,
 				if err := kubeproxy.RequireStopped(ctx, "it would restore what is removed"); err != nil {
 					return err
 				}
-				ports, err := config.ParsePortRange(nodePorts)
+				var ports config.PortRange
+				err := ports.UnmarshalText([]byte(nodePorts))
 				if err != nil {
 					return fmt.Errorf("--node-port-range: %w", err)
 				}
@@ -64,7 +65,7 @@ It fails while sluice, or with --kube-proxy kube-proxy, is running.`,
 		},
 	}
 	cmd.Flags().BoolVar(&kubeProxy, "kube-proxy", false, "remove what kube-proxy has left instead of what sluice has programmed")
-	cmd.Flags().StringVar(&nodePorts, "node-port-range", config.DefaultNodePortRange().String(), "the API server's --service-node-port-range, for --kube-proxy")
+	cmd.Flags().StringVar(&nodePorts, "node-port-range", config.Default().NodePortRange.String(), "the API server's --service-node-port-range, for --kube-proxy")
 	flagrange.Duration(cmd.Flags(), &wait, "wait-for-kube-proxy", 0, 0, time.Hour, "wait at most this long until kube-proxy has programmed all Services, before removing what sluice has programmed")
 	return cmd
 }

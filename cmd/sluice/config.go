@@ -74,7 +74,7 @@ DaemonSet in deploy/kustomize: it reports files that are not mounted there and p
 				findings = append(findings, warnings...)
 				cfg.Plugins = nil // their files and limits are those of the Pod
 				for i := range cfg.Policies {
-					cfg.Policies[i].Steps, cfg.Policies[i].Shadow = nil, nil
+					cfg.Policies[i].Plugins, cfg.Policies[i].Shadow = nil, nil
 				}
 			} else {
 				findings = append(findings, cfg.MissingFiles()...)

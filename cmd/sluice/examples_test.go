@@ -3,11 +3,11 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/config"
-	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/plugins/canary/canary"
 	"github.com/sluice-proxy/sluice/plugins/capacity/capacity"
 	"github.com/sluice-proxy/sluice/plugins/failover/failover"
@@ -46,8 +46,8 @@ func TestExamplesOfBundledPlugins(t *testing.T) {
 			t.Errorf("%s binds no policy", file)
 		}
 		for _, p := range cfg.Policies {
-			for step := range p.All() {
-				name, _ := policy.CutShadow(step.Plugin)
+			for _, step := range slices.Concat(p.Plugins, p.Shadow) {
+				name := step.Name
 				used[name] = true
 				if create := bundled[name]; create == nil {
 					t.Errorf("%s: plugin %q is not in the list of this test", file, name)

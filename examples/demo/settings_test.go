@@ -37,12 +37,12 @@ func TestAdaptedConfigurationIsValid(t *testing.T) {
 	}
 	var drain, spill string
 	for _, p := range c.Policies {
-		for _, s := range p.Steps {
-			switch s.Plugin {
+		for _, s := range p.Plugins {
+			switch s.Name {
 			case "staged-drain":
-				drain = s.Settings
+				drain = string(s.Settings)
 			case "zone-spill":
-				spill = s.Settings
+				spill = string(s.Settings)
 			}
 		}
 	}

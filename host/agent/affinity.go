@@ -16,7 +16,7 @@ const maxFullLogged = 20
 // watchAffinity reads every sync period how many clients with session affinity are recorded, and reports Service ports
 // that have no room for more, until ctx ends.
 func (a *Agent) watchAffinity(ctx context.Context) {
-	tick := time.NewTicker(a.opts.Config.SyncPeriod)
+	tick := time.NewTicker(a.config().SyncPeriod)
 	defer tick.Stop()
 	full := map[model.PortName]bool{}
 	for {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
@@ -29,7 +28,7 @@ import (
 
 // Options of an Agent.
 type Options struct {
-	Config     *config.Config // validated, with the node's name
+	Config     *config.Config // to start with: validated, with the node's name
 	ConfigFile string         // watched for changes; "": none
 	// Reload reads the configuration again in the same way as Config was read; nil: it never changes.
 	Reload func() (*config.Config, error)
@@ -55,7 +54,6 @@ type Options struct {
 type Agent struct {
 	opts         Options
 	log          *slog.Logger
-	config       atomic.Pointer[config.Config] // the active one
 	addrs        addrs
 	plane        *dataplane.Plane
 	plugins      *plugins.Set
@@ -69,7 +67,7 @@ type Agent struct {
 	background   sync.WaitGroup
 	// lastReloadError is the reason that was last logged for rejecting the configuration file.
 	lastReloadError string
-	status          status
+	inForce         inForce
 	started         time.Time
 	progress        *progress
 	backlog         *gctuner.Backlog
@@ -78,22 +76,24 @@ type Agent struct {
 	nodeEvent       func(warning bool, reason, note string) // records an Event about this node
 }
 
+// config returns the configuration in force.
+func (a *Agent) config() *config.Config { return a.inForce.config() }
+
 // New returns an agent. It opens nothing.
 func New(o Options) *Agent {
 	if o.Modes == nil {
 		o.Modes = dataplane.All()
 	}
 	a := &Agent{opts: o, log: o.Log, started: time.Now(), progress: &progress{}}
-	a.config.Store(o.Config)
 	a.nodeEvent = func(warning bool, reason, note string) { a.telemetry.events.NodeEvent(warning, reason, note) }
-	a.status.hash, a.status.succeeded = o.Config.Hash(), time.Now()
+	a.inForce.set(o.Config, nil)
 	return a
 }
 
 // Run runs the agent until ctx ends or an error occurs that it cannot continue after. An Agent runs once. Run closes
 // everything that it opens; the kernel keeps forwarding.
 func (a *Agent) Run(ctx context.Context) (err error) {
-	cfg := a.opts.Config
+	cfg := a.config()
 	if err := a.readAddrs(cfg); err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return err
 	}
 	a.plugins.LoadCachedOnly() // a registry may be behind a Service that sluice makes
-	a.puller = newPuller(a.plugins, a.config.Load, a.log)
+	a.puller = newPuller(a.plugins, a.config, a.log)
 	reserveCPU(1)
 	a.calls = dispatch.New(dispatch.Options{CPUPercent: a.cpuPercent(cfg), Log: a.log})
 	defer a.end(ctx)
@@ -117,7 +117,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 
 // engineOptions returns the options that programOnce and runLoop share.
 func (a *Agent) engineOptions() engine.Options {
-	cfg := a.opts.Config
+	cfg := a.config()
 	o := engine.Options{
 		Backend:       a.plane.Backend(),
 		Planner:       planner.New(a.planSettings(cfg), a.plugins.Get),
@@ -136,13 +136,13 @@ func (a *Agent) engineOptions() engine.Options {
 
 // programOnce programs the current state, and removes what other modes and kube-proxy have left.
 func (a *Agent) programOnce(ctx context.Context) error {
-	cfg := a.opts.Config
+	cfg := a.config()
 	if _, err := a.plugins.Load(ctx, cfg, nil); err != nil {
 		a.log.Error("loading plugins failed; their Services use the default rules", "err", err)
 	}
 	o := a.engineOptions()
 	for _, p := range cfg.Policies {
-		if p.Guard.FailedPercent > 0 {
+		if p.Guard != nil {
 			a.log.Warn("a policy with a guard is in force only where the checkpoint says so: run once, sluice counts no connections", "policy", p.Name)
 		}
 	}
@@ -161,7 +161,7 @@ func (a *Agent) programOnce(ctx context.Context) error {
 		return err
 	}
 	if a.opts.RemoveKubeProxy {
-		return removeLeftovers(ctx, a.opts.Config, a.log)
+		return removeLeftovers(ctx, a.config(), a.log)
 	}
 	return nil
 }
@@ -177,8 +177,8 @@ func (a *Agent) runLoop(ctx context.Context) error {
 	a.build(running)
 	defer a.localhost.Close()
 	readable := state.Agent{
-		Engine: a.engine, NodeName: a.opts.Config.HostnameOverride, Node: a.nodeState, Status: a.report, Connections: state.Paced(a.openConnections), SetLogLevel: a.setLogLevel, LogTail: a.logTail,
-		Config: func() any { return a.config.Load().Effective() }, Metrics: a.telemetry.metricsHandler(),
+		Engine: a.engine, NodeName: a.config().HostnameOverride, Node: a.nodeState, Status: a.report, Connections: state.Paced(a.openConnections), SetLogLevel: a.setLogLevel, LogTail: a.logTail,
+		Config: func() any { return a.config().Effective() }, Metrics: a.telemetry.metricsHandler(),
 	}
 	stopSocket, err := state.Serve(a.opts.Socket, readable, a.log)
 	if err != nil {
@@ -188,7 +188,7 @@ func (a *Agent) runLoop(ctx context.Context) error {
 	if a.history != nil {
 		a.telemetry.page = statuspage.New(&readable, a.history)
 	}
-	if cfg := a.opts.Config; cfg.StateBindAddress != "" && a.opts.Client == nil {
+	if cfg := a.config(); cfg.StateBindAddress != "" && a.opts.Client == nil {
 		a.log.Warn("stateBindAddress: there is no state API, as the cluster state is not read from an API server, which would review the tokens of callers")
 	} else if cfg.StateBindAddress != "" {
 		a.telemetry.state = (&state.Authorizer{Review: reviewBy(a.opts.Client, cfg.HostnameOverride), Now: time.Now, Log: a.log}).Handler(readable)
@@ -201,7 +201,7 @@ func (a *Agent) runLoop(ctx context.Context) error {
 		handedOver <- a.handOver(running, stopServers)
 		fail(nil)
 	})()
-	cfg := a.opts.Config
+	cfg := a.config()
 	a.log.Info("sluice started", "version", a.opts.Version, "node", cfg.HostnameOverride, "source", a.source.name, "mode", cfg.Mode)
 	err = a.engine.Run(running)
 	switch {
@@ -230,7 +230,7 @@ func reviewBy(client *kube.Client, node string) func(context.Context, string) er
 
 // build makes the engine, its source and its observers, and starts none of them.
 func (a *Agent) build(ctx context.Context) {
-	cfg := a.opts.Config
+	cfg := a.config()
 	var events *kube.Recorder
 	if a.opts.Client != nil {
 		events = kube.NewRecorder(a.opts.Client, cfg.HostnameOverride, a.log, time.Now, time.After)
@@ -242,7 +242,7 @@ func (a *Agent) build(ctx context.Context) {
 	a.telemetry.attachSource(a.opts.Client, a.source.kube)
 	synced := &onFirstSync{start: a.background.Go, tasks: []func(){gctuner.ReleaseStartup, a.plane.DrainOthers}}
 	if a.opts.RemoveKubeProxy {
-		synced.tasks = append(synced.tasks, func() { drainLeftovers(ctx, a.opts.Config, a.log) })
+		synced.tasks = append(synced.tasks, func() { drainLeftovers(ctx, a.config(), a.log) })
 	}
 	loaded := make(chan struct{})
 	a.pluginsReady = sync.OnceFunc(func() { close(loaded) })
@@ -275,6 +275,6 @@ func (a *Agent) startBackground(ctx context.Context) {
 	})
 	a.background.Go(func() { a.watchAddrs(ctx) })
 	a.background.Go(func() { a.watchAffinity(ctx) })
-	a.background.Go(func() { a.tuneMemory(ctx, a.opts.Config.SyncPeriod) })
+	a.background.Go(func() { a.tuneMemory(ctx, a.config().SyncPeriod) })
 	a.background.Go(func() { a.backlog.Run(ctx, time.After) })
 }

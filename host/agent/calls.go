@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/metrics"
-	"github.com/sluice-proxy/sluice/host/policy"
 )
 
 // stopWait bounds how long the agent waits at its end for plugin calls that are running, and endWait for these and for the tasks in the
@@ -41,7 +40,7 @@ func (a *Agent) limitPlugins(cfg *config.Config) {
 			names = append(names, p.Name)
 		}
 	}
-	if slices.ContainsFunc(cfg.Policies, func(p policy.Policy) bool { return len(p.Shadow) > 0 }) {
+	if slices.ContainsFunc(cfg.Policies, func(p config.Policy) bool { return len(p.Shadow) > 0 }) {
 		reserveCPU(2)
 	}
 	a.calls.Limit(a.cpuPercent(cfg), names)

@@ -110,7 +110,7 @@ func configFindings(cfg *config.Config, l links) []probe.Finding {
 	}
 	for _, f := range []model.Family{model.IPv4, model.IPv6} {
 		var prefixes []netip.Prefix
-		for _, p := range cfg.NodePortAddresses {
+		for _, p := range cfg.NodePortAddresses.Prefixes {
 			if model.FamilyOf(p.Addr()) == f && !p.Addr().IsLoopback() {
 				prefixes = append(prefixes, p)
 			}

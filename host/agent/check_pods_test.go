@@ -21,7 +21,7 @@ type keysPlugin struct {
 func (p keysPlugin) Keys(string) []string { return p.keys }
 
 func TestMissingPermissionForPodsIsAFindingIfAPluginNeedsThem(t *testing.T) {
-	cfg := &config.Config{Policies: []policy.Policy{{Name: "p", Steps: []policy.Step{{Plugin: "a"}, {Plugin: "b"}}}}}
+	cfg := &config.Config{Policies: []config.Policy{{Name: "p", Plugins: []config.Step{{Name: "a"}, {Name: "b"}}}}}
 	for _, test := range []struct {
 		keys    []string
 		refused []string
@@ -62,8 +62,8 @@ func (settingsPlugin) Keys(settings string) []string {
 
 func TestSettingsOfABindingNeedPods(t *testing.T) {
 	cfg := &config.Config{
-		Policies: []policy.Policy{{Name: "p", Steps: []policy.Step{{Plugin: "a"}}}},
-		Bindings: []policy.Binding{{Policy: "p", Settings: map[string]string{"a": `{"byCPU":true}`}}},
+		Policies: []config.Policy{{Name: "p", Plugins: []config.Step{{Name: "a"}}}},
+		Bindings: []config.Binding{{Policy: "p", Settings: map[string]config.Settings{"a": `{"byCPU":true}`}}},
 	}
 	got := CheckPods(t.Context(), cfg, func(string) (policy.Plugin, error) { return settingsPlugin{}, nil },
 		func(context.Context) ([]string, error) { return []string{"list"}, nil })

@@ -111,7 +111,7 @@ func (p *puller) look() {
 	missing := p.images.MissingImages(cfg)
 	files := []fileVersion{versionOf(cfg.PluginImages.DockerConfig), versionOf(cfg.PluginImages.CAFile)}
 	for i := range cfg.Plugins {
-		files = append(files, versionOf(cfg.Plugins[i].VerifyKey))
+		files = append(files, versionOf(cfg.Plugins[i].Verify.Key))
 	}
 	changed := p.files != nil && !slices.Equal(files, p.files)
 	p.files = files

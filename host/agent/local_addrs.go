@@ -48,7 +48,7 @@ func (a *Agent) readAddrs(cfg *config.Config) error {
 // watchAddrs tells the planner of addresses that change, every sync period and when there are other connections to the API server, until ctx
 // ends.
 func (a *Agent) watchAddrs(ctx context.Context) {
-	tick := time.NewTicker(a.opts.Config.SyncPeriod)
+	tick := time.NewTicker(a.config().SyncPeriod)
 	defer tick.Stop()
 	var connected <-chan struct{}
 	if a.opts.Client != nil {
@@ -70,7 +70,7 @@ func (a *Agent) watchAddrs(ctx context.Context) {
 func (a *Agent) tellAddrs(ctx context.Context) error {
 	a.addrs.Lock()
 	defer a.addrs.Unlock()
-	if err := a.readAddrs(a.config.Load()); err != nil {
+	if err := a.readAddrs(a.config()); err != nil {
 		return err
 	}
 	local, hosts := a.addrs.local, a.addrs.hosts

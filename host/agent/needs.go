@@ -35,7 +35,7 @@ func serviceNeeds(cfg *config.Config, loaded func(string) (policy.Plugin, error)
 	policies := cfg.PolicySet()
 	policies.SetNode(planner.PolicyNode(cfg.HostnameOverride, node))
 	return func(s *model.Service) (needs kube.Needs) {
-		needs.Nodes = cfg.Mode == config.ModeIPVS && (len(s.LoadBalancerIPs) > 0 || len(s.ExternalIPs) > 0 && cfg.ExternalIPs != config.Ignore) // none of these may be a Node's
+		needs.Nodes = cfg.Mode == config.ModeIPVS && (len(s.LoadBalancerIPs) > 0 || len(s.ExternalIPs) > 0 && cfg.ExternalIPs != planner.IgnoreExternalIPs) // none of these may be a Node's
 		// While the annotation chooses no policy, only the evaluator knows which one it has chosen before.
 		for _, p := range policies.Candidates(s) {
 			for step := range p.All() {

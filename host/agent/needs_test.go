@@ -27,12 +27,12 @@ func (p needyPlugin) Keys(string) []string { return p.keys }
 
 func TestOnlyServicesOfPoliciesThatNeedInputsAskForThem(t *testing.T) {
 	cfg := config.Default()
-	cfg.Policies = []policy.Policy{
-		{Name: "zoned", Steps: []policy.Step{{Plugin: "plain"}, {Plugin: "zoned"}}}, {Name: "plain", Steps: []policy.Step{{Plugin: "plain"}}},
-		{Name: "failed", Steps: []policy.Step{{Plugin: "failed"}}},
+	cfg.Policies = []config.Policy{
+		{Name: "zoned", Plugins: []config.Step{{Name: "plain"}, {Name: "zoned"}}}, {Name: "plain", Plugins: []config.Step{{Name: "plain"}}},
+		{Name: "failed", Plugins: []config.Step{{Name: "failed"}}},
 	}
 	cfg.DefaultPolicy = "plain"
-	cfg.Allow = []policy.Allow{{Policies: []string{"plain", "failed"}}, {Namespaces: []string{"shop"}, Policies: []string{"zoned"}}}
+	cfg.Allow = []config.Allow{{Policies: []string{"plain", "failed"}}, {Namespaces: []string{"shop"}, Policies: []string{"zoned"}}}
 	needs := SourceNeeds(cfg, func(name string) (policy.Plugin, error) {
 		switch name {
 		case "zoned":
@@ -65,9 +65,9 @@ func TestOnlyServicesOfPoliciesThatNeedInputsAskForThem(t *testing.T) {
 func TestNeedsOfGuardedPoliciesAreThoseOfAllThatMayDecide(t *testing.T) {
 	cfg := config.Default()
 	cfg.HostnameOverride = "n1"
-	step := func(plugin string) []policy.Step { return []policy.Step{{Plugin: plugin}} }
-	cfg.Policies = []policy.Policy{{Name: "trial", Steps: step("zoned"), Guard: policy.Guard{FailedPercent: 2, Window: time.Minute}}, {Name: "rest", Steps: step("labels")}}
-	cfg.Bindings = []policy.Binding{{Namespaces: []string{"shop"}, Policy: "trial", Nodes: policy.Nodes{Selector: policy.Selector{{Key: "pool", Op: policy.Exists}}}}}
+	step := func(plugin string) []config.Step { return []config.Step{{Name: plugin}} }
+	cfg.Policies = []config.Policy{{Name: "trial", Plugins: step("zoned"), Guard: &config.Guard{FailedPercent: 2, Window: time.Minute}}, {Name: "rest", Plugins: step("labels")}}
+	cfg.Bindings = []config.Binding{{Namespaces: []string{"shop"}, Policy: "trial", Nodes: &config.Nodes{Selector: &config.Selector{MatchExpressions: []config.Requirement{{Key: "pool", Operator: "Exists"}}}}}}
 	cfg.DefaultPolicy = "rest"
 	on := SourceNeeds(cfg, func(name string) (policy.Plugin, error) {
 		if name == "zoned" {

@@ -17,24 +17,19 @@ func NewPlanner(cfg *config.Config, local []netip.Addr, set *plugins.Set) *plann
 // PlanSettings returns the settings of a configuration for the planner.
 func PlanSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
 	return planner.Settings{
+		Planning:         cfg.Planning,
 		Node:             cfg.HostnameOverride,
-		MasqueradeAll:    cfg.MasqueradeAll,
 		MasqueradeMark:   cfg.MasqueradeMark(),
-		NoMasquerade:     cfg.NoMasqueradeCIDRs,
 		PodSources:       cfg.PodSources(),
 		PodInterfaces:    cfg.PodInterfaces(),
 		PodsOfNode:       cfg.DetectLocalMode == config.NodeCIDR,
-		Primary:          cfg.BindAddress,
-		NodePortPrefixes: cfg.NodePortPrefixes(),
-		NodePortPrimary:  cfg.NodePortPrimary,
+		NodePortPrefixes: cfg.NodePortAddresses.Prefixes,
+		NodePortPrimary:  cfg.NodePortAddresses.Primary,
 		LocalAddrs:       local,
 		BindsAddresses:   cfg.Mode == config.ModeIPVS,
 		PodRanges:        cfg.ClusterCIDR,
 		Policies:         cfg.PolicySet(),
-		Limits:           planner.Limits(cfg.ServiceLimits),
-		EndpointCIDRs:    cfg.EndpointCIDRs,
 		ClusterRanges:    cfg.ClusterRanges(),
-		ExternalIPs:      externalIPs(cfg.ExternalIPs),
 		OutcomeNeeds:     outcomeNeeds(cfg.Mode),
 		CountAll:         cfg.Metrics.ServiceConnections == config.ConnectionsAll,
 	}
@@ -48,14 +43,4 @@ func (a *Agent) planSettings(cfg *config.Config) planner.Settings {
 	}
 	s.Hosts = a.addrs.hosts
 	return s
-}
-
-func externalIPs(value string) planner.ExternalIPs {
-	switch value {
-	case config.Allow:
-		return planner.AllowExternalIPs
-	case config.Ignore:
-		return planner.IgnoreExternalIPs
-	}
-	return planner.UndecidedExternalIPs
 }

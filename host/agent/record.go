@@ -23,7 +23,7 @@ func (a *Agent) startRecording() (err error) {
 	if o.File == "" {
 		return nil
 	}
-	cfg := a.opts.Config
+	cfg := a.config()
 	a.recorder, err = recorder.New(recorder.Options{
 		File: o.File, MaxBytes: o.MaxBytes, Files: o.Files, Log: a.log,
 		Header: recording.Header{Version: a.opts.Version, Node: cfg.HostnameOverride, Mode: cfg.Mode, Started: time.Now().UTC()},

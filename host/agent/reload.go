@@ -35,7 +35,7 @@ func (a *Agent) files() []string {
 	if a.opts.ConfigFile != "" {
 		out = append(out, a.opts.ConfigFile)
 	}
-	cfg := a.config.Load()
+	cfg := a.config()
 	for _, plugin := range cfg.Plugins {
 		if plugin.File != "" {
 			out = append(out, plugin.File)
@@ -51,39 +51,47 @@ func (a *Agent) files() []string {
 
 // reload returns what could not be read, after logging it.
 func (a *Agent) reload(ctx context.Context) error {
-	current := a.config.Load()
-	next, configErr := a.readConfig(current)
+	next, readErr := a.readConfig()
+	pluginErr, err := a.activate(ctx, next, readErr)
+	return errors.Join(pluginErr, err)
+}
+
+// activate brings a configuration into force: in the plugins, the backend, the engine, and then in everything that asks for the one in
+// force, which it alone sets. What cannot be loaded, opened or applied stays as it was. readErr is why next is not what the file says; it is
+// part of err, which is why the file is not in force.
+func (a *Agent) activate(ctx context.Context, next *config.Config, readErr error) (pluginErr, err error) {
+	current := a.config()
 	a.limitPlugins(next)
-	_, err := a.plugins.Load(ctx, next, func() { a.pluginLoaded(ctx, next) })
-	if err != nil && ctx.Err() == nil {
-		a.log.Error("loading plugins failed", "err", err)
+	if _, pluginErr = a.plugins.Load(ctx, next, func() { a.pluginLoaded(ctx, next) }); pluginErr != nil && ctx.Err() == nil {
+		a.log.Error("loading plugins failed", "err", pluginErr)
 	}
 	next, switchErr := a.switchBackend(ctx, current, next)
-	a.config.Store(next)
 	a.pluginsReady()
-	if a.opts.Logs != nil && next.Logging.Verbosity != current.Logging.Verbosity {
-		a.opts.Logs.Configure(next)
-	}
 	a.setNeeds(a.source, next)
-	var applyErr error
-	if !next.Equal(current) {
-		if applyErr = a.applyConfig(ctx, next); applyErr != nil {
-			next = current.WithBackend(next)
-			a.config.Store(next)
-		}
+	a.addrs.Lock()
+	applied, applyErr := a.applyConfig(ctx, current, next)
+	err = errors.Join(readErr, switchErr, applyErr)
+	changed := a.inForce.set(applied, err)
+	a.addrs.Unlock()
+	if applied != next {
+		a.setNeeds(a.source, applied)
+	}
+	if a.opts.Logs != nil && applied.Logging.Verbosity != current.Logging.Verbosity {
+		a.opts.Logs.Configure(applied)
 	}
 	a.plugins.CloseRetired()
 	a.puller.wake()
 	if ctx.Err() == nil {
 		a.pluginsLoaded()
-		a.configurationLoaded(next, errors.Join(configErr, switchErr, applyErr))
+		a.reportChange(changed)
 	}
-	return errors.Join(configErr, err, applyErr)
+	return pluginErr, err
 }
 
-// readConfig reads the configuration again. It returns the current one if the new one is invalid, and the new one without the fields that
+// readConfig reads the configuration again. It returns the one in force if the new one is invalid, and the new one without the fields that
 // need a restart; it logs each reason once.
-func (a *Agent) readConfig(current *config.Config) (*config.Config, error) {
+func (a *Agent) readConfig() (*config.Config, error) {
+	current := a.config()
 	if a.opts.Reload == nil {
 		return current, nil
 	}
@@ -130,22 +138,27 @@ func (a *Agent) pluginLoaded(ctx context.Context, cfg *config.Config) {
 	_ = a.engine.Do(ctx, (*planner.Planner).PluginsReloaded) // an error means that sluice stops
 }
 
-// applyConfig has the engine plan again with a new configuration.
-func (a *Agent) applyConfig(ctx context.Context, cfg *config.Config) error {
-	a.addrs.Lock()
-	defer a.addrs.Unlock()
-	err := a.readAddrs(cfg)
+// applyConfig has the engine plan with next, if it is another configuration than current, and returns the one that it plans with. The caller
+// holds the lock of addrs.
+func (a *Agent) applyConfig(ctx context.Context, current, next *config.Config) (*config.Config, error) {
+	if next.Equal(current) {
+		return next, nil
+	}
+	err := a.readAddrs(next)
 	if err != nil {
 		a.log.Error("the configuration is not applied", "err", err)
-		return err
+		return current.WithBackend(next), err
 	}
-	settings := a.planSettings(cfg)
+	settings := a.planSettings(next)
 	err = a.engine.Do(ctx, func(pl *planner.Planner) {
 		pl.Configure(settings)
 		pl.PluginsReloaded()
 	})
-	if err != nil && ctx.Err() == nil {
-		a.log.Error("applying the configuration failed", "err", err)
+	if err != nil {
+		if ctx.Err() == nil {
+			a.log.Error("applying the configuration failed", "err", err)
+		}
+		return current.WithBackend(next), err
 	}
-	return err
+	return next, nil
 }

@@ -80,7 +80,7 @@ const askTimeout = time.Second
 
 // report returns the state of the agent, for the state socket.
 func (a *Agent) report(ctx context.Context) *state.Status {
-	cfg, node, p, now := a.config.Load(), a.nodeState(), a.progress, time.Now().UTC()
+	cfg, node, p, now := a.config(), a.nodeState(), a.progress, time.Now().UTC()
 	s := &state.Status{
 		Version: a.opts.Version, Mode: cfg.Mode, Node: cfg.HostnameOverride, Source: a.source.name, At: now, Started: a.started.UTC(),
 		Configuration: node.Configuration, Plugins: node.Plugins, Policies: node.Policies,
@@ -97,9 +97,9 @@ func (a *Agent) report(ctx context.Context) *state.Status {
 		s.Repairs = &r
 	}
 	p.mu.Unlock()
-	a.status.mu.Lock()
-	loaded := a.status.succeeded.UTC()
-	a.status.mu.Unlock()
+	a.inForce.mu.Lock()
+	loaded := a.inForce.succeeded.UTC()
+	a.inForce.mu.Unlock()
 	s.Configuration.Loaded = &loaded
 	s.API, s.Recording = a.apiContact(), a.recordingState()
 	if a.opts.Logs != nil {
@@ -212,7 +212,7 @@ func (a *Agent) assessServices(ctx context.Context, s *state.Status, t *planner.
 
 // openConnections adds the open connections to the endpoints that are in count. IPVS counts them; otherwise conntrack has them.
 func (a *Agent) openConnections(ctx context.Context, count map[model.EndpointKey]uint32) error {
-	if a.opts.Modes.Get(a.config.Load().Mode).Stats == nil {
+	if a.opts.Modes.Get(a.config().Mode).Stats == nil {
 		return conntrack.Table{}.CountConnections(ctx, count)
 	}
 	stats, err := a.opts.Modes.Stats(ctx, math.MaxInt)

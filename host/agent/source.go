@@ -30,7 +30,7 @@ func (a *Agent) openSource(onProblems func(errors, warnings int)) clusterSource 
 	if a.opts.Client == nil {
 		return clusterSource{name: a.opts.Manifests, Source: dir.New(a.opts.Manifests, dir.Options{Log: a.log, After: time.After, OnProblems: onProblems})}
 	}
-	cfg := a.opts.Config
+	cfg := a.config()
 	s := kube.New(kube.Options{
 		WaitForPods: a.opts.Once,
 		Client:      a.opts.Client, Node: cfg.HostnameOverride, RequirePodCIDRs: cfg.DetectLocalMode == config.NodeCIDR,

@@ -16,43 +16,68 @@ import (
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
-// status is what has come of the last attempts to load the configuration and its plugins.
-type status struct {
+// inForce is the configuration in force, and what has come of the last attempts to load the file and its plugins. activate sets it.
+type inForce struct {
 	mu        sync.Mutex
-	hash      string // of the configuration in force
+	cfg       *config.Config
+	hash      string // of cfg
 	succeeded time.Time
 	err       error     // why the configuration, as it is in its file, is not in force; nil: it is
 	since     time.Time // of err
 	plugins   []plugins.Status
 }
 
-// remindInterval is how often Events about what is not in force are repeated: an API server deletes Events after an hour.
-const remindInterval = 45 * time.Minute
-
-// configurationLoaded records that cfg is in force, and why the file is not, nil if it is.
-func (a *Agent) configurationLoaded(cfg *config.Config, err error) {
-	s, now, hash := &a.status, time.Now(), cfg.Hash()
+func (s *inForce) config() *config.Config {
 	s.mu.Lock()
-	failed, sameError := s.err != nil, s.err != nil && err != nil && s.err.Error() == err.Error()
-	changed := s.hash != hash
-	s.hash, s.err = hash, err
+	defer s.mu.Unlock()
+	return s.cfg
+}
+
+// change is what set has changed.
+type change struct {
+	cfg                  *config.Config // nil: the same as before
+	hash                 string
+	failed               bool // the file is not in force
+	rejected, worksAgain bool // that is so for another reason than before, or it is in force again
+}
+
+// set records that cfg is in force, and why the file is not, nil if it is.
+func (s *inForce) set(cfg *config.Config, err error) (c change) {
+	now := time.Now()
+	c.hash = cfg.Hash()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	failed := s.err != nil
+	if s.cfg != nil && s.hash != c.hash {
+		c.cfg = cfg
+	}
+	c.failed, c.worksAgain = err != nil, err == nil && failed
+	c.rejected = c.failed && !(failed && s.err.Error() == err.Error())
+	s.cfg, s.hash, s.err = cfg, c.hash, err
 	if err == nil && !settingsRefused(s.plugins) {
 		s.succeeded = now
 	} else if err != nil && !failed {
 		s.since = now
 	}
-	s.mu.Unlock()
+	return c
+}
+
+// remindInterval is how often Events about what is not in force are repeated: an API server deletes Events after an hour.
+const remindInterval = 45 * time.Minute
+
+// reportChange logs what has changed about the configuration, and records an Event about what is not as it should be.
+func (a *Agent) reportChange(c change) {
 	switch {
-	case err != nil && !sameError:
+	case c.rejected:
 		a.configurationEvent()
-	case err == nil && failed:
-		a.log.Info("the configuration is in force again", "hash", hash)
-		a.nodeEvent(false, kube.ReasonConfigurationApplied, "configuration is in force again, hash "+hash)
-	case err == nil && changed:
-		a.log.Info("reloaded the configuration", "hash", hash)
+	case c.worksAgain:
+		a.log.Info("the configuration is in force again", "hash", c.hash)
+		a.nodeEvent(false, kube.ReasonConfigurationApplied, "configuration is in force again, hash "+c.hash)
+	case c.cfg != nil && !c.failed:
+		a.log.Info("reloaded the configuration", "hash", c.hash)
 	}
-	if changed {
-		a.logWarnings(cfg)
+	if c.cfg != nil {
+		a.logWarnings(c.cfg)
 	}
 }
 
@@ -70,7 +95,7 @@ func (a *Agent) logWarnings(cfg *config.Config) {
 
 // configurationEvent records an Event if the configuration in the file is not in force.
 func (a *Agent) configurationEvent() {
-	s := &a.status
+	s := &a.inForce
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
@@ -86,7 +111,7 @@ func needsRestart(err error) bool {
 
 // pluginsLoaded records what has come of loading the plugins.
 func (a *Agent) pluginsLoaded() {
-	s, now := &a.status, a.plugins.Status()
+	s, now := &a.inForce, a.plugins.Status()
 	s.mu.Lock()
 	before := s.plugins
 	s.plugins = now
@@ -129,9 +154,9 @@ func (a *Agent) remind(ctx context.Context, tick <-chan time.Time) {
 		case <-tick:
 		}
 		a.configurationEvent()
-		a.status.mu.Lock()
-		all := a.status.plugins
-		a.status.mu.Unlock()
+		a.inForce.mu.Lock()
+		all := a.inForce.plugins
+		a.inForce.mu.Unlock()
 		for i := range all {
 			a.pluginEvent(&all[i])
 		}
@@ -140,7 +165,7 @@ func (a *Agent) remind(ctx context.Context, tick <-chan time.Time) {
 
 // configurationMetrics returns what is in force, for metrics.
 func (a *Agent) configurationMetrics() metrics.Configuration {
-	s := &a.status
+	s := &a.inForce
 	loaded := a.plugins.Status()
 	s.mu.Lock()
 	out := metrics.Configuration{Hash: s.hash, Successful: s.err == nil && !settingsRefused(loaded), SucceededAt: s.succeeded, ImagePulls: a.plugins.ImagePulls()}
@@ -148,7 +173,7 @@ func (a *Agent) configurationMetrics() metrics.Configuration {
 	for _, p := range loaded {
 		out.Plugins = append(out.Plugins, metrics.PluginInForce{Plugin: p.Name, Digest: p.Digest, LoadFailed: p.Err != nil})
 	}
-	for _, p := range revisions(a.config.Load(), a.plugins) {
+	for _, p := range revisions(a.config(), a.plugins) {
 		out.Policies = append(out.Policies, metrics.PolicyInForce{Policy: p.Name, Revision: p.Revision})
 	}
 	return out
@@ -156,11 +181,11 @@ func (a *Agent) configurationMetrics() metrics.Configuration {
 
 // nodeState returns what is in force, for the state socket.
 func (a *Agent) nodeState() *state.Node {
-	out := NodeState(a.config.Load(), a.plugins)
-	s := &a.status
+	out := NodeState(a.config(), a.plugins)
+	s := &a.inForce
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out.Configuration.Hash = s.hash // which the error belongs to: a reload may have begun
+	out.Configuration.Hash = s.hash // which the error belongs to
 	if s.err != nil {
 		at := s.since.UTC()
 		out.Configuration.Error, out.Configuration.Since, out.Configuration.NeedsRestart = s.err.Error(), &at, needsRestart(s.err)

@@ -49,8 +49,8 @@ type telemetry struct {
 
 // newTelemetry makes health checks and metrics for the engine to feed; serve starts their servers. events may be nil.
 func (a *Agent) newTelemetry(events *kube.Recorder) *telemetry {
-	cfg := a.opts.Config
-	t := &telemetry{log: a.log, modes: a.opts.Modes, config: a.config.Load, events: events}
+	cfg := a.config()
+	t := &telemetry{log: a.log, modes: a.opts.Modes, config: a.config, events: events}
 	t.metrics = metrics.New(metrics.Options{
 		Mode: t.mode(), CurrentMode: t.mode, Version: a.opts.Version, Started: time.Now(),
 		Configuration: a.configurationMetrics, Plugins: a.pluginStats, PluginMemory: a.plugins.Memory, Now: time.Now, IPVS: t.ipvsStats,

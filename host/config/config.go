@@ -11,14 +11,12 @@ import (
 	"net/netip"
 	"path/filepath"
 	"reflect"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/imageref"
-	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/safefile"
+	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
 // API version and kind of the file.
@@ -27,94 +25,174 @@ const (
 	Kind       = "SluiceConfiguration"
 )
 
-// Config is a valid configuration: every name in it refers to an existing plugin or policy.
+// Config is a valid configuration in the structure of its file: every name in it refers to an existing plugin or policy. defaults.yaml says
+// what the fields mean. Their tags are all there is to say about most of them:
+//
+//	default   the value of a field that is absent or "", unless the tag empty is set: then "" is a value
+//	required  the field must exist; see strictyaml.DecodeForm
+//	min, max  bounds of a number or duration
+//	values    the texts that are allowed
+//	check     an entry of checks; with a question mark, the text may be empty
+//	restart   a change of the field, or of a field in it, takes effect with a restart
 type Config struct {
-	HostnameOverride string // name of this node; "" means the host name
-	Mode             string
-	// BindAddress is this node's primary address of its family; the zero value means the Node's first address.
-	BindAddress netip.Addr
-	// BindAddressHardFail makes sluice exit if a server cannot listen on its address.
-	BindAddressHardFail bool
+	HostnameOverride    string `json:"hostnameOverride" check:"name?" restart:"true"` // "" means the host name
+	Mode                string `json:"mode" default:"nftables"`
+	BindAddressHardFail bool   `json:"bindAddressHardFail" restart:"true"`
 	// DetectLocalMode selects how Pod sources are detected; the fields of the other modes are ignored.
-	DetectLocalMode string
-	DetectLocal     DetectLocal
+	DetectLocalMode string      `json:"detectLocalMode" default:"ClusterCIDR" values:"ClusterCIDR,NodeCIDR,BridgeInterface,InterfaceNamePrefix"`
+	DetectLocal     DetectLocal `json:"detectLocal"`
 	// ClusterCIDR are the Pod ranges, at most one per family; in a family without one, no source is treated as a Pod.
-	ClusterCIDR []netip.Prefix
-	// NodePortAddresses select this node's addresses that serve NodePorts; nil means the primary address of each family.
-	// A family without a prefix uses all its addresses, or the primary one with NodePortPrimary. Prefixes of loopback addresses
-	// make sluice listen there (KEP-6032).
-	NodePortAddresses []netip.Prefix
-	NodePortPrimary   bool      // the primary addresses too; false if NodePortAddresses is nil
-	NodePortRange     PortRange // the API server's --service-node-port-range
-	ExternalIPs       string    // Allow, Ignore or "", see defaults.yaml
-	MasqueradeAll     bool
-	MasqueradeBit     uint8 // of the packet mark, 0–31
-	// NoMasqueradeCIDRs are endpoints' addresses to which connections keep their source (KEP-6246).
-	NoMasqueradeCIDRs []netip.Prefix
-	ServiceLimits     ServiceLimits
-	// EndpointCIDRs are accepted as endpoints although they contain addresses that are refused otherwise.
-	EndpointCIDRs      []netip.Prefix
-	MinSyncPeriod      time.Duration // minimum time between two updates; 0: update immediately
-	SyncPeriod         time.Duration // interval of checks for external changes; an update pending for twice as long is unhealthy
-	Conntrack          Conntrack
-	SessionAffinity    SessionAffinity
-	IPVS               IPVS
-	OOMScoreAdj        int  // of the process, -1000–1000
-	OOMScoreAdjSet     bool // in the file; ignored by Equal
-	ClientConnection   ClientConnection
-	Logging            Logging
-	EnableProfiling    bool
-	MetricsBindAddress string
-	HealthzBindAddress string
+	ClusterCIDR        ClusterRanges `json:"clusterCIDR"`
+	NodePortAddresses  NodePorts     `json:"nodePortAddresses" default:"[\"primary\"]"`
+	NodePortRange      PortRange     `json:"nodePortRange" default:"30000-32767" restart:"true"` // the API server's --service-node-port-range
+	MasqueradeBit      int           `json:"masqueradeBit" default:"14" min:"0" max:"31"`        // of the packet mark
+	planner.Planning                 // the rest of what the planner needs
+	MinSyncPeriod      time.Duration `json:"minSyncPeriod" min:"0s" restart:"true"`                        // between two updates; 0: update immediately
+	SyncPeriod         time.Duration `json:"syncPeriod" default:"30s" min:"1s" max:"8760h" restart:"true"` // multiples of it are durations too
+	Conntrack          Conntrack     `json:"conntrack" restart:"true"`
+	SessionAffinity    Affinity      `json:"sessionAffinity"`
+	IPVS               IPVS          `json:"ipvs"`
+	OOMScoreAdj        int           `json:"oomScoreAdj" default:"-999" min:"-1000" max:"1000" restart:"true"`
+	OOMScoreAdjSet     bool          `json:"-"` // in the file; ignored by Equal
+	ClientConnection   Client        `json:"clientConnection" restart:"true"`
+	Logging            Logging       `json:"logging"`
+	EnableProfiling    bool          `json:"enableProfiling" restart:"true"`
+	MetricsBindAddress string        `json:"metricsBindAddress" default:"127.0.0.1:10249" empty:"true" check:"listen?" restart:"true"`
+	HealthzBindAddress string        `json:"healthzBindAddress" default:"0.0.0.0:10256" empty:"true" check:"listen?" restart:"true"`
 	// StatusPageBindAddress is the address of the status page; "": there is none.
-	StatusPageBindAddress string
+	StatusPageBindAddress string `json:"statusPageBindAddress" check:"listen?" restart:"true"`
 	// StateBindAddress is the loopback address of the state API with authentication; "": there is none.
-	StateBindAddress string
-	PluginCacheDir   string // of compiled plugins; "" means the user's cache directory, if there is one
-	PluginLimits     PluginLimits
-	PluginImages     PluginImages
-	Signals          Signals
-	Metrics          Metrics
-	Plugins          []Plugin
-	Policies         []policy.Policy
-	Bindings         []policy.Binding
-	Allow            []policy.Allow // what the annotations of Services may choose
-	DefaultPolicy    string         // "" means kube-proxy's rules
+	StateBindAddress string       `json:"stateBindAddress" check:"listen?" restart:"true"`
+	PluginCacheDir   string       `json:"pluginCacheDir" check:"file?" restart:"true"` // "" means the user's cache directory, if there is one
+	PluginLimits     PluginLimits `json:"pluginLimits"`
+	PluginImages     PluginImages `json:"pluginImages"`
+	Signals          Signals      `json:"signals" restart:"true"`
+	Metrics          Metrics      `json:"metrics"`
+	Plugins          []Plugin     `json:"plugins"`
+	Policies         []Policy     `json:"policies"`
+	Bindings         []Binding    `json:"bindings"`
+	Allow            []Allow      `json:"allow"`
+	DefaultPolicy    string       `json:"defaultPolicy" check:"policy?"` // "" means kube-proxy's rules
 }
 
-// PortRange is a range of ports, both ends included.
-type PortRange struct{ From, To uint16 }
+// Modes of detecting Pod sources: by the cluster's range, by the Node's ranges (spec.podCIDRs), by the bridge of the Pods, or
+// by the name prefix of their interfaces.
+const (
+	ClusterCIDR         = "ClusterCIDR"
+	NodeCIDR            = "NodeCIDR"
+	BridgeInterface     = "BridgeInterface"
+	InterfaceNamePrefix = "InterfaceNamePrefix"
+)
 
-// String returns the range as in the file.
-func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.From, r.To) }
-
-// ParsePortRange parses a range such as 30000-32767.
-func ParsePortRange(s string) (PortRange, error) {
-	from, to, ok := strings.Cut(s, "-")
-	a, err := strconv.ParseUint(from, 10, 16)
-	b, err2 := strconv.ParseUint(to, 10, 16)
-	if !ok || err != nil || err2 != nil || a == 0 || a > b {
-		return PortRange{}, fmt.Errorf("%q is not a range of ports such as %s", s, DefaultNodePortRange())
-	}
-	return PortRange{uint16(a), uint16(b)}, nil
+// DetectLocal identifies the input interfaces of connections from Pods.
+type DetectLocal struct {
+	BridgeInterface     string `json:"bridgeInterface" check:"detectInterface?"`
+	InterfaceNamePrefix string `json:"interfaceNamePrefix" check:"detectInterface?"`
 }
 
-// DefaultNodePortRange returns the API server's default.
-func DefaultNodePortRange() PortRange { return PortRange{30000, 32767} }
+// Conntrack contains the conntrack settings made at startup. 0 keeps the kernel's value.
+type Conntrack struct {
+	MaxPerCore            int           `json:"maxPerCore" default:"32768" min:"0"` // entries per CPU; 0 also disables Min
+	Min                   int           `json:"min" default:"131072" min:"0"`       // minimum number of entries
+	TCPBeLiberal          bool          `json:"tcpBeLiberal"`
+	TCPEstablishedTimeout time.Duration `json:"tcpEstablishedTimeout" default:"24h" min:"0s" max:"kernel"`
+	TCPCloseWaitTimeout   time.Duration `json:"tcpCloseWaitTimeout" default:"1h" min:"0s" max:"kernel"`
+	UDPTimeout            time.Duration `json:"udpTimeout" min:"0s" max:"kernel"`
+	UDPStreamTimeout      time.Duration `json:"udpStreamTimeout" min:"0s" max:"kernel"`
+}
+
+// Affinity bounds the clients whose endpoint is recorded, for each IP family. A Service port whose frontends lead
+// to different endpoints, because of a traffic policy Local, has twice the room. A client takes about 120 bytes of kernel memory.
+type Affinity struct {
+	ReservedClients int `json:"reservedClients" default:"8192" min:"1" max:"16777216"` // of a Service port's own, while there are at most 64 Service ports with affinity
+	SharedClients   int `json:"sharedClients" default:"262144" min:"1" max:"16777216"` // of all Service ports together, beyond ReservedClients
+}
+
+// IPVS configures mode ipvs. Interface, MarkMask and ConnectionMetrics are sluice's, the other fields are kube-proxy's.
+type IPVS struct {
+	Scheduler    string         `json:"scheduler" default:"wrr" check:"scheduler"` // of Services whose policy does not select another
+	StrictARP    bool           `json:"strictARP"`                                 // answer ARP requests only on the interface that has the address
+	ExcludeCIDRs []netip.Prefix `json:"excludeCIDRs"`                              // existing virtual servers with these addresses are never taken over
+	Interface    string         `json:"interface" default:"sluice-ipvs0" check:"interface"`
+	MarkMask     MarkMask       `json:"markMask" default:"0x1f7f"` // bits of the packet mark that identify pools
+	// ConnectionMetrics exports the kernel's statistics of each virtual server. It does not change the data plane.
+	ConnectionMetrics bool `json:"connectionMetrics"`
+	// IPVS connection timeouts; 0 keeps the kernel's value.
+	TCPTimeout    time.Duration `json:"tcpTimeout" min:"0s" max:"kernel"`
+	TCPFinTimeout time.Duration `json:"tcpFinTimeout" min:"0s" max:"kernel"`
+	UDPTimeout    time.Duration `json:"udpTimeout" min:"0s" max:"kernel"`
+}
+
+// Client is the connection to the API server. Empty fields mean the Pod's in-cluster configuration.
+type Client struct {
+	Kubeconfig string `json:"kubeconfig" check:"file?"`
+	Server     string `json:"server" check:"server?"` // URL that overrides the kubeconfig's or the Pod's
+}
+
+// Logging configures the log.
+type Logging struct {
+	Format    string `json:"format" default:"text" values:"text,json" restart:"true"`
+	Verbosity int    `json:"verbosity" min:"0"` // 1 or higher: debug level
+}
+
+// Log formats.
+const (
+	LogText = "text"
+	LogJSON = "json"
+)
+
+// PluginLimits are limits of all plugins together.
+type PluginLimits struct {
+	CPUPercent     int `json:"cpuPercent" default:"10" min:"0" max:"1000"`                   // of one core in any minute; 0 means no limit
+	MemoryMiB      int `json:"memoryMiB" default:"256" min:"240" max:"65536" restart:"true"` // compiling alone may take 208 MiB
+	CompileSeconds int `json:"compileSeconds" default:"30" min:"1" max:"600" restart:"true"` // the maximum is far above what the largest module takes
+}
+
+// PluginImages is how modules are pulled from registries.
+type PluginImages struct {
+	CacheMiB     int      `json:"cacheMiB" default:"64" min:"17" max:"65536"` // of modules on disk; the minimum has room for the largest
+	DockerConfig string   `json:"dockerConfig" check:"file?"`                 // file with credentials; "": none
+	CAFile       string   `json:"caFile" check:"file?"`                       // certificates of authorities beside the system's; "": none
+	PlainHTTP    []string `json:"plainHTTP" check:"registry"`                 // registries that are asked without TLS
+}
+
+// Signals configures what plugins are told about connections.
+type Signals struct {
+	// Period is the time between two readings of the outcomes of connections, and the least between two counts of open ones. An attempt
+	// counts as unanswered after a second (outcomes.Grace); with two readings a second that is known half a second later at most.
+	Period time.Duration `json:"period" default:"500ms" min:"500ms" max:"1m"`
+}
+
+// Metrics configures metrics that cost something.
+type Metrics struct {
+	// ServiceConnections selects the Services whose connections are counted by outcome.
+	ServiceConnections string `json:"serviceConnections" default:"Watched" values:"Watched,All"`
+}
+
+// Values of Metrics.ServiceConnections.
+const (
+	ConnectionsWatched = "Watched" // Services whose policy has a plugin that needs outcomes
+	ConnectionsAll     = "All"
+)
 
 // Plugin is a WebAssembly module that policies can use.
 type Plugin struct {
-	Name   string
-	File   string       // absolute, or relative to the working directory; "": Image
-	Image  imageref.Ref // in a registry; the zero value: File
-	Digest string       // sha256:… of the module; "" accepts any
-	// VerifyKey is a file with the public key that must have signed the image; absolute or relative to the working directory; "": none.
-	VerifyKey string
-	Limits    Limits
+	Name   string       `json:"name" check:"name"`
+	File   string       `json:"file,omitzero" check:"file?"`
+	Image  imageref.Ref `json:"image,omitzero"`         // in a registry; the zero value: File
+	Digest string       `json:"digest" check:"digest?"` // sha256:… of the module; "" accepts any
+	Verify Verify       `json:"verify,omitzero"`
+	Limits Limits       `json:"limits"`
 	// Isolation selects which Services share an instance.
-	Isolation string
-	// RepeatOneIn of so many decisions is repeated in a second instance, to find out whether they depend on the request only; 0: none.
-	RepeatOneIn int
+	Isolation string `json:"isolation" default:"Shared" values:"Shared,Namespace"`
+	// RepeatOneIn of so many decisions is repeated in a second instance, to find out whether they depend on the request only; 0: none. The
+	// default costs 2 to 3 percent of a plugin's fuel.
+	RepeatOneIn int `json:"repeatOneIn" default:"64"`
+}
+
+// Verify is a file with the public key that must have signed an image.
+type Verify struct {
+	Key string `json:"key" required:"a file with a public key" check:"file?"`
 }
 
 // Values of Plugin.Isolation.
@@ -125,52 +203,14 @@ const (
 
 // Limits are limits of a plugin below those of the host.
 type Limits struct {
-	MemoryMiB int // of an instance; 0 means the host's limit
-	Instances int // at the same time; 0 means the host's limit
-}
-
-// PluginLimits are limits of all plugins together.
-type PluginLimits struct {
-	CPUPercent     int // of one core in any minute, 0–1000; 0 means no limit
-	MemoryMiB      int // host memory: compiled code, tables, guest memory, and that of a compiling process
-	CompileSeconds int // CPU time for compiling a module, 1–600
-}
-
-// PluginImages is how modules are pulled from registries.
-type PluginImages struct {
-	CacheMiB     int      // of modules on disk
-	DockerConfig string   // file with credentials; absolute or relative to the working directory; "": none
-	CAFile       string   // likewise, certificates of authorities beside the system's; "": none
-	PlainHTTP    []string // registries that are asked without TLS
-}
-
-// ClientConnection is the connection to the API server. Empty fields mean the Pod's in-cluster configuration.
-type ClientConnection struct {
-	Kubeconfig string // file; absolute or relative to the working directory
-	Server     string // URL that overrides the kubeconfig's or the Pod's
+	MemoryMiB int `json:"memoryMiB" default:"64" min:"1" max:"64"`  // of an instance; 0 means the host's limit
+	Instances int `json:"instances" default:"16" min:"2" max:"256"` // at the same time; 0 means the host's limit
 }
 
 // Default returns the configuration of a file without optional fields: kube-proxy's defaults in nftables mode, no policies.
 func Default() *Config {
-	return &Config{
-		Mode:               ModeNFTables,
-		DetectLocalMode:    ClusterCIDR,
-		MasqueradeBit:      14,
-		NodePortRange:      DefaultNodePortRange(),
-		SyncPeriod:         30 * time.Second,
-		ServiceLimits:      defaultServiceLimits(),
-		Conntrack:          defaultConntrack(),
-		SessionAffinity:    defaultSessionAffinity(),
-		IPVS:               defaultIPVS(),
-		OOMScoreAdj:        -999,
-		Logging:            Logging{Format: LogText},
-		MetricsBindAddress: "127.0.0.1:10249",
-		HealthzBindAddress: "0.0.0.0:10256",
-		PluginLimits:       PluginLimits{CPUPercent: 10, MemoryMiB: 256, CompileSeconds: 30},
-		PluginImages:       PluginImages{CacheMiB: 64},
-		Signals:            defaultSignals(),
-		Metrics:            defaultMetrics(),
-	}
+	c, _ := strictyaml.DecodeForm[Config]([]byte("{}"), form())
+	return c
 }
 
 //go:embed defaults.yaml
@@ -220,106 +260,9 @@ func Load(path string) (*Config, error) {
 // MasqueradeMark returns the packet mark with MasqueradeBit set.
 func (c *Config) MasqueradeMark() uint32 { return 1 << (c.MasqueradeBit & 31) }
 
-// NodePortPrefixes returns NodePortAddresses in the form of the planner's settings.
-func (c *Config) NodePortPrefixes() []netip.Prefix { return c.NodePortAddresses }
-
-// PolicySet returns a new policy set, which selects the policy of each Service.
-func (c *Config) PolicySet() *policy.Set {
-	set := &policy.Set{Policies: map[string]*policy.Policy{}, Bindings: slices.Clone(c.Bindings), Allow: c.Allow, Default: c.DefaultPolicy}
-	for _, p := range c.Policies {
-		set.Policies[p.Name] = &p
-	}
-	for i := range set.Bindings {
-		if b := &set.Bindings[i]; len(b.Settings) > 0 {
-			b.Applied, _ = set.Policies[b.Policy].WithSettings(b.Settings) // parse has checked it
-		}
-	}
-	return set
-}
-
-// PluginSettings are settings of a plugin, "" for none, and the first field of the configuration that has them.
-type PluginSettings struct{ Text, Field string }
-
-// SettingsOf returns the distinct settings of a plugin, those of policies before those of bindings; nil if no policy uses it. In shadows a
-// plugin has another name, see policy.ShadowPlugin. Services can have other settings, see policy.Step.
-func (c *Config) SettingsOf(plugin string) []PluginSettings {
-	var out []PluginSettings
-	add := func(p *policy.Policy, field func(step int) string) {
-		i := -1
-		for s := range p.All() {
-			i++
-			if s.Plugin == plugin && !slices.ContainsFunc(out, func(o PluginSettings) bool { return o.Text == s.Settings }) {
-				out = append(out, PluginSettings{s.Settings, field(i)})
-			}
-		}
-	}
-	for i := range c.Policies {
-		add(&c.Policies[i], func(step int) string {
-			if n := len(c.Policies[i].Steps); step >= n {
-				return fmt.Sprintf("policies[%d].shadow[%d].settings", i, step-n)
-			}
-			return fmt.Sprintf("policies[%d].plugins[%d].settings", i, step)
-		})
-	}
-	for i, b := range c.PolicySet().Bindings {
-		if b.Applied != nil {
-			name, _ := policy.CutShadow(plugin)
-			add(b.Applied, func(int) string { return fmt.Sprintf("bindings[%d].settings[%s]", i, name) })
-		}
-	}
-	return out
-}
-
 // Equal reports whether two configurations are equal.
 func (c *Config) Equal(d *Config) bool {
 	same := *c
 	same.OOMScoreAdjSet = d.OOMScoreAdjSet
 	return reflect.DeepEqual(&same, d)
-}
-
-// RestartError names fields whose change requires a restart. The other fields of the configuration can be in force.
-type RestartError struct{ Fields []string }
-
-// Error implements error.
-func (e *RestartError) Error() string { return strings.Join(e.Fields, "\n") }
-
-// CheckReload returns an error if c cannot replace old without a restart. The error names each field that needs one.
-func (c *Config) CheckReload(old *Config) error {
-	_, err := c.WithFixed(old)
-	return err
-}
-
-// WithFixed returns c with the fields of old that a reload does not change, and a *RestartError if that makes a difference.
-func (c *Config) WithFixed(old *Config) (*Config, error) {
-	out, e := *c, &RestartError{}
-	keep(e, "hostnameOverride", &out.HostnameOverride, old.HostnameOverride)
-	keep(e, "bindAddressHardFail", &out.BindAddressHardFail, old.BindAddressHardFail)
-	keep(e, "nodePortRange", &out.NodePortRange, old.NodePortRange)
-	keep(e, "clientConnection", &out.ClientConnection, old.ClientConnection)
-	keep(e, "conntrack", &out.Conntrack, old.Conntrack)
-	keep(e, "oomScoreAdj", &out.OOMScoreAdj, old.OOMScoreAdj)
-	keep(e, "logging.format", &out.Logging.Format, old.Logging.Format)
-	keep(e, "enableProfiling", &out.EnableProfiling, old.EnableProfiling)
-	keep(e, "metricsBindAddress", &out.MetricsBindAddress, old.MetricsBindAddress)
-	keep(e, "healthzBindAddress", &out.HealthzBindAddress, old.HealthzBindAddress)
-	keep(e, "statusPageBindAddress", &out.StatusPageBindAddress, old.StatusPageBindAddress)
-	keep(e, "stateBindAddress", &out.StateBindAddress, old.StateBindAddress)
-	keep(e, "pluginCacheDir", &out.PluginCacheDir, old.PluginCacheDir)
-	keep(e, "pluginLimits.memoryMiB", &out.PluginLimits.MemoryMiB, old.PluginLimits.MemoryMiB)
-	keep(e, "pluginLimits.compileSeconds", &out.PluginLimits.CompileSeconds, old.PluginLimits.CompileSeconds)
-	keep(e, "signals", &out.Signals, old.Signals)
-	keep(e, "minSyncPeriod", &out.MinSyncPeriod, old.MinSyncPeriod)
-	keep(e, "syncPeriod", &out.SyncPeriod, old.SyncPeriod)
-	if e.Fields == nil {
-		return &out, nil
-	}
-	return &out, e
-}
-
-// keep sets a field to its old value, and names it if that is another one.
-func keep[T comparable](e *RestartError, field string, value *T, old T) {
-	if *value != old {
-		e.Fields = append(e.Fields, fmt.Sprintf("%s: change from %v to %v requires a restart", field, old, *value))
-		*value = old
-	}
 }

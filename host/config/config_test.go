@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/host/imageref"
+	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
 )
 
@@ -120,34 +121,35 @@ func TestParseEveryField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	drain := policy.Step{Plugin: "staged-drain", Settings: `{"a":0.5,"b":9007199254740993,"stages":[{"seconds":10,"weight":50}]}`}
+	const drain = `{"a":0.5,"b":9007199254740993,"stages":[{"seconds":10,"weight":50}]}`
+	percent := func(n float64) *float64 { return &n }
 	want := &Config{
-		HostnameOverride:  "node-a1",
-		Mode:              ModeIPVS,
-		ClusterCIDR:       prefixes("10.244.0.0/16", "fd00:10:244::/56"),
-		NodePortPrimary:   true,
-		NodePortAddresses: prefixes("192.168.0.0/24", "::/0"),
-		MasqueradeAll:     true,
-		MinSyncPeriod:     100 * time.Millisecond,
-		SyncPeriod:        time.Minute,
-		BindAddress:       netip.MustParseAddr("192.168.0.1"), BindAddressHardFail: true,
-		DetectLocalMode:   InterfaceNamePrefix,
-		DetectLocal:       DetectLocal{BridgeInterface: "cni0", InterfaceNamePrefix: "veth"},
-		ServiceLimits:     ServiceLimits{Frontends: 100, Endpoints: 200, SourceRanges: 300, Elements: 400},
-		NodePortRange:     PortRange{30000, 35000},
-		ExternalIPs:       Ignore,
-		EndpointCIDRs:     []netip.Prefix{netip.MustParsePrefix("240.0.0.0/4")},
-		NoMasqueradeCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56")},
+		HostnameOverride:    "node-a1",
+		Mode:                ModeIPVS,
+		ClusterCIDR:         prefixes("10.244.0.0/16", "fd00:10:244::/56"),
+		NodePortAddresses:   NodePorts{prefixes("192.168.0.0/24", "::/0"), true},
+		MinSyncPeriod:       100 * time.Millisecond,
+		SyncPeriod:          time.Minute,
+		BindAddressHardFail: true,
+		DetectLocalMode:     InterfaceNamePrefix,
+		DetectLocal:         DetectLocal{BridgeInterface: "cni0", InterfaceNamePrefix: "veth"},
+		Planning: planner.Planning{
+			BindAddress: netip.MustParseAddr("192.168.0.1"), MasqueradeAll: true, ExternalIPs: planner.IgnoreExternalIPs,
+			ServiceLimits: planner.Limits{Frontends: 100, Endpoints: 200, SourceRanges: 300, Elements: 400},
+			EndpointCIDRs: prefixes("240.0.0.0/4"), NoMasqueradeCIDRs: prefixes("10.244.0.0/16", "fd00:10:244::/56"),
+		},
+		NodePortRange: PortRange{30000, 35000},
 		Conntrack: Conntrack{
 			Min: 7, TCPBeLiberal: true, TCPEstablishedTimeout: 2 * time.Hour, UDPTimeout: 10 * time.Second, UDPStreamTimeout: time.Minute,
 		},
-		SessionAffinity: SessionAffinity{ReservedClients: 100, SharedClients: 2000},
+		OOMScoreAdjSet:  true,
+		SessionAffinity: Affinity{ReservedClients: 100, SharedClients: 2000},
 		IPVS: IPVS{
 			Scheduler: "sed", StrictARP: true, TCPTimeout: 15 * time.Minute, TCPFinTimeout: 2 * time.Minute, UDPTimeout: 5 * time.Minute,
 			ExcludeCIDRs: prefixes("203.0.113.0/24"), Interface: "vips", MarkMask: 0x7ff00000,
 			ConnectionMetrics: true,
 		},
-		ClientConnection: ClientConnection{Kubeconfig: "/etc/sluice/kubeconfig", Server: "https://192.0.2.1:6443"},
+		ClientConnection: Client{Kubeconfig: "/etc/sluice/kubeconfig", Server: "https://192.0.2.1:6443"},
 		Logging:          Logging{Format: LogJSON, Verbosity: 2}, EnableProfiling: true,
 		MetricsBindAddress:    "[::1]:9999",
 		HealthzBindAddress:    "0.0.0.0:10256",
@@ -166,40 +168,38 @@ func TestParseEveryField(t *testing.T) {
 				Digest:    "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
 				Isolation: IsolateNamespace, RepeatOneIn: 8,
 			},
-			{Name: "staged-drain", File: "/opt/staged-drain.wasm", Isolation: IsolateNone, RepeatOneIn: 64},
+			{Name: "staged-drain", File: "/opt/staged-drain.wasm", Limits: Limits{64, 16}, Isolation: IsolateNone, RepeatOneIn: 64},
 			{
-				Name: "pulled", Isolation: IsolateNone, RepeatOneIn: 64,
+				Name: "pulled", Limits: Limits{64, 16}, Isolation: IsolateNone, RepeatOneIn: 64,
 				Image: imageref.Ref{Registry: "registry.lab:5000", Repository: "acme/spill", Digest: "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
 			},
 		},
-		Policies: []policy.Policy{
-			{Name: "zone-aware", Steps: []policy.Step{drain, {Plugin: "zone-spill", ServiceSettings: []string{"demand", "tolerancePercent"}}}, MaxShedPercentPerSecond: 1},
+		Policies: []Policy{
+			{Name: "zone-aware", Plugins: []Step{{Name: "staged-drain", Settings: drain}, {Name: "zone-spill", ServiceSettings: []string{"tolerancePercent", "demand"}}}, MaxShed: 1},
 			{
-				Name: "watch", OnFailure: policy.Default, MaxShedPercentPerSecond: 1,
-				Shadow: []policy.Step{{Plugin: "zone-spill/shadow", Settings: "{}", ServiceSettings: []string{"demand"}}},
+				Name: "watch", FailurePolicy: policy.Default, MaxShed: 1,
+				Shadow: []Step{{Name: "zone-spill", Settings: "{}", ServiceSettings: []string{"demand"}}},
 			},
-			{Name: "hold", Panic: policy.Panic{Below: 50, Hold: 5 * time.Minute}, MaxShedPercentPerSecond: 1},
-			{Name: "guarded", Steps: []policy.Step{{Plugin: "zone-spill"}}, Guard: policy.Guard{FailedPercent: 3, Window: 45 * time.Second}, MaxShedPercentPerSecond: 1},
-			{Name: "hold-longer", IgnoreHints: true, Steps: []policy.Step{{Plugin: "zone-spill"}}, Panic: policy.Panic{Below: 70, Hold: 10 * time.Minute}, MaxShedPercentPerSecond: 5},
+			{Name: "hold", Panic: &Panic{Below: 50, Hold: 5 * time.Minute}, MaxShed: 1},
+			{Name: "guarded", Plugins: []Step{{Name: "zone-spill"}}, Guard: &Guard{FailedPercent: 3, Window: 45 * time.Second}, MaxShed: 1},
+			{Name: "hold-longer", IgnoreHints: true, Plugins: []Step{{Name: "zone-spill"}}, Panic: &Panic{Below: 70, Hold: 10 * time.Minute}, MaxShed: 5},
 		},
-		Bindings: []policy.Binding{
+		Bindings: []Binding{
 			{
 				Namespaces: []string{"shop"}, Policy: "zone-aware",
-				Selector: policy.Selector{
-					{Key: "app.kubernetes.io/name", Op: policy.In, Values: []string{"cart"}},
-					{Key: "tier", Op: policy.In, Values: []string{"back"}},
-					{Key: "app", Op: policy.NotIn, Values: []string{"redis", ""}},
-					{Key: "canary", Op: policy.DoesNotExist},
+				Selector: Selector{
+					MatchLabels:      map[string]string{"tier": "back", "app.kubernetes.io/name": "cart"},
+					MatchExpressions: []Requirement{{"app", "NotIn", []string{"redis", ""}}, {"canary", "DoesNotExist", nil}},
 				},
 			},
-			{Namespaces: []string{"lab"}, Policy: "watch", Settings: map[string]string{"zone-spill": `{"demand":"cpu"}`}},
-			{Namespaces: []string{"shop"}, Policy: "hold", Nodes: policy.Nodes{Permille: 3, Selector: policy.Selector{{Key: "pool", Op: policy.In, Values: []string{"web"}}}}},
-			{Policy: "hold", Nodes: policy.Nodes{Permille: 200}},
+			{Namespaces: []string{"lab"}, Policy: "watch", Settings: map[string]Settings{"zone-spill": `{"demand":"cpu"}`}},
+			{Namespaces: []string{"shop"}, Policy: "hold", Nodes: &Nodes{percent(0.3), &Selector{MatchLabels: map[string]string{"pool": "web"}}}},
+			{Policy: "hold", Nodes: &Nodes{Percent: percent(20)}},
 		},
-		Allow:         []policy.Allow{{Namespaces: []string{"shop", "lab"}, Policies: []string{"watch", "hold"}}, {Policies: []string{"zone-aware"}}},
+		Allow:         []Allow{{Namespaces: []string{"shop", "lab"}, Policies: []string{"watch", "hold"}}, {Policies: []string{"zone-aware"}}},
 		DefaultPolicy: "watch",
 	}
-	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+	if d := cmp.Diff(*want, *got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
 		t.Errorf("-want +got\n%s", d)
 	}
 	if got.MasqueradeMark() != 1 {
@@ -219,8 +219,28 @@ func TestParseEveryField(t *testing.T) {
 	if set.Bindings[1].Applied.Shadow[0].Settings != `{"demand":"cpu"}` || set.Bindings[0].Applied != nil {
 		t.Errorf("bindings %+v", set.Bindings)
 	}
-	if !reflect.DeepEqual(set.Policies["zone-aware"].Steps[0], drain) || len(set.Policies["watch"].Shadow) != 1 || set.Default != "watch" {
+	if set.Default != "watch" || len(set.Allow) != 2 {
 		t.Errorf("policy set %+v", set)
+	}
+	if want := (policy.Binding{Namespaces: []string{"shop"}, Policy: "zone-aware", Selector: policy.Selector{
+		{Key: "app.kubernetes.io/name", Op: policy.In, Values: []string{"cart"}}, {Key: "tier", Op: policy.In, Values: []string{"back"}},
+		{Key: "app", Op: policy.NotIn, Values: []string{"redis", ""}}, {Key: "canary", Op: policy.DoesNotExist},
+	}}); !reflect.DeepEqual(set.Bindings[0], want) {
+		t.Errorf("binding\n%+v, want\n%+v", set.Bindings[0], want)
+	}
+	if want := (policy.Nodes{Permille: 3, Selector: policy.Selector{{Key: "pool", Op: policy.In, Values: []string{"web"}}}}); !reflect.DeepEqual(set.Bindings[2].Nodes, want) {
+		t.Errorf("nodes %+v, want %+v", set.Bindings[2].Nodes, want)
+	}
+	for _, want := range []*policy.Policy{
+		{Name: "zone-aware", Steps: []policy.Step{{Plugin: "staged-drain", Settings: drain}, {Plugin: "zone-spill", ServiceSettings: []string{"demand", "tolerancePercent"}}}, MaxShedPercentPerSecond: 1},
+		{Name: "watch", OnFailure: policy.Default, MaxShedPercentPerSecond: 1, Shadow: []policy.Step{{Plugin: "zone-spill/shadow", Settings: "{}", ServiceSettings: []string{"demand"}}}},
+		{Name: "hold", Panic: policy.Panic{Below: 50, Hold: 5 * time.Minute}, MaxShedPercentPerSecond: 1},
+		{Name: "guarded", Steps: []policy.Step{{Plugin: "zone-spill"}}, Guard: policy.Guard{FailedPercent: 3, Window: 45 * time.Second}, MaxShedPercentPerSecond: 1},
+		{Name: "hold-longer", IgnoreHints: true, Steps: []policy.Step{{Plugin: "zone-spill"}}, Panic: policy.Panic{Below: 70, Hold: 10 * time.Minute}, MaxShedPercentPerSecond: 5},
+	} {
+		if d := cmp.Diff(want, set.Policies[want.Name]); d != "" {
+			t.Errorf("%s: -want +got\n%s", want.Name, d)
+		}
 	}
 }
 
@@ -232,22 +252,23 @@ func TestEmptyConfigurationIsDefault(t *testing.T) {
 	if !got.Equal(Default()) {
 		t.Errorf("got %+v, want %+v", got, Default())
 	}
-	if got.MasqueradeMark() != 0x4000 || got.NodePortPrefixes() != nil {
-		t.Errorf("mark %#x, NodePort prefixes %v", got.MasqueradeMark(), got.NodePortPrefixes())
+	if got.MasqueradeMark() != 0x4000 || got.NodePortAddresses.Prefixes != nil {
+		t.Errorf("mark %#x, NodePort prefixes %v", got.MasqueradeMark(), got.NodePortAddresses)
 	}
 }
 
-func TestCheckReloadNamesFieldsThatNeedARestart(t *testing.T) {
+func TestReloadNamesFieldsThatNeedARestart(t *testing.T) {
+	checkReload := func(c, old *Config) error { _, err := c.WithFixed(old); return err }
 	old, next := Default(), Default()
 	next.DefaultPolicy, next.MasqueradeAll = "x", true
-	if err := next.CheckReload(old); err != nil {
+	if err := checkReload(next, old); err != nil {
 		t.Errorf("policies and masqueradeAll do not need a restart: %v", err)
 	}
 	if next.Equal(old) {
 		t.Error("different configurations are equal")
 	}
 	next.SessionAffinity.SharedClients++
-	if next.SameBackend(old) || next.CheckReload(old) != nil || !next.WithBackend(old).SameBackend(old) {
+	if next.SameBackend(old) || checkReload(next, old) != nil || !next.WithBackend(old).SameBackend(old) {
 		t.Error("sessionAffinity does not change the backend or needs a restart")
 	}
 	next.SessionAffinity = old.SessionAffinity
@@ -255,7 +276,7 @@ func TestCheckReloadNamesFieldsThatNeedARestart(t *testing.T) {
 	if !next.SameBackend(old) {
 		t.Error("in mode nftables, ipvs.scheduler changes the backend")
 	}
-	if next.Mode = ModeIPVS; next.SameBackend(old) || next.CheckReload(old) != nil {
+	if next.Mode = ModeIPVS; next.SameBackend(old) || checkReload(next, old) != nil {
 		t.Error("a change of the mode does not change the backend or needs a restart")
 	}
 	withMetrics := *next
@@ -263,7 +284,7 @@ func TestCheckReloadNamesFieldsThatNeedARestart(t *testing.T) {
 		t.Error("connectionMetrics changes the backend or is not compared")
 	}
 	next.HostnameOverride, next.SyncPeriod = "b", time.Hour
-	err := next.CheckReload(old)
+	err := checkReload(next, old)
 	if err == nil || !strings.Contains(err.Error(), "hostnameOverride") || !strings.Contains(err.Error(), "syncPeriod") {
 		t.Errorf("got %v", err)
 	}
@@ -297,13 +318,13 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("policies of the same name: %v", c.Policies)
 		}
 		for _, p := range c.Policies {
-			for _, s := range p.Steps {
+			for _, s := range p.Plugins {
 				found := false
 				for _, m := range c.Plugins {
-					found = found || m.Name == s.Plugin && filepath.IsAbs(m.File)
+					found = found || m.Name == s.Name && (m.File == "" || filepath.IsAbs(m.File))
 				}
 				if !found {
-					t.Errorf("policy %s: no plugin %s", p.Name, s.Plugin)
+					t.Errorf("policy %s: no plugin %s", p.Name, s.Name)
 				}
 			}
 		}
@@ -348,13 +369,13 @@ func TestNodePortAddressesOfKEP6032(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		f := c.Effective().(*configFile)
-		if got := fmt.Sprint(f.NodePortAddresses); got != want {
-			t.Errorf("%s: in force: %s, want %s", text, got, want)
-		}
-		again, err := json.Marshal(f)
+		again, err := json.Marshal(c.Effective())
 		if err != nil {
 			t.Fatal(err)
+		}
+		var f struct{ NodePortAddresses []string }
+		if err := json.Unmarshal(again, &f); err != nil || fmt.Sprint(f.NodePortAddresses) != want {
+			t.Errorf("%s: in force: %s, want %s", text, f.NodePortAddresses, want)
 		}
 		if d, err := Parse(again, ""); err != nil || !d.Equal(c) {
 			t.Errorf("%s: what is in force does not parse to the same: %v", text, err)

@@ -37,17 +37,13 @@ func TestFullFileSetsEveryField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, d := reflect.ValueOf(*c), reflect.ValueOf(*Default())
-	for i := range v.NumField() {
-		// Fields whose value in the full file is the default, which Effective includes.
-		switch name := v.Type().Field(i).Name; name {
-		case "HealthzBindAddress":
-		default:
-			if reflect.DeepEqual(v.Field(i).Interface(), d.Field(i).Interface()) {
-				t.Errorf("%s has its default: set it in the full file and in Effective", name)
-			}
+	defaults := map[string]any{}
+	eachField(reflect.ValueOf(Default()).Elem(), "", false, func(f field) { defaults[f.path] = f.value.Interface() })
+	eachField(reflect.ValueOf(c).Elem(), "", false, func(f field) {
+		if v, is := defaults[f.path]; is && reflect.DeepEqual(f.value.Interface(), v) && f.path != "healthzBindAddress" {
+			t.Errorf("%s has its default: set it in the full file", f.path)
 		}
-	}
+	})
 }
 
 func TestEmptyAddressDisablesServer(t *testing.T) {

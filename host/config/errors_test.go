@@ -90,7 +90,7 @@ masqueradeBit: 32 is not between 0 and 31
 minSyncPeriod: 10 is not a string (quote it)
 syncPeriod: 1ms is less than 1s
 bindAddress: 224.0.0.1 is not a unicast address
-detectLocalMode: "BridgeInterfaces": must be ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix (did you mean "BridgeInterface"?)
+detectLocalMode: "BridgeInterfaces": must be ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix (did you mean "BridgeInterface"?)
 detectLocal.interfaceNamePrefix: "veth*" is not an interface name: 1 to 15 printable ASCII characters except '/', '*', '#' and spaces
 detectLocal.bridge: unknown field
 serviceLimits.frontends: 0 is not between 1 and 200000
@@ -117,18 +117,19 @@ pluginLimits.cpuPercent: 1001 is not between 0 and 1000
 pluginLimits.memoryMiB: 100 is not between 240 and 65536
 pluginLimits.compileSeconds: 601 is not between 1 and 600
 signals.period: 100ms is less than 500ms
-metrics.serviceConnections: "all": must be Watched or All
+metrics.serviceConnections: "all": must be Watched or All (did you mean "All"?)
 plugins[0].digest: "md5:1" is not sha256: followed by 64 lowercase hexadecimal digits
 plugins[0].limits.memoryMiB: 65 is not between 1 and 64
 plugins[0].limits.instances: 1 is not between 2 and 256
-plugins[0].isolation: "namespace": must be Shared or Namespace
+plugins[0].isolation: "namespace": must be Shared or Namespace (did you mean "Namespace"?)
 plugins[0].repeatOneIn: 1 is neither 0 nor between 2 and 1000000
 plugins[1].name: "zone-spill": duplicate name of plugins[0]
 plugins[2].name: "no file" is not a name of lowercase letters, digits, '-' and '.'
 plugins[2].file: required, or image
 plugins[3].name: required
 plugins[4].image: tag v1 can change: write ghcr.io/acme/spill@sha256:…, with the digest of the image's manifest
-plugins[5].image: the plugin has a file as well; one of both is required
+plugins[5].file: the plugin has an image as well; one of both is required
+plugins[5].image: tag v1 can change: write ghcr.io/acme/spill@sha256:…, with the digest of the image's manifest
 pluginImages.cacheMiB: 16 is not between 17 and 65536
 pluginImages.plainHTTP[1]: "registry" is not a registry, such as registry.lab:5000
 pluginImages.plainHTTP[2]: "a.b": duplicate

@@ -41,11 +41,12 @@ func (c *Config) policyWarnings() (out []string) {
 
 // UnusedBindings returns messages about bindings that select none of the Services, except those that can never apply, which Warnings has.
 func (c *Config) UnusedBindings(services map[model.Name]*model.Service) (out []string) {
-	never, _ := c.PolicySet().Unreachable()
-	for i := range c.Bindings {
+	set := c.PolicySet()
+	never, _ := set.Unreachable()
+	for i := range set.Bindings {
 		used := slices.ContainsFunc(never, func(u policy.Unreachable) bool { return u.Index == i })
 		for _, svc := range services {
-			used = used || c.Bindings[i].Selects(svc)
+			used = used || set.Bindings[i].Selects(svc)
 		}
 		if !used {
 			out = append(out, fmt.Sprintf("bindings[%d]: selects no Service of the manifests", i))
@@ -61,8 +62,8 @@ func (c *Config) uses(plugin string) bool {
 
 // attaches reports whether the configuration attaches a policy to Services.
 func (c *Config) attaches(name string) bool {
-	return c.DefaultPolicy == name || slices.ContainsFunc(c.Bindings, func(b policy.Binding) bool { return b.Policy == name }) ||
-		slices.ContainsFunc(c.Allow, func(a policy.Allow) bool { return slices.Contains(a.Policies, name) })
+	return c.DefaultPolicy == name || slices.ContainsFunc(c.Bindings, func(b Binding) bool { return b.Policy == name }) ||
+		slices.ContainsFunc(c.Allow, func(a Allow) bool { return slices.Contains(a.Policies, name) })
 }
 
 // fieldNames returns the paths of entries of a list: "a[1] or a[2]".

@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/sluice-proxy/sluice/host/policy"
 )
 
 func TestInvalidGuardsAreReported(t *testing.T) {
@@ -36,7 +34,7 @@ func TestInvalidGuardsAreReported(t *testing.T) {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	c := parse(t, "plugins: [{name: x, file: x}]\npolicies: [{name: p, plugins: [{name: x}], guard: {failedPercent: 2}}]\n")
-	if want := (policy.Guard{FailedPercent: 2, Window: 30 * time.Second}); c.Policies[0].Guard != want {
+	if want := (Guard{FailedPercent: 2, Window: 30 * time.Second}); *c.Policies[0].Guard != want {
 		t.Errorf("got %+v, want %+v", c.Policies[0].Guard, want)
 	}
 }

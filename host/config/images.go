@@ -1,44 +1,10 @@
 package config
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/imageref"
 )
-
-// Bounds of pluginImages.cacheMiB, which has room for the largest module, and of the registries in plainHTTP.
-const minCacheMiB, maxCacheMiB, maxPlainHTTP = 17, 65536, 64
-
-func (p *parser) pluginImages(e *imagesEntry, into *PluginImages) {
-	if n := e.CacheMiB; n != nil {
-		if *n < minCacheMiB || *n > maxCacheMiB {
-			p.errorf("pluginImages.cacheMiB", "%d is not between %d and %d", *n, minCacheMiB, maxCacheMiB)
-		}
-		into.CacheMiB = int(*n)
-	}
-	if e.DockerConfig != "" {
-		into.DockerConfig = p.path(e.DockerConfig)
-	}
-	if e.CAFile != "" {
-		into.CAFile = p.path(e.CAFile)
-	}
-	if len(e.PlainHTTP) > maxPlainHTTP {
-		p.errorf("pluginImages.plainHTTP", "%d registries, the limit is %d", len(e.PlainHTTP), maxPlainHTTP)
-		return
-	}
-	for i, name := range e.PlainHTTP {
-		at := fmt.Sprintf("pluginImages.plainHTTP[%d]", i)
-		switch {
-		case !imageref.IsRegistry(name):
-			p.errorf(at, "%.300q is not a registry, such as registry.lab:5000", name)
-		case slices.Contains(into.PlainHTTP, name):
-			p.errorf(at, "%q: duplicate", name)
-		default:
-			into.PlainHTTP = append(into.PlainHTTP, name)
-		}
-	}
-}
 
 // UnpinnedError is the error of an image without a digest.
 type UnpinnedError struct {

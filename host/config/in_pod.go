@@ -35,7 +35,7 @@ func (c *Config) InPod() (problems, warnings []string) {
 	exists("pluginImages.caFile", c.PluginImages.CAFile)
 	for i := range c.Plugins {
 		exists(fmt.Sprintf("plugins[%d].file", i), c.Plugins[i].File)
-		exists(fmt.Sprintf("plugins[%d].verify.key", i), c.Plugins[i].VerifyKey)
+		exists(fmt.Sprintf("plugins[%d].verify.key", i), c.Plugins[i].Verify.Key)
 	}
 	if c.ClientConnection.Server == "" && c.ClientConnection.Kubeconfig == "" {
 		warn("clientConnection.server: empty: sluice starts only where the Service kubernetes already works without it")

@@ -78,5 +78,5 @@ func (c *Config) servesNodePorts(a netip.Addr) bool {
 	if !a.Unmap().IsLoopback() {
 		return true
 	}
-	return slices.ContainsFunc(c.NodePortAddresses, func(p netip.Prefix) bool { return p.Addr().IsLoopback() && p.Contains(a.Unmap()) })
+	return slices.ContainsFunc(c.NodePortAddresses.Prefixes, func(p netip.Prefix) bool { return p.Addr().IsLoopback() && p.Contains(a.Unmap()) })
 }

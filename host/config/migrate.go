@@ -224,7 +224,7 @@ func (m *migration) gates() {
 	switch on := m.take(gate); on {
 	case nil:
 	case true, false:
-		value := map[any]string{true: Allow, false: Ignore}[on]
+		value := map[any]string{true: "Allow", false: "Ignore"}[on]
 		m.put("externalIPs", value)
 		m.note(Changed, gate, "%v: externalIPs is %s", on, value)
 	default:

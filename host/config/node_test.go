@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
 func parse(t *testing.T, text string) *Config {
@@ -84,15 +86,14 @@ func TestDefaultsYAMLContainsEveryFieldAtDefault(t *testing.T) {
 	}
 	var each func(t reflect.Type, indent string)
 	each = func(typ reflect.Type, indent string) {
-		for f := range typ.Fields() {
-			name := f.Tag.Get("json")
-			if !strings.Contains(DefaultsYAML(), "\n"+indent+name+":") {
-				t.Errorf("no field %s", name)
+		for _, f := range strictyaml.Fields(typ) {
+			if !strings.Contains(DefaultsYAML(), "\n"+indent+f.Name+":") {
+				t.Errorf("no field %s", f.Name)
 			}
-			if f.Type.Kind() == reflect.Struct {
+			if isSection(f.Type) {
 				each(f.Type, indent+"  ")
 			}
 		}
 	}
-	each(reflect.TypeFor[configFile](), "")
+	each(reflect.TypeFor[file](), "")
 }

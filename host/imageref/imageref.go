@@ -23,6 +23,17 @@ func (r Ref) String() string {
 	return r.Name() + "@" + r.Digest
 }
 
+// MarshalText implements encoding.TextMarshaler.
+func (r Ref) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (r *Ref) UnmarshalText(text []byte) (err error) {
+	if *r = (Ref{}); len(text) > 0 {
+		*r, err = Parse(string(text))
+	}
+	return err
+}
+
 // IsZero reports whether r names nothing.
 func (r Ref) IsZero() bool { return r == Ref{} }
 

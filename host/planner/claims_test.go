@@ -288,7 +288,7 @@ func TestLimitsKeepTheSameOnEveryNode(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 21))
 		settings := testSettings()
-		settings.Limits = Limits{Frontends: 1 + r.IntN(12), Endpoints: 1 + r.IntN(6), SourceRanges: 1 + r.IntN(2), Elements: 1 + r.IntN(60)}
+		settings.ServiceLimits = Limits{Frontends: 1 + r.IntN(12), Endpoints: 1 + r.IntN(6), SourceRanges: 1 + r.IntN(2), Elements: 1 + r.IntN(60)}
 		svc := randomClaims(r, model.Name{Namespace: "shop", Name: "s"})
 		svc.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("10.2.0.0/16"), netip.MustParsePrefix("10.3.0.0/16")}
 		svc.ExternalLocal = r.IntN(2) == 0
@@ -339,12 +339,12 @@ func TestLimitsKeepTheSameOnEveryNode(t *testing.T) {
 					elements += len(f.Outside.Endpoints)
 				}
 				pools = max(pools, len(f.Pool.Endpoints))
-				if len(f.SourceRanges) > settings.Limits.SourceRanges {
+				if len(f.SourceRanges) > settings.ServiceLimits.SourceRanges {
 					t.Fatalf("seed %d: %d source ranges", seed, len(f.SourceRanges))
 				}
 			}
-			if n := len(p.Current().Frontends); n > settings.Limits.Frontends || pools > settings.Limits.Endpoints || elements > settings.Limits.Elements {
-				t.Fatalf("seed %d: %d frontends, %d endpoints, %d elements, limits %+v", seed, n, pools, elements, settings.Limits)
+			if n := len(p.Current().Frontends); n > settings.ServiceLimits.Frontends || pools > settings.ServiceLimits.Endpoints || elements > settings.ServiceLimits.Elements {
+				t.Fatalf("seed %d: %d frontends, %d endpoints, %d elements, limits %+v", seed, n, pools, elements, settings.ServiceLimits)
 			}
 			all := New(testSettings(), nativePlugins)
 			all.Apply(append(slices.Clone(changes), model.Change{Kind: model.Synced}))
@@ -365,7 +365,7 @@ func TestLimitsKeepTheSameOnEveryNode(t *testing.T) {
 // another namespace is planned in the next step, and each step does a bounded amount of work.
 func TestChangesOfOneNamespaceDoNotDelayAnother(t *testing.T) {
 	settings := testSettings()
-	settings.Limits = Limits{Frontends: 5000, Endpoints: 20_000, Elements: 500_000}
+	settings.ServiceLimits = Limits{Frontends: 5000, Endpoints: 20_000, Elements: 500_000}
 	p := New(settings, nativePlugins)
 	p.PlanInBatches()
 	p.Apply([]model.Change{{Kind: model.Synced}})

@@ -44,7 +44,7 @@ type Explanation struct {
 	Pods *model.PodsState
 	// DrainingSince is since when endpoints drain, Unix milliseconds.
 	DrainingSince map[netip.AddrPort]int64
-	Omitted       []plan.Degradation // what is left out because of Settings.Limits or the endpoints' addresses
+	Omitted       []plan.Degradation // what is left out because of Settings.ServiceLimits or the endpoints' addresses
 	Shadow        ServiceShadow
 	// Ignored are the external IPs of the Service that are not served because of Settings.ExternalIPs.
 	Ignored []netip.Addr

@@ -37,7 +37,7 @@ func TestExternalIPsFollowTheSetting(t *testing.T) {
 			t.Errorf("%s: warnings %q, want %q", when, warnings, warning)
 		}
 	}
-	set := func(e ExternalIPs) { p.Configure(Settings{Node: "n0", ExternalIPs: e}) }
+	set := func(e ExternalIPs) { p.Configure(Settings{Node: "n0", Planning: Planning{ExternalIPs: e}}) }
 	want("undecided", "shop/web", 5, "from 1.40 on")
 	p.Apply([]model.Change{service(db, "10.96.0.2", 2)})
 	want("undecided, later", "shop/web", 5, "")

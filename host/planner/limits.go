@@ -11,17 +11,18 @@ import (
 )
 
 // Limits bound what one Service may make every node program. What exceeds them is left out, in an order that depends only on
-// the objects, so that it is the same on every node. Zero is no limit.
+// the objects, so that it is the same on every node. Zero is no limit. The maxima are what a data plane can program: the slots
+// of a pool, and the source ranges of a transaction.
 type Limits struct {
 	// Frontends of a Service: ports × addresses of each family, and NodePorts. ClusterIPs come first, then NodePorts, load
 	// balancer addresses and external IPs, each in the order of the Service's ports.
-	Frontends int
+	Frontends int `json:"frontends" default:"5000" min:"1" max:"200000"`
 	// Endpoints of a Service port in one family, in the order of the EndpointSlices' names.
-	Endpoints int
+	Endpoints int `json:"endpoints" default:"20000" min:"1" max:"65536"`
 	// SourceRanges of a Service in one family, in the order of their addresses.
-	SourceRanges int
+	SourceRanges int `json:"sourceRanges" default:"1000" min:"1" max:"5000"`
 	// Elements of a Service: the endpoints and source ranges of each frontend, added up.
-	Elements int
+	Elements int `json:"elements" default:"500000" min:"1" max:"10000000"`
 }
 
 // quota is how many more frontends of each kind a Service may have, and how many more elements.

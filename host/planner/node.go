@@ -20,7 +20,7 @@ func (p *Planner) refresh() {
 	if s.Policies.SetNode(PolicyNode(s.Node, p.LastNode())) {
 		p.replanAll()
 	}
-	nodeInfo := service.NodeInfo{Node: s.Node, Zone: own.Zone, MaxEndpoints: s.Limits.Endpoints, Endpoints: p.nodeInfo.Endpoints}
+	nodeInfo := service.NodeInfo{Node: s.Node, Zone: own.Zone, MaxEndpoints: s.ServiceLimits.Endpoints, Endpoints: p.nodeInfo.Endpoints}
 	r := rules{
 		MasqueradeAll: s.MasqueradeAll,
 		NodeAddrs:     sortedAddrs(slices.Concat(own.Addresses, s.LocalAddrs)),
@@ -77,7 +77,7 @@ func (p *Planner) global(own *model.Node, nodeAddrs []netip.Addr) plan.Global {
 		LocalhostAddrs: s.LocalhostAddrs(),
 		PodSources:     plan.NormalizePrefixes(s.PodSources),
 		PodInterfaces:  sortedUnique(s.PodInterfaces),
-		NoMasquerade:   plan.NormalizePrefixes(s.NoMasquerade),
+		NoMasquerade:   plan.NormalizePrefixes(s.NoMasqueradeCIDRs),
 		MasqueradeMark: s.MasqueradeMark,
 	}
 	if s.PodsOfNode {

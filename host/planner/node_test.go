@@ -110,13 +110,13 @@ func TestPrimaryNodePortAddresses(t *testing.T) {
 		warnings int
 	}{
 		"the Node's first of each family":  {node, Settings{}, addrs("192.0.2.1", "2001:db8::1"), 0},
-		"bindAddress wins in its family":   {node, Settings{Primary: netip.MustParseAddr("192.0.2.9")}, addrs("192.0.2.9", "2001:db8::1"), 0},
-		"bindAddress of IPv6":              {node, Settings{Primary: netip.MustParseAddr("2001:db8::9")}, addrs("192.0.2.1", "2001:db8::9"), 0},
-		"bindAddress without a Node":       {nil, Settings{Primary: netip.MustParseAddr("192.0.2.9")}, addrs("192.0.2.9"), 0},
+		"bindAddress wins in its family":   {node, Settings{Planning: Planning{BindAddress: netip.MustParseAddr("192.0.2.9")}}, addrs("192.0.2.9", "2001:db8::1"), 0},
+		"bindAddress of IPv6":              {node, Settings{Planning: Planning{BindAddress: netip.MustParseAddr("2001:db8::9")}}, addrs("192.0.2.1", "2001:db8::9"), 0},
+		"bindAddress without a Node":       {nil, Settings{Planning: Planning{BindAddress: netip.MustParseAddr("192.0.2.9")}}, addrs("192.0.2.9"), 0},
 		"no Node":                          {nil, Settings{LocalAddrs: addrs("192.0.2.7")}, nil, 1},
 		"CIDRs need no Node":               {nil, Settings{LocalAddrs: addrs("192.0.2.7", "127.0.0.1"), NodePortPrefixes: prefixes("0.0.0.0/0")}, addrs("192.0.2.7"), 0},
 		"a family without a CIDR has all":  {node, Settings{NodePortPrefixes: prefixes("192.0.2.2/32")}, addrs("192.0.2.2", "2001:db8::1"), 0},
-		"bindAddress is one of the node's": {nil, Settings{Primary: netip.MustParseAddr("192.0.2.9"), NodePortPrefixes: prefixes("192.0.2.0/24")}, addrs("192.0.2.9"), 0},
+		"bindAddress is one of the node's": {nil, Settings{Planning: Planning{BindAddress: netip.MustParseAddr("192.0.2.9")}, NodePortPrefixes: prefixes("192.0.2.0/24")}, addrs("192.0.2.9"), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.settings.Node = "n0"

@@ -15,7 +15,7 @@ import (
 func limited(t *testing.T, l Limits) *Planner {
 	t.Helper()
 	name := model.Name{Namespace: "voice", Name: "media"}
-	p := New(Settings{Node: "n0", Limits: l}, nativePlugins)
+	p := New(Settings{Node: "n0", Planning: Planning{ServiceLimits: l}}, nativePlugins)
 	svc := &model.Service{Name: name, ClusterIPs: addrs("10.96.0.1", "fd00:96::1"), LoadBalancerIPs: addrs("192.0.2.7", "2001:db8::7"), ExternalIPs: addrs("198.51.100.1"),
 		Ports: []model.ServicePort{{Name: "a", Protocol: model.UDP, Port: 80, NodePort: 30080}, {Name: "b", Protocol: model.UDP, Port: 81, NodePort: 30081}}}
 	s := slice(name, 1)

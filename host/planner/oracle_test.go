@@ -225,7 +225,7 @@ func (o *oracle) to(path string, s *model.Service, p model.ServicePort, f plan.F
 		v.what = "DROP"
 	}
 	for _, e := range list {
-		kept := slices.ContainsFunc(o.set.NoMasquerade, func(r netip.Prefix) bool { return r.Contains(e.Addr()) })
+		kept := slices.ContainsFunc(o.set.NoMasqueradeCIDRs, func(r netip.Prefix) bool { return r.Contains(e.Addr()) })
 		v.endpoints[e] = masquerade && !kept || e.Addr() == f.From
 	}
 	v.case_ += " " + v.what

@@ -54,8 +54,8 @@ func (p *Planner) ownNode() (*model.Node, []nodeWarning) {
 	if last != nil {
 		*own = *last
 	}
-	if s.Primary.IsValid() {
-		own.Addresses = append([]netip.Addr{s.Primary}, own.Addresses...)
+	if s.BindAddress.IsValid() {
+		own.Addresses = append([]netip.Addr{s.BindAddress}, own.Addresses...)
 	}
 	var warn []nodeWarning
 	say := func(what, consequence string, kept bool) {

@@ -38,7 +38,7 @@ func TestEndpointsInReservedBlocksThatTheClusterUses(t *testing.T) {
 	node(model.Node{Addresses: addrs("10.0.0.1"), PodCIDRs: pods})
 	p.Configure(Settings{Node: "n0", ClusterRanges: prefixes("10.0.0.0/8", "0.0.0.0/8", "245.0.0.1/32")})
 	want("the configuration names both blocks", 2)
-	p.Configure(Settings{Node: "n0", Primary: netip.MustParseAddr("240.0.0.1")})
+	p.Configure(Settings{Node: "n0", Planning: Planning{BindAddress: netip.MustParseAddr("240.0.0.1")}})
 	want("bindAddress is", 1)
 	p.Configure(Settings{Node: "n0", ClusterRanges: prefixes("0.0.0.0/0")})
 	want("all addresses are named", 0)

@@ -27,7 +27,7 @@ type Result struct {
 	// Warnings are about missing input and conflicts; each is reported once while it lasts.
 	Warnings []string
 	// NewConflicts are frontends that a Service wants and does not get, one of each Service with new ones. NewlyLimited is what
-	// Settings.Limits leave out of Services that were within them. Warnings includes both.
+	// Settings.ServiceLimits leave out of Services that were within them. Warnings includes both.
 	NewConflicts, NewlyLimited []plan.Degradation
 	// Holds are the Services whose policy has begun to hold endpoints, or holds none any more.
 	Holds []HoldChange

@@ -71,9 +71,9 @@ func (p *Planner) begin(svc *model.Service) *round {
 		r.counted.enforced, r.counted.needs = enforced&counts, (enforced|shadow)&counts
 	}
 	r.counted.outcomes = r.counted.all || r.counted.needs&p.settings.OutcomeNeeds != 0
-	r.quota = p.settings.Limits.newQuota(svc, r.addrs)
+	r.quota = p.settings.ServiceLimits.newQuota(svc, r.addrs)
 	for i, f := range families {
-		r.ranges[i] = p.rules.sourceRanges(svc, f, p.settings.Limits.SourceRanges)
+		r.ranges[i] = p.rules.sourceRanges(svc, f, p.settings.ServiceLimits.SourceRanges)
 	}
 	return r
 }
@@ -153,7 +153,7 @@ func (p *Planner) evaluatePort(r *round, s *serviceState, f model.Family, now ti
 	r.udp.add(d.Port)
 	frontends := p.rules.frontends(r, d)
 	budget.spend(frontendCost * (1 + len(frontends)))
-	r.add(&p.settings.Limits, d, frontends)
+	r.add(&p.settings.ServiceLimits, d, frontends)
 	r.port = portRound{}
 	return true
 }
@@ -277,7 +277,7 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	if sum.health.Port == 0 {
 		sum.health.Service = s.summary.health.Service // of the port that the Service had
 	}
-	omitted := append(r.omitted(&p.settings.Limits), r.longAnnotations(p.evaluator)...)
+	omitted := append(r.omitted(&p.settings.ServiceLimits), r.longAnnotations(p.evaluator)...)
 	if sum.limited = len(omitted) > 0; sum.limited && !s.summary.limited {
 		result.NewlyLimited = append(result.NewlyLimited, omitted...)
 	}

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -10,18 +11,30 @@ import (
 	"github.com/sluice-proxy/sluice/host/service"
 )
 
+// Planning is the part of a configuration that a Planner takes as it is, with the names and tags of host/config.
+type Planning struct {
+	// BindAddress overrides the Node's first address in its family; the zero value does not.
+	BindAddress netip.Addr `json:"bindAddress"`
+	// MasqueradeAll masquerades every ClusterIP connection.
+	MasqueradeAll bool `json:"masqueradeAll"`
+	// NoMasqueradeCIDRs are endpoints' addresses to which connections keep their source (KEP-6246). Need not be sorted.
+	NoMasqueradeCIDRs []netip.Prefix `json:"noMasqueradeCIDRs"`
+	ServiceLimits     Limits         `json:"serviceLimits"`
+	// EndpointCIDRs are exceptions from the addresses that may not be endpoints, see service.EndpointRules.
+	EndpointCIDRs []netip.Prefix `json:"endpointCIDRs"`
+	// ExternalIPs is whether Services are served at their external IPs.
+	ExternalIPs ExternalIPs `json:"externalIPs"`
+}
+
 // Settings is the configuration of a Planner.
 type Settings struct {
+	Planning
 	Node           string         // this node's name
-	MasqueradeAll  bool           // masquerade every ClusterIP connection
 	MasqueradeMark uint32         // see plan.Global
-	NoMasquerade   []netip.Prefix // see plan.Global; need not be sorted
 	PodSources     []netip.Prefix // see plan.Global; need not be sorted
 	PodInterfaces  []string       // see plan.Global; need not be sorted
 	// PodsOfNode uses the Node's spec.podCIDRs instead of PodSources.
 	PodsOfNode bool
-	// Primary overrides the Node's first address in its family.
-	Primary netip.Addr
 	// NodePortPrefixes select the addresses that NodePorts listen on. Nil selects the primary address of each family. Of a
 	// family without a prefix all addresses are selected.
 	NodePortPrefixes []netip.Prefix
@@ -36,13 +49,8 @@ type Settings struct {
 	// PodRanges are addresses of Pods, also if they do not identify Pods as sources.
 	PodRanges []netip.Prefix
 	Policies  *policy.Set
-	Limits    Limits
-	// EndpointCIDRs are exceptions from the addresses that may not be endpoints, see service.EndpointRules.
-	EndpointCIDRs []netip.Prefix
 	// ClusterRanges contain addresses of the cluster that the configuration names: of Pods and of API servers.
 	ClusterRanges []netip.Prefix
-	// ExternalIPs is whether Services are served at their external IPs.
-	ExternalIPs ExternalIPs
 	// OutcomeNeeds are the abi.Need bits for which the outcomes of connections are counted: of Services whose policy has a plugin
 	// with one of them.
 	OutcomeNeeds uint32
@@ -79,3 +87,18 @@ const (
 	AllowExternalIPs
 	IgnoreExternalIPs
 )
+
+var externalIPsTexts = [...]string{"", "Allow", "Ignore"}
+
+// MarshalText implements encoding.TextMarshaler.
+func (e ExternalIPs) MarshalText() ([]byte, error) { return []byte(externalIPsTexts[e]), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (e *ExternalIPs) UnmarshalText(text []byte) error {
+	i := slices.Index(externalIPsTexts[:], string(text))
+	if i < 0 {
+		return fmt.Errorf("%q: must be Allow or Ignore", text)
+	}
+	*e = ExternalIPs(i)
+	return nil
+}

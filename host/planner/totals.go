@@ -22,7 +22,7 @@ func (b *ByFamily[T]) At(f model.Family) *T {
 type Totals struct {
 	Services int // in the plan
 	Failing  int // Services whose policy fails
-	Limited  int // Services of which Settings.Limits leave something out
+	Limited  int // Services of which Settings.ServiceLimits leave something out
 	Holding  int // Services whose policy holds endpoints
 	Held     int // endpoints of Service ports that count as ready although they are not
 	// Choices are the Services whose annotation names a policy.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -86,6 +87,22 @@ const (
 )
 
 func (f OnFailure) String() string { return [...]string{"LastGood", "Default"}[f] }
+
+// MarshalText implements encoding.TextMarshaler.
+func (f OnFailure) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler; "" is LastGood.
+func (f *OnFailure) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "", "LastGood":
+		*f = LastGood
+	case "Default":
+		*f = Default
+	default:
+		return fmt.Errorf("%q: must be LastGood or Default", text)
+	}
+	return nil
+}
 
 // Binding attaches a policy to the Services that its selector matches.
 type Binding struct {

@@ -209,7 +209,7 @@ func (r *nodeRun) portOf(i, version int, of *policy.Policy) *service.Port {
 		out.of = nil
 	}
 	return service.SelectEndpointsInto(&out.Port, r.svc.service, p.spec, p.family, r.svc.versions[version].slices,
-		service.NodeInfo{Node: node.Name, Zone: node.Zone, MaxEndpoints: r.config.Settings.Limits.Endpoints, Endpoints: r.rules})
+		service.NodeInfo{Node: node.Name, Zone: node.Zone, MaxEndpoints: r.config.Settings.ServiceLimits.Endpoints, Endpoints: r.rules})
 }
 
 // spread returns weights by endpoint of the port at any time.

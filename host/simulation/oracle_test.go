@@ -113,7 +113,7 @@ func compareRun(t *testing.T, s *Simulation, got *Result, settings planner.Setti
 	for _, name := range sortedKeys(s.world.cluster.Nodes) {
 		own := settings
 		set := *settings.Policies
-		own.Node, own.Policies, own.Limits = name, &set, planner.Limits{}
+		own.Node, own.Policies, own.ServiceLimits = name, &set, planner.Limits{}
 		runDumbNode(s, name, own, func(sample int, port string, weights map[string]uint16, rate float64, endpoints int) {
 			sum := 0.0
 			for _, w := range weights {

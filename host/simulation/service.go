@@ -75,7 +75,7 @@ func (s *Simulation) addEndpoints(svc *serviceRun, p *servicePort) {
 		for j, v := range svc.versions {
 			ready[j] = map[netip.AddrPort]bool{}
 			service.SelectEndpointsInto(&port, svc.service, p.spec, p.family, v.slices,
-				service.NodeInfo{MaxEndpoints: s.in.Runs[i].Settings.Limits.Endpoints, Endpoints: s.rules[i]})
+				service.NodeInfo{MaxEndpoints: s.in.Runs[i].Settings.ServiceLimits.Endpoints, Endpoints: s.rules[i]})
 			for k := range port.Endpoints {
 				e := &port.Endpoints[k]
 				ready[j][e.Addr] = e.Ready

@@ -31,8 +31,13 @@ func DecodeInstead[T any](raw []byte, instead func(path string) any) (*T, *Field
 }
 
 func decodeTolerantly[T any](raw []byte, instead func(path string) any) (*T, *FieldErrors) {
+	return decode[T](raw, &checker{instead: instead, maxReported: MaxReported})
+}
+
+func decode[T any](raw []byte, c *checker) (*T, *FieldErrors) {
 	tree, _, _ := ParseJSON(raw)
-	v, c := new(T), &checker{types: map[reflect.Type]map[string]reflect.Type{}, errs: &FieldErrors{dropped: map[string]bool{}}, instead: instead}
+	v := new(T)
+	c.types, c.errs = map[reflect.Type]*structType{}, &FieldErrors{dropped: map[string]bool{}}
 	raw, err := json.Marshal(c.check(tree, reflect.TypeFor[T](), ""))
 	if err == nil {
 		err = json.Unmarshal(raw, v)
@@ -83,14 +88,22 @@ func hasZeroInMap(v reflect.Value) bool {
 }
 
 type checker struct {
-	errs    *FieldErrors
-	types   map[reflect.Type]map[string]reflect.Type // by struct type: types of its fields by JSON name
-	instead func(path string) any
+	errs        *FieldErrors
+	types       map[reflect.Type]*structType
+	instead     func(path string) any
+	maxReported int
+	form        *Form // nil: tags other than json mean nothing
+}
+
+// structType is the fields of a struct.
+type structType struct {
+	types  map[string]reflect.Type // by JSON name
+	fields []reflect.StructField
 }
 
 func (c *checker) drop(path, format string, args ...any) any {
 	m := c.errs
-	if m.dropped[path] = true; len(m.dropped) > MaxReported {
+	if m.dropped[path] = true; len(m.dropped) > c.maxReported {
 		m.MoreDropped++
 		return c.instead(path)
 	}
@@ -100,7 +113,7 @@ func (c *checker) drop(path, format string, args ...any) any {
 
 func (c *checker) unknownField(path, key string, types map[string]reflect.Type) {
 	m := c.errs
-	if m.unknownCount++; m.unknownCount > MaxReported {
+	if m.unknownCount++; m.unknownCount > c.maxReported {
 		m.MoreUnknown++
 		return
 	}
@@ -117,7 +130,9 @@ func (c *checker) check(tree any, t reflect.Type, path string) any {
 	if tree == nil {
 		return nil
 	}
-	if p := reflect.PointerTo(t); p.Implements(jsonUnmarshaler) || p.Implements(textUnmarshaler) {
+	if p := reflect.PointerTo(t); c.form != nil && c.isText(t) {
+		return c.text(tree, t, path)
+	} else if p.Implements(jsonUnmarshaler) || p.Implements(textUnmarshaler) {
 		return c.unmarshals(tree, t, path)
 	}
 	switch t.Kind() {
@@ -180,34 +195,47 @@ func (c *checker) check(tree any, t reflect.Type, path string) any {
 
 // checkFields checks the fields of a struct by their exact JSON names.
 func (c *checker) checkFields(m map[string]any, t reflect.Type, path string) any {
-	types := c.types[t]
-	if types == nil {
-		types = map[string]reflect.Type{}
-		fieldTypes(t, types)
-		c.types[t] = types
+	s := c.types[t]
+	if s == nil {
+		s = &structType{types: map[string]reflect.Type{}, fields: Fields(t)}
+		for _, f := range s.fields {
+			s.types[f.Name] = f.Type
+		}
+		c.types[t] = s
 	}
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		ft, ok := types[k]
+		ft, ok := s.types[k]
 		if !ok {
 			delete(m, k)
-			c.unknownField(path, k, types)
+			c.unknownField(path, k, s.types)
 			continue
 		}
 		m[k] = c.check(m[k], ft, JoinPath(path, k))
 	}
+	if c.form != nil {
+		for i := range s.fields {
+			c.fill(m, &s.fields[i], path)
+		}
+	}
 	return m
 }
 
-func fieldTypes(t reflect.Type, into map[string]reflect.Type) {
+// Fields returns the fields of a struct that JSON has, with their names there. Those of embedded structs are among them.
+func Fields(t reflect.Type) (out []reflect.StructField) {
 	for f := range t.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case f.Anonymous && name == "":
-			fieldTypes(f.Type, into)
+			for _, inner := range Fields(f.Type) {
+				inner.Index = append(slices.Clone(f.Index), inner.Index...)
+				out = append(out, inner)
+			}
 		case f.IsExported() && name != "" && name != "-":
-			into[name] = f.Type
+			f.Name = name
+			out = append(out, f)
 		}
 	}
+	return out
 }
 
 // unmarshals lets a type with its own JSON form decide what it accepts: quantities, times, int-or-string.
@@ -219,14 +247,11 @@ func (c *checker) unmarshals(tree any, t reflect.Type, path string) any {
 	if err == nil {
 		return tree
 	}
-	if len(c.errs.dropped) >= MaxReported {
-		return c.drop(path, "")
-	}
-	return c.drop(path, "%s: %w", Describe(tree), err)
+	return c.refuse(Describe(tree)+": ", err, path)
 }
 
 func (c *checker) wrongType(tree any, wanted, path string) any {
-	if len(c.errs.dropped) >= MaxReported {
+	if len(c.errs.dropped) >= c.maxReported {
 		return c.drop(path, "")
 	}
 	return c.drop(path, "%s is not %s", Describe(tree), wanted)

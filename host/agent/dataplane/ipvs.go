@@ -65,7 +65,7 @@ func ipvsOptions(cfg *config.Config, log *slog.Logger) ipvs.Options {
 	c := &cfg.IPVS
 	return ipvs.Options{
 		Now: time.Now, Log: log, Link: c.Interface, Scheduler: c.Scheduler, StrictARP: c.StrictARP, ExcludeCIDRs: c.ExcludeCIDRs,
-		MarkMask: c.MarkMask, Affinity: affinityLimits(cfg),
+		MarkMask: uint32(c.MarkMask), Affinity: affinityLimits(cfg),
 		TCPTimeout: c.TCPTimeout, TCPFinTimeout: c.TCPFinTimeout, UDPTimeout: c.UDPTimeout,
 	}
 }

@@ -118,8 +118,8 @@ func (i *images) pull(ctx context.Context, cfg *config.Config, ref imageref.Ref)
 // verifyKeys returns the files with the keys that must have signed an image.
 func verifyKeys(cfg *config.Config, ref imageref.Ref) (out []string) {
 	for i := range cfg.Plugins {
-		if p := &cfg.Plugins[i]; p.Image == ref && p.VerifyKey != "" && !slices.Contains(out, p.VerifyKey) {
-			out = append(out, p.VerifyKey)
+		if p := &cfg.Plugins[i]; p.Image == ref && p.Verify.Key != "" && !slices.Contains(out, p.Verify.Key) {
+			out = append(out, p.Verify.Key)
 		}
 	}
 	return out

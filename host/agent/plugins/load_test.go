@@ -30,7 +30,7 @@ func TestSlowLoadDelaysNoOtherPlugin(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg.Plugins = append(cfg.Plugins, config.Plugin{Name: name, File: file})
-		cfg.Policies = append(cfg.Policies, policy.Policy{Name: name, Steps: []policy.Step{{Plugin: name}}})
+		cfg.Policies = append(cfg.Policies, config.Policy{Name: name, Plugins: []config.Step{{Name: name}}})
 	}
 	set, err := Open(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -56,7 +56,7 @@ func TestFailedLoadIsPassedOn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "p.wasm")
 	cfg := config.Default()
 	cfg.Plugins = []config.Plugin{{Name: "p", File: file}}
-	cfg.Policies = []policy.Policy{{Name: "p", Steps: []policy.Step{{Plugin: "p"}}}}
+	cfg.Policies = []config.Policy{{Name: "p", Plugins: []config.Step{{Name: "p"}}}}
 	set, err := Open(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestModuleFileIsTruncatedWhileItIsInUse(t *testing.T) {
 	cfg := config.Default()
 	cfg.PluginCacheDir = testenv.PluginCache(t)
 	cfg.Plugins = []config.Plugin{{Name: "p", File: file}}
-	cfg.Policies = []policy.Policy{{Name: "p", Steps: []policy.Step{{Plugin: "p"}}}}
+	cfg.Policies = []config.Policy{{Name: "p", Plugins: []config.Step{{Name: "p"}}}}
 	set, err := Open(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

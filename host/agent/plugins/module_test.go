@@ -11,7 +11,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
-	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/wasm"
 )
 
@@ -43,10 +42,10 @@ func TestOnlyRegularFilesAreModules(t *testing.T) {
 		in("fifo"): "not a regular file", in("link"): "not a regular file", in("socket"): "not a regular file", dir: "is a directory",
 		"/dev/zero": "not a regular file", "/proc/self/status": "pseudo file system", in("large"): "larger than 16 MiB", in("none"): "no such file",
 	} {
-		step := policy.Step{Plugin: "p"}
+		step := config.Step{Name: "p"}
 		cfg := config.Default()
 		cfg.Plugins = []config.Plugin{{Name: "p", File: file}}
-		cfg.Policies = []policy.Policy{{Name: "q", Steps: []policy.Step{step}}}
+		cfg.Policies = []config.Policy{{Name: "q", Plugins: []config.Step{step}}}
 		set, err := Open(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
@@ -76,7 +75,7 @@ func TestCacheFolderMayBeRelative(t *testing.T) {
 	cfg := config.Default()
 	cfg.PluginCacheDir = "cache"
 	cfg.Plugins = []config.Plugin{{Name: "p", File: file}}
-	cfg.Policies = []policy.Policy{{Name: "q", Steps: []policy.Step{{Plugin: "p"}}}}
+	cfg.Policies = []config.Policy{{Name: "q", Plugins: []config.Step{{Name: "p"}}}}
 	set, err := Open(t.Context(), cfg, Options{Compiler: []string{"sluice", "compile-plugin"}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

@@ -7,17 +7,16 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
-	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/wasm"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 func TestNamespacesHaveInstancesOfTheirOwn(t *testing.T) {
-	step := policy.Step{Plugin: "p"}
+	step := config.Step{Name: "p"}
 	cfg := config.Default()
 	cfg.PluginCacheDir = testenv.PluginCache(t)
 	cfg.Plugins = []config.Plugin{{Name: "p", File: filepath.Join(testenv.Plugins(t, "plugins/zone-spill"), "zone-spill.wasm")}}
-	cfg.Policies = []policy.Policy{{Name: "q", Steps: []policy.Step{step}}}
+	cfg.Policies = []config.Policy{{Name: "q", Plugins: []config.Step{step}}}
 	set, err := Open(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 // fields, or refuse null, are not found out.
 func (s *Set) UnknownServiceSettings(ctx context.Context, cfg *config.Config) (warnings []string) {
 	for i := range cfg.Policies {
-		p := &cfg.Policies[i]
+		p := cfg.Policies[i].Build()
 		warnings = append(warnings, s.unknownFields(ctx, fmt.Sprintf("policies[%d].plugins", i), p.Steps)...)
 		warnings = append(warnings, s.unknownFields(ctx, fmt.Sprintf("policies[%d].shadow", i), p.Shadow)...)
 	}

@@ -51,7 +51,7 @@ func (r *settingsRig) write(module []byte) {
 func (r *settingsRig) load(settings ...string) (changed bool, err error) {
 	r.cfg.Policies = nil
 	for i, text := range settings {
-		r.cfg.Policies = append(r.cfg.Policies, policy.Policy{Name: fmt.Sprint("q", i), Steps: []policy.Step{{Plugin: "p", Settings: text}}})
+		r.cfg.Policies = append(r.cfg.Policies, config.Policy{Name: fmt.Sprint("q", i), Plugins: []config.Step{{Name: "p", Settings: config.Settings(text)}}})
 	}
 	return r.set.Load(r.Context(), r.cfg, nil)
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
-	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/host/wasm"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -26,11 +25,11 @@ func TestStatsSurviveReload(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	step := policy.Step{Plugin: "p"}
+	step := config.Step{Name: "p"}
 	cfg := config.Default()
 	cfg.PluginCacheDir = testenv.PluginCache(t)
 	cfg.Plugins = []config.Plugin{{Name: "p", File: file}}
-	cfg.Policies = []policy.Policy{{Name: "q", Steps: []policy.Step{step}}}
+	cfg.Policies = []config.Policy{{Name: "q", Plugins: []config.Step{step}}}
 	set, err := Open(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

@@ -102,7 +102,7 @@ func newHarness(ctx context.Context, o harnessOptions) (*harness, error) {
 		Observer:  engine.Observers{h, m, l.latencies, &engine.BacklogObserver{Pending: backlog.Pending}},
 		Planner: planner.New(planner.Settings{
 			Node: nodeName(0), MasqueradeMark: 0x4000, PodSources: []netip.Prefix{netip.MustParsePrefix("11.0.0.0/8")}, Policies: policies,
-			Limits: planner.Limits(config.Default().ServiceLimits), OutcomeNeeds: abi.NeedOutcomes,
+			Planning: config.Default().Planning, OutcomeNeeds: abi.NeedOutcomes,
 		}, l.plugins.get),
 	})
 	ctx, stop := context.WithCancel(ctx)

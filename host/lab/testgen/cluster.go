@@ -98,7 +98,7 @@ func (c *Cluster) Snapshot() *model.Snapshot {
 }
 
 func (c *Cluster) settings() {
-	s := planner.Settings{Node: nodeName, MasqueradeMark: 0x4000, MasqueradeAll: c.oneIn(6)}
+	s := planner.Settings{Node: nodeName, MasqueradeMark: 0x4000, Planning: planner.Planning{MasqueradeAll: c.oneIn(6)}}
 	switch c.rng.IntN(7) {
 	case 0: // no detection of Pods
 	case 1:
@@ -119,7 +119,7 @@ func (c *Cluster) settings() {
 	s.NodePortPrimary = s.NodePortPrefixes != nil && c.oneIn(4)
 	s.LocalAddrs = append(addrs("127.0.0.1", "::1"), c.options.NodeAddrs...)
 	if s.MasqueradeAll { // where it makes a difference to most connections
-		s.NoMasquerade = prefixes("10.244.0.0/30", "fd00:10:244::/126")
+		s.NoMasqueradeCIDRs = prefixes("10.244.0.0/30", "fd00:10:244::/126")
 	}
 	c.Settings = s
 }
