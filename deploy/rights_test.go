@@ -84,6 +84,7 @@ func TestImageForwardsWithManifestRights(t *testing.T) {
 	n.answers("running")
 	n.waitForPlugins(p)
 	n.answers("with its policy")
+	checkPluginProcesses(t, p.PID())
 	for name, probe := range map[string]func() (int, error){
 		"liveness":  func() (int, error) { return n.get(main, main.LivenessProbe) },
 		"readiness": func() (int, error) { return n.get(main, main.ReadinessProbe) },
@@ -138,6 +139,34 @@ func TestImageForwardsWithManifestRights(t *testing.T) {
 	}
 	if _, err := n.client.Ask("tcp", vip, 200e6); err == nil {
 		t.Error("the Service still responds after cleanup")
+	}
+}
+
+// checkPluginProcesses checks that plugins run in processes without rights, with all layers of the confinement that this kernel has.
+func checkPluginProcesses(t *testing.T, agent int) {
+	t.Helper()
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, dir := range dirs {
+		var pid int
+		command, _ := os.ReadFile(dir + "/cmdline")
+		if _, err := fmt.Sscanf(dir, "/proc/%d", &pid); err != nil || !strings.Contains(string(command), "plugin-process") || status(pid, "PPid") != fmt.Sprint(agent) {
+			continue
+		}
+		found++
+		for field, want := range map[string]string{
+			"CapEff": "0000000000000000", "CapPrm": "0000000000000000", "CapInh": "0000000000000000", "CapAmb": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2",
+		} {
+			if got := status(pid, field); got != want {
+				t.Errorf("process of a plugin: %s is %s, want %s", field, got, want)
+			}
+		}
+	}
+	if found != 2 {
+		t.Errorf("%d processes of plugins, want 2", found)
 	}
 }
 

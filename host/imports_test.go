@@ -208,7 +208,8 @@ func TestOnlyTheEngineHasAClock(t *testing.T) {
 	allowed := map[string]string{
 		"agent":                  "watches files and runs periodic jobs",
 		"engine":                 "owns time",
-		"confine":                "lists the system calls of Go's runtime, and makes none of them",
+		"confine":                "lists the system calls of Go's runtime, and has a timer made before they are refused",
+		"wasm/lane":              "waits for the process of a plugin and measures its CPU time; no decision depends on it",
 		"wasm/watchdog":          "ends calls of guests by the CPU time of their thread; no decision depends on it",
 		"backend/ipvs":           "kernel_link.go waits for the work queue that makes an IPv6 address local",
 		"backend/nftables/rules": "replace.go waits for packets in flight where membarrier(2) is not available",

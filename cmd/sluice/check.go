@@ -100,7 +100,7 @@ func checkInputs(ctx context.Context, in *inputFlags, cfg *config.Config) []prob
 			Group: "plugins", Name: "inputs that they declare", State: probe.Unknown, Found: err.Error(), Remedy: "see sluice config check",
 		}}
 	}
-	set, err := plugins.Open(ctx, cfg, plugins.Options{Compiler: compileCommand, Precompiled: precompiledPlugins(), Log: slog.New(slog.DiscardHandler)})
+	set, err := plugins.Open(ctx, cfg, plugins.Options{Compiler: compileCommand, Process: processCommand, Precompiled: precompiledPlugins(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return unknown(err)
 	}

@@ -87,7 +87,7 @@ DaemonSet in deploy/kustomize: it reports files that are not mounted there and p
 				}
 			}
 			report(findings)
-			set, err := plugins.Open(cmd.Context(), cfg, plugins.Options{Compiler: compileCommand, Precompiled: precompiledPlugins(), Log: slog.New(slog.DiscardHandler)})
+			set, err := plugins.Open(cmd.Context(), cfg, plugins.Options{Compiler: compileCommand, Process: processCommand, Precompiled: precompiledPlugins(), Log: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				return err
 			}

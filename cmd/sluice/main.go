@@ -87,6 +87,9 @@ const cobraSuggestion = "\n\nDid you mean this?\n"
 // one of the commands below.
 var compileCommand = []string{"sluice", "compile-plugin"}
 
+// processCommand is the command line of the processes in which plugins run. It is not for users either.
+var processCommand = []string{"sluice", "plugin-process"}
+
 // precompiled is set by the build of the image (-ldflags "-X main.precompiled=…"): names and digests of the code of bundled plugins, which is in
 // the folder "compiled" beside the program.
 var precompiled = ""
@@ -107,6 +110,9 @@ func precompiledPlugins() wasm.Precompiled {
 func execute(ctx context.Context, args []string) int {
 	if len(args) > 0 && args[0] == compileCommand[1] {
 		return wasm.CompileMain(args[1:], os.Stdin, os.Stderr)
+	}
+	if len(args) > 0 && args[0] == processCommand[1] {
+		return wasm.ProcessMain(args[1:], os.Stderr)
 	}
 	root := newRootCommand()
 	parsed := false

@@ -115,7 +115,7 @@ func (c *pluginCheck) withEmptyCache(ctx context.Context, f func(context.Context
 func (c *pluginCheck) withHost(ctx context.Context, cache string, f func(context.Context, *wasm.Host) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Compiler: compileCommand, Log: c.log, Now: time.Now, Missing: missingEverywhere()})
+	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Compiler: compileCommand, Process: processCommand, Log: c.log, Now: time.Now, Missing: missingEverywhere()})
 	if err != nil {
 		return err
 	}

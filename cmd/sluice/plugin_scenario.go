@@ -79,7 +79,7 @@ type pluginTest struct {
 
 func (t *pluginTest) run(ctx context.Context, files []string) (err error) {
 	host, err := wasm.New(ctx, wasm.Options{
-		CacheDir: plugins.UserCacheDir(), Compiler: compileCommand, Log: t.log, Now: time.Now, Missing: missingEverywhere(), Limits: wasm.OfflineLimits(),
+		CacheDir: plugins.UserCacheDir(), Compiler: compileCommand, Process: processCommand, Log: t.log, Now: time.Now, Missing: missingEverywhere(), Limits: wasm.OfflineLimits(),
 	})
 	if err != nil {
 		return fmt.Errorf("plugin test: %w", err)

@@ -120,7 +120,7 @@ func (in *replayFlags) run(ctx context.Context) (*replay.Result, error) {
 			}
 		}
 		cfg.HostnameOverride = reader.Header.Node
-		set, err := plugins.Open(ctx, cfg, plugins.Options{Compiler: compileCommand, Precompiled: precompiledPlugins(), Offline: true, Log: warningsLogger()})
+		set, err := plugins.Open(ctx, cfg, plugins.Options{Compiler: compileCommand, Process: processCommand, Precompiled: precompiledPlugins(), Offline: true, Log: warningsLogger()})
 		if err != nil {
 			return nil, err
 		}

@@ -93,7 +93,7 @@ func (f *runFlags) run(ctx context.Context) error {
 		Client: client, Manifests: f.source,
 		Socket: f.socket, Checkpoint: f.checkpoint,
 		Record: f.record,
-		Once:   f.once, RemoveKubeProxy: f.kubeProxy, ExtendStop: extendStop, Version: buildVersion(), PluginCompiler: compileCommand, Precompiled: precompiledPlugins(), Log: log, Logs: logs,
+		Once:   f.once, RemoveKubeProxy: f.kubeProxy, ExtendStop: extendStop, Version: buildVersion(), PluginCompiler: compileCommand, PluginProcess: processCommand, Precompiled: precompiledPlugins(), Log: log, Logs: logs,
 	}).Run(ctx)
 }
 

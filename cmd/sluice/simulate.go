@@ -211,7 +211,7 @@ func (in *simulateFlags) openWorkers(ctx context.Context, input *simulation.Inpu
 	for worker := range min(runtime.GOMAXPROCS(0), maxSimulationWorkers) {
 		var all []simulation.Plugins
 		for i, cfg := range w.configs {
-			set, err := plugins.Open(ctx, cfg, plugins.Options{Compiler: compileCommand, Precompiled: precompiledPlugins(), Offline: true, Log: warningsLogger()})
+			set, err := plugins.Open(ctx, cfg, plugins.Options{Compiler: compileCommand, Process: processCommand, Precompiled: precompiledPlugins(), Offline: true, Log: warningsLogger()})
 			if err != nil {
 				return nil, err
 			}

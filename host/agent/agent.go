@@ -45,6 +45,7 @@ type Options struct {
 	ExtendStop      func(time.Duration) // called before the agent takes longer to stop: handOver
 	Version         string              // of sluice
 	PluginCompiler  []string            // see wasm.Options.Compiler
+	PluginProcess   []string            // see wasm.Options.Process
 	Precompiled     wasm.Precompiled    // likewise
 	Log             *slog.Logger
 	Logs            *Logs // of Log: its level can be set; nil: it cannot
@@ -101,7 +102,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.plane.Close()) }()
-	if a.plugins, err = plugins.Open(ctx, cfg, plugins.Options{Compiler: a.opts.PluginCompiler, Precompiled: a.opts.Precompiled, Log: a.log}); err != nil {
+	if a.plugins, err = plugins.Open(ctx, cfg, plugins.Options{Compiler: a.opts.PluginCompiler, Process: a.opts.PluginProcess, Precompiled: a.opts.Precompiled, Log: a.log}); err != nil {
 		return err
 	}
 	a.plugins.LoadCachedOnly() // a registry may be behind a Service that sluice makes

@@ -197,7 +197,7 @@ func (a *Agent) nodeState() *state.Node {
 func NodeState(cfg *config.Config, set *plugins.Set) *state.Node {
 	out := &state.Node{Configuration: state.Configuration{Hash: cfg.Hash()}, Plugins: []state.Plugin{}, Policies: revisions(cfg, set)}
 	for _, p := range set.Status() {
-		plugin := state.Plugin{Name: p.Name, Digest: p.Digest}
+		plugin := state.Plugin{Name: p.Name, Digest: p.Digest, Unconfined: p.Unconfined}
 		if p.Err != nil {
 			at := p.Since.UTC()
 			plugin.Error, plugin.Since = p.Err.Error(), &at

@@ -115,7 +115,7 @@ func attempts() error {
 		}()
 	}
 	before.Wait()
-	layers, err := Enter(&Policy{Nice: 7, Memory: 256 << 20, FileSize: 4096, Files: 16, Folder: folder, Calls: slices.Concat(Files(), Runtime())})
+	layers, err := Enter(&Policy{Nice: 7, Memory: 256 << 20, FileSize: 4096, Files: 16, Folder: folder, Calls: slices.Concat(Files(), Threads(), Runtime())})
 	if err != nil {
 		return err
 	}
@@ -244,20 +244,27 @@ func TestConfinedThreadsCanDoNothingElse(t *testing.T) {
 	}
 }
 
-// compute does in a sealed process what Go's runtime may ever need: it grows, collects, returns memory, starts threads, preempts and sleeps.
+// compute does in a sealed process what Go's runtime may ever need: it grows, collects, returns memory, blocks threads, preempts and sleeps.
 func compute() error {
-	time.Sleep(time.Millisecond) // the poller exists
+	runtime.GOMAXPROCS(2)
+	Prepare()
 	if _, err := Enter(&Policy{Memory: 512 << 20, Calls: Runtime(), Kill: true}); err != nil {
 		return err
+	}
+	for range 3 { // as lanes and the control socket do
+		go func() {
+			runtime.LockOSThread()
+			_, _ = unix.Read(0, make([]byte, 1))
+		}()
 	}
 	var wg sync.WaitGroup
 	for range 32 {
 		wg.Go(func() {
-			runtime.LockOSThread()
 			var kept [][]byte
 			for i := range 64 {
 				kept = append(kept, make([]byte, 64<<10))
 				time.Sleep(time.Duration(i) * 10 * time.Microsecond)
+				_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, new(unix.Timespec))
 			}
 			runtime.KeepAlive(kept)
 		})
@@ -287,6 +294,11 @@ func TestRuntimeWorksWithinTheFilter(t *testing.T) {
 	cmd := child("compute")
 	out := &strings.Builder{}
 	cmd.Stdout, cmd.Stderr = out, out
+	stdin, err := cmd.StdinPipe() // on which nothing arrives
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
 	if err := Run(cmd, nil); err != nil || out.String() != "done\n" {
 		t.Errorf("%v: %s", err, out)
 	}

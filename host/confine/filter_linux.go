@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,8 +20,8 @@ type Rule struct {
 // threadFlags are those with which Go's runtime makes a thread: CLONE_VM, FS, FILES, SIGHAND, SYSVSEM, THREAD. On amd64 SETTLS is another.
 const threadFlags = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_SYSVSEM | unix.CLONE_THREAD
 
-// Runtime are the calls of Go's runtime in a process that has started, computes, and reads and writes descriptors that it has: memory that
-// does not become executable, threads, and signals of this process. The most frequent ones are first.
+// Runtime are the calls of Go's runtime in a process that has all its threads, computes, and reads and writes descriptors that it has: memory
+// that does not become executable, and signals of this process. The most frequent ones are first.
 func Runtime() []Rule {
 	rules := []Rule{}
 	for _, call := range []uint32{
@@ -28,7 +30,7 @@ func Runtime() []Rule {
 		unix.SYS_EPOLL_PWAIT,              // threads without work wait for timers
 		unix.SYS_MADVISE, unix.SYS_MUNMAP, // memory that is returned
 		unix.SYS_RT_SIGRETURN, unix.SYS_GETPID, // preemption by signals
-		unix.SYS_RT_SIGPROCMASK, unix.SYS_SIGALTSTACK, unix.SYS_GETTID, unix.SYS_SCHED_GETAFFINITY, unix.SYS_EXIT, // threads begin and end
+		unix.SYS_RT_SIGPROCMASK, unix.SYS_SIGALTSTACK, unix.SYS_GETTID, unix.SYS_SCHED_GETAFFINITY, unix.SYS_EXIT, // threads begin, if those of Prepare have not yet, and end
 		unix.SYS_RT_SIGACTION,    // a fatal signal is reset before it is raised
 		unix.SYS_CLOCK_GETTIME,   // where the vDSO has no clock, and CPU time
 		unix.SYS_RESTART_SYSCALL, // a stopped process continues
@@ -40,8 +42,35 @@ func Runtime() []Rule {
 	return append(rules,
 		Rule{Call: unix.SYS_MMAP, Arg: 2, Mask: unix.PROT_EXEC},
 		Rule{Call: unix.SYS_MPROTECT, Arg: 2, Mask: unix.PROT_EXEC},
-		Rule{Call: unix.SYS_TGKILL, Arg: 0, Mask: ^uint32(0), Value: uint32(os.Getpid())},
-		Rule{Call: unix.SYS_CLONE, Arg: 0, Mask: ^uint32(unix.CLONE_SETTLS), Value: threadFlags})
+		Rule{Call: unix.SYS_TGKILL, Arg: 0, Mask: ^uint32(0), Value: uint32(os.Getpid())})
+}
+
+// Threads is the call that makes threads.
+func Threads() []Rule {
+	return []Rule{{Call: unix.SYS_CLONE, Arg: 0, Mask: ^uint32(unix.CLONE_SETTLS), Value: threadFlags}}
+}
+
+// threads is far more than a process needs at once: one for each of GOMAXPROCS, each blocking call and the runtime's own tasks.
+const threads = 16
+
+// Prepare makes the poller and all threads that Go's runtime will need, as it keeps those that are idle, so that Threads need not be allowed.
+func Prepare() {
+	<-time.After(time.Nanosecond) // makes the poller
+	var made, kept sync.WaitGroup
+	kept.Add(1)
+	var all sync.WaitGroup
+	for range threads {
+		made.Add(1)
+		all.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			made.Done()
+			kept.Wait()
+		})
+	}
+	made.Wait()
+	kept.Done()
+	all.Wait()
 }
 
 // Code are the calls that make memory executable.

@@ -2,6 +2,7 @@ package wasm
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/confine"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/policy"
 )
@@ -26,6 +28,9 @@ type built struct {
 
 var guests built
 
+// inProcesses makes newHost run plugins in processes.
+var inProcesses bool
+
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		if child := childCommands()[os.Args[1]]; child != nil {
@@ -33,7 +38,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	dir, err := os.MkdirTemp("", "sluice-wasm-test-")
-	if err != nil {
+	if err = errors.Join(err, confine.Descriptors()); err != nil {
 		panic(err)
 	}
 	guests = built{dir: dir, done: map[string][]byte{}}
@@ -95,6 +100,9 @@ func newHost(t testing.TB, opts Options) *Host {
 		opts.CacheDir = filepath.Join(guests.dir, "cache")
 	case noCache:
 		opts.CacheDir = ""
+	}
+	if inProcesses && opts.Process == nil {
+		opts.Process = childCommand("plugin")
 	}
 	h, err := New(context.Background(), opts)
 	if err != nil {

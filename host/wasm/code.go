@@ -2,11 +2,8 @@ package wasm
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
-
-	"github.com/tetratelabs/wazero"
 
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 )
@@ -22,10 +19,7 @@ type codeKey struct {
 type code struct {
 	key       codeKey
 	info      *meter.Info
-	stored    *storedCode
-	runtime   wazero.Runtime
-	cache     wazero.CompilationCache
-	compiled  wazero.CompiledModule
+	engine    engine
 	reserved  int64 // bytes of the host's budget
 	fromCache bool  // or precompiled
 
@@ -94,33 +88,12 @@ func (h *Host) codeBytes(c *code) uint64 {
 }
 
 func (c *code) close(memory *budget) error {
-	ctx := context.Background()
-	var errs []error
-	if c.runtime != nil {
-		errs = append(errs, c.runtime.Close(ctx))
+	var err error
+	if c.engine != nil {
+		err = c.engine.close()
+		c.engine = nil
 	}
-	if c.cache != nil {
-		errs = append(errs, c.cache.Close(ctx))
-	}
-	if c.stored != nil {
-		c.stored.close()
-	}
-	c.runtime, c.cache, c.compiled = nil, nil, nil
 	memory.release(c.reserved)
 	c.reserved = 0
-	return errors.Join(errs...)
+	return err
 }
-
-// reserve reserves the memory that loaded code takes without linear memories: the code, all of which may become resident, the
-// outline of the module, what the runtime decodes from it, and tables.
-func (c *code) reserve(memory *budget, codeBytes, outlineBytes int64) error {
-	n := codeBytes + 2*outlineBytes + int64(c.info.Elements)*elementBytes + int64(c.info.TableMax)*8
-	if err := memory.reserve("compiled code", n); err != nil {
-		return err
-	}
-	c.reserved = n
-	return nil
-}
-
-// elementBytes is what wazero stores for an element of a segment: an expression with its bytes.
-const elementBytes = 64

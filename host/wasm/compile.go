@@ -6,15 +6,16 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 
 	"github.com/tetratelabs/wazero"
-	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/experimental"
 
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 )
 
-// compile sets c.info, c.runtime and c.compiled, from precompiled code or the cache if they have the code of the module. Otherwise the module is metered and
+// compile sets c.info and c.engine, from precompiled code or the cache if they have the code of the module. Otherwise the module is metered and
 // compiled into a folder, in a child process if there is a compiler, loaded from there, and the folder is added to the cache.
 func (h *Host) compile(ctx context.Context, c *code, log *slog.Logger, wasm []byte) error {
 	if err := CheckExecutable(); err != nil {
@@ -23,7 +24,7 @@ func (h *Host) compile(ctx context.Context, c *code, log *slog.Logger, wasm []by
 	name := entryName(c.key.revision, &h.limits.Module)
 	entry, err := h.precompiled.open(name)
 	if err == nil {
-		if err = h.load(ctx, c, &storedCode{dir: entry.dir}); err == nil || isMemoryError(err) {
+		if err = h.load(ctx, c, entry.dir); err == nil || isResourceError(err) {
 			c.fromCache, c.precompiled = true, true
 			return err
 		}
@@ -33,13 +34,13 @@ func (h *Host) compile(ctx context.Context, c *code, log *slog.Logger, wasm []by
 	}
 	entry, err = h.cache.open(name)
 	if err == nil {
-		err = h.load(ctx, c, &storedCode{dir: entry.dir})
+		err = h.load(ctx, c, entry.dir)
 		entry.close()
 		if err == nil {
 			c.fromCache = true
 			return nil
 		}
-		if isMemoryError(err) {
+		if isResourceError(err) {
 			return err
 		}
 		entry.remove()
@@ -90,13 +91,18 @@ func (h *Host) compileInto(ctx context.Context, c *code, log *slog.Logger, dir s
 	} else if err != nil {
 		return refusedByCompiler(err)
 	}
-	if err := h.load(ctx, c, &storedCode{dir: entry.dir, fresh: true}); err != nil {
-		if isStorageError(err) || isMemoryError(err) {
+	if err := h.load(ctx, c, entry.dir); err != nil {
+		if isStorageError(err) || isResourceError(err) {
 			return err
 		}
 		return refusedByCompiler(err)
 	}
 	if dir != h.cache.dir {
+		return nil
+	}
+	frame := filepath.Join(entry.dir, framePrefix)
+	if err := os.Rename(frame, frame+"-"+c.engine.key()); err != nil {
+		log.Warn("compile cache not written", "dir", dir, "err", err)
 		return nil
 	}
 	if err := h.cache.publish(entry, entryName(c.key.revision, &h.limits.Module)); err != nil {
@@ -164,39 +170,36 @@ func isMemoryError(err error) bool {
 	return errors.As(err, &memory)
 }
 
-// load sets c.info, c.runtime and c.compiled from an entry.
-func (h *Host) load(ctx context.Context, c *code, stored *storedCode) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic in the engine: %v", r)
-		}
-		if err != nil {
-			err = errors.Join(err, c.close(&h.memory))
-		}
-	}()
-	c.stored = stored
-	outline, info, err := stored.module()
+// isResourceError reports whether an error is one of what the node has at the moment, not of the module or its code.
+func isResourceError(err error) bool {
+	return isMemoryError(err) || errors.Is(err, errProcess) || errors.Is(err, context.Canceled)
+}
+
+// load sets c.info and c.engine from an entry.
+func (h *Host) load(ctx context.Context, c *code, dir string) error {
+	files, err := openEntry(dir)
 	if err != nil {
 		return err
 	}
-	if err := checkABI(info); err != nil {
+	limits := h.limits
+	limits.MemoryPages = c.key.memoryPages
+	if h.process != nil {
+		c.info, c.engine, err = h.startProcess(ctx, files, limits)
+	} else {
+		l := &local{ctx: h.ctx, limits: limits, memory: &h.memory, watchdog: h.watchdog, stored: &storedCode{files: files}, log: h.log}
+		err = l.load(ctx)
+		c.info, c.engine = l.info, l
+	}
+	if err != nil {
+		c.engine = nil
 		return err
 	}
-	c.info = info
-	if c.cache, err = cacheOf(stored); err != nil {
-		return err
+	n := c.engine.bytes()
+	if err := h.retryAfterCompile(ctx, func() error { return h.memory.reserve("compiled code", n) }); err != nil {
+		return errors.Join(err, c.close(&h.memory))
 	}
-	c.runtime = newRuntime(ctx, c.cache, c.key.memoryPages)
-	if err := c.addImports(ctx); err != nil {
-		return err
-	}
-	if c.compiled, err = c.runtime.CompileModule(ctx, outline); err != nil {
-		return err
-	}
-	if err := stored.place(); err != nil {
-		return err
-	}
-	return h.retryAfterCompile(ctx, func() error { return c.reserve(&h.memory, stored.size, int64(len(outline))) })
+	c.reserved = n
+	return nil
 }
 
 // retryAfterCompile calls f again if it has failed for want of memory, which a child process may have taken for a moment.
@@ -211,15 +214,4 @@ func (h *Host) retryAfterCompile(ctx context.Context, f func() error) error {
 	}
 	defer done()
 	return f()
-}
-
-// newRuntime returns a runtime with a cache of compiled code.
-func newRuntime(ctx context.Context, cache wazero.CompilationCache, memoryPages uint32) wazero.Runtime {
-	// Not WithCloseOnContextDone: it slows down calls and does not stop all guests. Fuel does.
-	// The compiler in any case: without memory for code, NewRuntimeConfig chooses the interpreter.
-	return wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfigCompiler().
-		WithCoreFeatures(api.CoreFeaturesV2).
-		WithMemoryLimitPages(memoryPages).
-		WithDebugInfoEnabled(false).
-		WithCompilationCache(cache))
 }

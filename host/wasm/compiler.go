@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -153,11 +154,15 @@ func outOfMemory(stderr string) bool {
 // headBuffer stores the first bytes that are written to it.
 type headBuffer struct {
 	bytes.Buffer
-	limit int
+	limit  int
+	strict bool // more is an error, so that nobody has to read it
 }
 
-// Write implements io.Writer. It accepts everything.
+// Write implements io.Writer.
 func (b *headBuffer) Write(p []byte) (int, error) {
-	b.Buffer.Write(p[:min(len(p), b.limit-b.Len())])
+	n, _ := b.Buffer.Write(p[:min(len(p), b.limit-b.Len())])
+	if n < len(p) && b.strict {
+		return n, io.ErrShortWrite
+	}
 	return len(p), nil
 }

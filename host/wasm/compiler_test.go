@@ -29,6 +29,9 @@ import (
 func childCommands() map[string]func(args []string) int {
 	return map[string]func(args []string) int{
 		"compile":      func(args []string) int { return CompileMain(args, os.Stdin, os.Stderr) },
+		"plugin":       func(args []string) int { return ProcessMain(args, os.Stderr) },
+		"liar":         liar,
+		"idler":        idler,
 		"inspect":      inspectChild,
 		"limited":      limitedChild,
 		"crash":        func([]string) int { panic("a bug of the compiler") },

@@ -46,13 +46,25 @@ func measure(module api.Module, funcs ...api.Function) (f footprint, err error) 
 	return f, nil
 }
 
-// measure returns the guest's footprint, at least its linear memory.
-func (g *guest) measure() footprint {
-	f, err := measure(g.module, g.decide, g.alloc)
+// footprint implements instance: at least its linear memory.
+func (s *sandbox) footprint() footprint {
+	f, err := measure(s.module, s.decide, s.alloc)
 	if err != nil {
-		g.p.log.Warn("memory of a plugin not measured", "err", err) // a test fails for such a version of wazero
+		s.l.log.Warn("memory of a plugin not measured", "err", err) // a test fails for such a version of wazero
 	}
 	return f
+}
+
+// trim implements instance.
+func (s *sandbox) trim() {
+	if s.footprint().stacks > keptStack {
+		s.bind()
+	}
+}
+
+// bind looks up the functions that are called often. Each has a call stack of its own.
+func (s *sandbox) bind() {
+	s.decide, s.alloc = s.module.ExportedFunction("sluice_decide"), s.module.ExportedFunction("sluice_alloc")
 }
 
 // trim is called after each decision of g. Every trimEvery of them it frees call stacks that a deep recursion has left, and
@@ -62,14 +74,11 @@ func (p *Plugin) trim(g *guest) {
 		return
 	}
 	p.dropTrials()
-	if g.module == nil { // it may have been evicted
+	if g.in == nil { // it may have been evicted
 		return
 	}
-	f := g.measure()
-	if f.stacks > keptStack {
-		g.bind()
-		f = g.measure()
-	}
+	g.in.trim()
+	f := g.in.footprint()
 	if n := f.total() - f.memory; n > uint64(p.limits.OverheadBytes) {
 		p.log.Warn("plugin instance replaced: too much memory for tables, references and call stacks", "bytes", n, "limit", p.limits.OverheadBytes)
 		p.drop(g)
@@ -89,9 +98,4 @@ func (p *Plugin) dropTrials() {
 			p.drop(g)
 		}
 	}
-}
-
-// bind looks up the functions that are called often. Each has a call stack of its own.
-func (g *guest) bind() {
-	g.decide, g.alloc = g.module.ExportedFunction("sluice_decide"), g.module.ExportedFunction("sluice_alloc")
 }

@@ -75,7 +75,7 @@ func TestFootprintSeesAllMemoryOfAnInstance(t *testing.T) {
 		if err := decide(p, 666, sampleNow); err != nil {
 			t.Fatal(err)
 		}
-		f, err := measure(p.guest.module, p.guest.decide, p.guest.alloc)
+		f, err := measure(sandboxOf(p).module, sandboxOf(p).decide, sandboxOf(p).alloc)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,3 +142,6 @@ func TestInstanceWithTooMuchHostMemoryIsReplaced(t *testing.T) {
 		t.Errorf("not logged: %s", &log)
 	}
 }
+
+// sandboxOf returns the current instance of a plugin.
+func sandboxOf(p *Plugin) *sandbox { return p.guest.in.(*sandbox) }

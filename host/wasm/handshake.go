@@ -8,10 +8,10 @@ import (
 
 // introduce reads the ABI version of a module from its first instance, and refuses one that this host does not serve.
 func (g *guest) introduce() error {
-	version, err := g.callU32("sluice_abi_version")
-	if err != nil {
+	if err := g.do(call{op: opVersion, fuel: g.p.limits.ConfigureFuel, limit: g.p.limits.ConfigureTime}); err != nil {
 		return err
 	}
+	version := uint32(g.call.value)
 	switch major, minor := version>>16, version&0xffff; {
 	case major != abi.Major:
 		return fmt.Errorf("module refused: it has ABI version %d.%d, this host %d.%d: rebuild it with the SDK of this host",
@@ -24,52 +24,45 @@ func (g *guest) introduce() error {
 	return nil
 }
 
-// neededInputs asks for the bits of the inputs that the plugin needs with settings.
-func (g *guest) neededInputs(handle uint32, budget *int64) (uint32, error) {
-	f := g.module.ExportedFunction("sluice_needs")
-	if f == nil {
-		return 0, nil
+// checkSettings returns an error if sluice_configure has refused settings, or has returned a handle that it has returned before.
+func (g *guest) checkSettings() (id uint32, err error) {
+	c := &g.call
+	if c.value < 0 {
+		return 0, fmt.Errorf("settings refused: %s", withLogged(abi.CodeText(c.value), c.loggedError))
 	}
-	g.args[0] = uint64(handle)
-	err := g.call(f, "sluice_needs", *budget)
-	*budget -= g.fuelUsed
-	if err != nil {
-		return 0, err
+	if id = uint32(c.value); g.ids[id] {
+		return 0, fmt.Errorf("sluice_configure returned the handle %d, which it has returned for other settings", id)
 	}
-	if n := int32(g.args[0]); n < 0 {
-		return 0, fmt.Errorf("sluice_needs: %s", g.withLoggedError(abi.CodeText(int64(n))))
+	if g.ids == nil {
+		g.ids = map[uint32]bool{}
 	}
-	needs := uint32(g.args[0])
-	return needs, g.p.host.checkNeeds(needs)
+	g.ids[id] = true
+	return id, nil
 }
 
-// declaredKeys asks for the keys that the plugin declares for settings.
-func (g *guest) declaredKeys(handle uint32, budget *int64) ([]string, error) {
-	f := g.module.ExportedFunction("sluice_keys")
-	if f == nil {
-		return nil, nil
+// checkInputs returns the inputs that the plugin asks for, or an error if this host does not have them.
+func (g *guest) checkInputs() (in asked, err error) {
+	c := &g.call
+	if n := int32(c.needs); n < 0 {
+		return in, fmt.Errorf("sluice_needs: %s", withLogged(abi.CodeText(int64(n)), c.loggedError))
 	}
-	if err := g.ensureBuffer(&g.resp, abi.MaxKeysLen, budget); err != nil {
-		return nil, err
+	if err := g.p.host.checkNeeds(c.needs); err != nil {
+		return in, err
 	}
-	g.args[0], g.args[1], g.args[2] = uint64(handle), uint64(g.resp.ptr), uint64(abi.MaxKeysLen)
-	err := g.call(f, "sluice_keys", *budget)
-	*budget -= g.fuelUsed
-	if err != nil {
-		return nil, err
+	in.needs = c.needs
+	switch n := c.value; {
+	case c.err != nil:
+		return in, c.err
+	case c.stage == stageKeys && n < 0:
+		return in, fmt.Errorf("sluice_keys: %s", withLogged(abi.CodeText(n), c.loggedError))
+	case c.stage == stageKeys:
+		return in, fmt.Errorf("sluice_keys: returned a length of %d bytes for a buffer of %d", n, abi.MaxKeysLen)
 	}
-	n := int(int32(g.args[0]))
-	switch {
-	case n < 0:
-		return nil, fmt.Errorf("sluice_keys: %s", g.withLoggedError(abi.CodeText(int64(n))))
-	case n > abi.MaxKeysLen:
-		return nil, fmt.Errorf("sluice_keys: returned a length of %d bytes for a buffer of %d", n, abi.MaxKeysLen)
+	if len(c.out) == 0 {
+		return in, nil
 	}
-	text := g.view(g.resp)[:n]
-	keys, err := abi.ParseKeys(string(text))
-	if err != nil {
-		return nil, fmt.Errorf("module refused: sluice_keys: %w", err)
+	if in.keys, err = abi.ParseKeys(string(c.out)); err != nil {
+		return in, fmt.Errorf("module refused: sluice_keys: %w", err)
 	}
-	clear(text) // the first decision must not see it
-	return keys, g.p.host.checkKeys(keys)
+	return in, g.p.host.checkKeys(in.keys)
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/confine"
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 	"github.com/sluice-proxy/sluice/host/wasm/watchdog"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -29,6 +30,9 @@ type Options struct {
 	// must then call CompileMain with the arguments that follow those given. nil compiles in this process, where only
 	// Limits.Module bounds what it costs; that is for tests and for modules that are trusted.
 	Compiler []string
+	// Process is the command line of the processes in which plugins run without rights: this program again, which must then call ProcessMain
+	// with the arguments that follow those given. nil runs them in this process.
+	Process []string
 	// Memory bounds the host memory of all plugins together, in bytes: compiled code, tables, linear memories and, while a
 	// Compiler runs, Limits.Compile.Memory. 0 means DefaultMemory.
 	Memory int64
@@ -48,6 +52,7 @@ type Host struct {
 	precompiled Precompiled
 
 	compiler *compiler // nil: compile in this process
+	process  []string  // nil: run in this process
 	limits   Limits
 	memory   budget
 	log      *slog.Logger
@@ -72,7 +77,7 @@ func New(_ context.Context, opts Options) (*Host, error) {
 	}
 	h := &Host{ctx: context.Background(), limits: limits, log: opts.Log, now: opts.Now, plugins: map[*Plugin]bool{}, codes: map[codeKey]*code{},
 		watchdog: new(watchdog.Watchdog), seed: maphash.MakeSeed(), missing: opts.Missing,
-		precompiled: opts.Precompiled}
+		precompiled: opts.Precompiled, process: opts.Process}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -141,6 +146,8 @@ type Report struct {
 	InitFuel    int64         // used by them
 	MemoryBytes uint64        // host memory of a new instance
 	SelfTest    SelfTest      // of Load
+	// Confinement are the layers of the process that runs the plugin, nil if it runs in this one.
+	Confinement []confine.Layer
 }
 
 // Load loads a module and checks it with settings, a JSON object or nothing. The error is written for the author of the module; the
@@ -183,9 +190,13 @@ func (h *Host) Open(ctx context.Context, name string, wasm []byte, options LoadO
 		return nil, err
 	}
 	p := &Plugin{
-		host: h, ctx: h.ctx, code: c, limits: limits, options: options, log: log, configurable: hasExport(c.info, "sluice_configure"),
+		host: h, ctx: h.ctx, code: c, engine: c.engine, limits: limits, options: options, log: log, configurable: hasExport(c.info, "sluice_configure"),
 		verdicts: verdicts{}, trials: trials{unit: limits.ConfigureFuel}, pool: pool{limit: options.Instances},
 		report: Report{Name: name, Revision: key.revision, Module: *c.info, FromCache: c.fromCache, Precompiled: c.precompiled, Meter: c.metering, Compile: c.compiling},
+	}
+	if e, ok := c.engine.(interface{ layers() []confine.Layer }); ok {
+		p.report.Confinement = e.layers()
+		warnOfMissingLayers(log, p.report.Confinement)
 	}
 	err = h.retryAfterCompile(ctx, func() error {
 		p.discard()
@@ -200,6 +211,15 @@ func (h *Host) Open(ctx context.Context, name string, wasm []byte, options LoadO
 		return nil, errors.Join(errors.New("the plugin host is closed"), p.Close())
 	}
 	return p, nil
+}
+
+// warnOfMissingLayers logs what a plugin's process has kept.
+func warnOfMissingLayers(log *slog.Logger, layers []confine.Layer) {
+	for _, l := range layers {
+		if l.Err != "" {
+			log.Warn("the process of a plugin is not confined as it should be", "missing", l.Name, "err", l.Err)
+		}
+	}
 }
 
 // checkABI checks imports and exports against the ABI, before compilation.

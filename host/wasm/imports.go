@@ -18,7 +18,7 @@ import (
 // hostFunc is a function that guests may import.
 type hostFunc struct {
 	sig string
-	run func(g *guest, stack []uint64) // arguments in stack, result in stack[0]
+	run func(s *sandbox, stack []uint64) // arguments in stack, result in stack[0]
 }
 
 // Fuel for what a host call does, in addition to the fuel that package meter charges for leaving the sandbox. It depends on
@@ -87,25 +87,25 @@ func checkImport(im meter.Import) error {
 		meter.Quote(im.Name), meter.Quote(im.Module), strings.Join(names, ", "))
 }
 
-// guestKey is the key of the calling guest in the context of a call.
-type guestKey struct{}
+// sandboxKey is the key of the calling guest in the context of a call.
+type sandboxKey struct{}
 
-// addImports instantiates the host modules, with the functions that c's module imports.
-func (c *code) addImports(ctx context.Context) error {
+// addImports instantiates the host modules, with the functions that the module imports.
+func (l *local) addImports(ctx context.Context) error {
 	all := hostFuncs()
 	for _, module := range []string{sluiceModule, wasiModule} {
-		b := c.runtime.NewHostModuleBuilder(module)
+		b := l.runtime.NewHostModuleBuilder(module)
 		seen := map[string]bool{}
-		for _, im := range c.info.Imports {
+		for _, im := range l.info.Imports {
 			if im.Module != module || seen[im.Name] {
 				continue
 			}
 			seen[im.Name] = true
 			run := all[module][im.Name].run
 			b.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(ctx context.Context, stack []uint64) {
-				g := ctx.Value(guestKey{}).(*guest)
-				g.charge(0) // code without loops does not check its fuel between host calls
-				run(g, stack)
+				s := ctx.Value(sandboxKey{}).(*sandbox)
+				s.charge(0) // code without loops does not check its fuel between host calls
+				run(s, stack)
 				registers.Clear()
 			}), valueTypes(im.Type.Params), valueTypes(im.Type.Results)).Export(im.Name)
 		}
@@ -122,31 +122,31 @@ func (c *code) addImports(ctx context.Context) error {
 func valueTypes(b []byte) []api.ValueType { return slices.Clone(b) }
 
 // importLog implements sluice.log(level, ptr, len).
-func importLog(g *guest, stack []uint64) {
+func importLog(s *sandbox, stack []uint64) {
 	n := min(uint32(stack[2]), abi.MaxLogLen)
-	g.charge(fuelLine + int64(n)*fuelByte)
-	text, ok := g.memory.Read(uint32(stack[1]), n)
+	s.charge(fuelLine + int64(n)*fuelByte)
+	text, ok := s.memory.Read(uint32(stack[1]), n)
 	if !ok {
 		panic(fmt.Errorf("sluice.log: %d bytes at address %d are outside the guest's memory", n, uint32(stack[1])))
 	}
-	g.log(uint32(stack[0]), text)
+	s.log(uint32(stack[0]), text)
 }
 
 // put32 writes to the guest's memory; an address outside it ends the guest.
-func (g *guest) put32(at, v uint32) {
-	if !g.memory.WriteUint32Le(at, v) {
+func (s *sandbox) put32(at, v uint32) {
+	if !s.memory.WriteUint32Le(at, v) {
 		panic(fmt.Errorf("result address %d is outside the guest's memory", at))
 	}
 }
 
-func (g *guest) put64(at uint32, v uint64) {
-	if !g.memory.WriteUint64Le(at, v) {
+func (s *sandbox) put64(at uint32, v uint64) {
+	if !s.memory.WriteUint64Le(at, v) {
 		panic(fmt.Errorf("result address %d is outside the guest's memory", at))
 	}
 }
 
-func (g *guest) read(at, n uint32) []byte {
-	b, ok := g.memory.Read(at, n)
+func (s *sandbox) read(at, n uint32) []byte {
+	b, ok := s.memory.Read(at, n)
 	if !ok {
 		panic(fmt.Errorf("%d bytes at address %d are outside the guest's memory", n, at))
 	}

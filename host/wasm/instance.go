@@ -1,6 +1,7 @@
 package wasm
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -12,6 +13,8 @@ import (
 type Instance struct {
 	p *Plugin // a scratch
 	g *guest
+
+	loggedError string
 }
 
 // NewInstance returns a new instance, which is initialized. Calls of p go on meanwhile.
@@ -21,7 +24,7 @@ func (p *Plugin) NewInstance() (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Instance{q, g}, nil
+	return &Instance{p: q, g: g}, nil
 }
 
 // Close releases the instance.
@@ -30,36 +33,45 @@ func (i *Instance) Close() { i.p.discard() }
 // Configure passes settings, a JSON text or "" for none, and returns what a request needs of them.
 func (i *Instance) Configure(settings string) (abi.View, error) {
 	h, err := i.g.handleOf(settings)
+	i.loggedError = i.g.call.loggedError
 	return abi.View{Settings: h.id, Needs: h.needs, Keys: h.keys}, err
 }
 
 // LoggedError returns the first line that the last call logged at level error.
-func (i *Instance) LoggedError() string { return i.g.loggedError }
+func (i *Instance) LoggedError() string { return i.loggedError }
+
+// do makes a call with the time of the self-test: a slow machine is not the module's fault.
+func (i *Instance) do(c call) error {
+	c.limit = i.p.limits.ConfigureTime
+	err := i.g.do(c)
+	if c.op != opRead && c.op != opWrite && c.op != opSize {
+		i.loggedError = i.g.call.loggedError
+	}
+	return err
+}
 
 // Alloc calls sluice_alloc and checks the address.
 func (i *Instance) Alloc(size int) (address uint32, err error) {
-	g := i.g
-	g.begin(g.p.limits.ConfigureTime)
-	defer g.timer.Stop()
-	g.args[0] = uint64(size)
-	if err := g.call(g.alloc, "sluice_alloc", g.p.limits.ConfigureFuel); err != nil {
-		return 0, err
-	}
-	at := uint32(g.args[0])
-	if _, ok := g.memory.Read(at, uint32(size)); !ok || at == 0 || at%8 != 0 {
-		return 0, fmt.Errorf("sluice_alloc(%d) returned %d: not an 8-byte aligned address within its %d bytes of memory", size, at, g.memory.Size())
-	}
-	return at, nil
+	err = i.do(call{op: opAlloc, room: size, fuel: i.p.limits.ConfigureFuel})
+	return uint32(i.g.call.value), err
 }
 
-// Bytes returns n bytes of the guest's memory, which the caller may modify until the next call.
-func (i *Instance) Bytes(address uint32, n int) []byte {
-	b, _ := i.g.memory.Read(address, uint32(n))
-	return b
+// Read returns a copy of n bytes of the guest's memory.
+func (i *Instance) Read(address uint32, n int) ([]byte, error) {
+	err := i.do(call{op: opRead, addresses: [4]uint32{address}, room: n})
+	return bytes.Clone(i.g.call.out), err
+}
+
+// Write writes to the guest's memory.
+func (i *Instance) Write(address uint32, b []byte) error {
+	return i.do(call{op: opWrite, addresses: [4]uint32{address}, input: b})
 }
 
 // MemorySize returns the size of the guest's memory in bytes.
-func (i *Instance) MemorySize() uint32 { return i.g.memory.Size() }
+func (i *Instance) MemorySize() uint32 {
+	_ = i.do(call{op: opSize})
+	return uint32(i.g.call.value)
+}
 
 // ErrCode is the error of a guest that returns a negative code.
 var ErrCode = errors.New("the guest returned a negative code")
@@ -74,23 +86,18 @@ type Call struct {
 // Decide calls sluice_decide and returns the length of the response. A negative code wraps ErrCode; after any other error the instance is
 // not usable. fuel is what the call used.
 func (i *Instance) Decide(c Call) (length int, fuel int64, err error) {
-	g := i.g
-	budget := i.DecideFuel(c.Endpoints)
-	g.begin(g.p.limits.ConfigureTime) // as in the self-test: a slow machine is not the module's fault
-	defer g.timer.Stop()
-	g.linear.refused = false
-	g.random.Seed(randomSeed())
-	g.args = [4]uint64{uint64(c.Request), uint64(c.RequestLen), uint64(c.Response), uint64(c.ResponseCap)}
-	if err := g.call(g.decide, "sluice_decide", budget); err != nil {
-		return 0, g.fuelUsed, err
+	err = i.do(call{op: opRaw, addresses: [4]uint32{c.Request, c.RequestLen, c.Response, c.ResponseCap}, fuel: i.DecideFuel(c.Endpoints)})
+	fuel = i.g.call.used
+	if err != nil {
+		return 0, fuel, err
 	}
-	switch got := int64(g.args[0]); {
+	switch got := i.g.call.value; {
 	case got < 0:
-		return 0, g.fuelUsed, fmt.Errorf("%w, %d: %s", ErrCode, got, g.withLoggedError(abi.CodeText(got)))
+		return 0, fuel, fmt.Errorf("%w, %d: %s", ErrCode, got, withLogged(abi.CodeText(got), i.loggedError))
 	case got > int64(c.ResponseCap):
-		return 0, g.fuelUsed, fmt.Errorf("sluice_decide: returned a length of %d bytes for a buffer of %d", got, c.ResponseCap)
+		return 0, fuel, fmt.Errorf("sluice_decide: returned a length of %d bytes for a buffer of %d", got, c.ResponseCap)
 	default:
-		return int(got), g.fuelUsed, nil
+		return int(got), fuel, nil
 	}
 }
 

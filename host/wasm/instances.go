@@ -33,7 +33,7 @@ func (p *Plugin) instance(key instanceKey) (*guest, error) {
 	if g == nil || g.key != key {
 		g = in.guests[key]
 	}
-	if g != nil && g.encoder.Full() {
+	if g != nil && (g.encoder.Full() || !g.in.alive()) {
 		p.drop(g)
 		g = nil
 	}
@@ -128,7 +128,7 @@ func (p *Plugin) releaseIdle() {
 		p.drop(g)
 	}
 	p.triedAt = 0
-	p.code.stored.forget()
+	p.code.engine.forget()
 }
 
 // evict closes the least recently used instance, if there is one. Those that answer no decisions come first.
@@ -168,7 +168,7 @@ func (p *Plugin) dropAll() {
 func (in *pool) memoryBytes() uint64 {
 	total := uint64(0)
 	for _, g := range in.guests {
-		total += g.measure().total()
+		total += g.in.footprint().total()
 	}
 	return total
 }

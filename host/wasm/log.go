@@ -38,74 +38,78 @@ func (l *logLimiter) allow() bool {
 	return true
 }
 
-// log logs a line of the guest, subject to the limits per call and per plugin.
-func (g *guest) log(level uint32, text []byte) {
-	if level != g.partialLevel {
-		g.endLine()
+// log records a line of the guest, subject to the limits per call.
+func (s *sandbox) log(level uint32, text []byte) {
+	if level != s.partialLevel {
+		s.endLine()
 	}
-	g.logLine(level, text)
+	s.logLine(level, text)
 }
 
-func (g *guest) logLine(level uint32, text []byte) {
-	l := &g.p.limits
-	if level >= abi.LogError && g.loggedError == "" && len(bytes.TrimSpace(text)) > 0 {
-		g.loggedError = sanitize(text)
+func (s *sandbox) logLine(level uint32, text []byte) {
+	if level >= abi.LogError && s.loggedError == "" && len(bytes.TrimSpace(text)) > 0 {
+		s.loggedError = sanitize(text)
 	}
-	if g.key.second { // the first instance has logged it
+	if s.lines >= s.l.limits.LogLines || s.bytes+len(text) > s.l.limits.LogBytes {
+		s.dropped++
 		return
 	}
-	if g.lines >= l.LogLines || g.bytes+len(text) > l.LogBytes {
-		g.p.logLimit.dropped++
-		return
+	s.lines++
+	s.bytes += len(text)
+	s.logged = append(s.logged, line{level, sanitize(text)})
+}
+
+// logLines logs what a call of a guest has logged, subject to the limit per plugin.
+func (p *Plugin) logLines(c *call) {
+	p.logLimit.dropped += uint64(c.dropped)
+	for _, l := range c.lines {
+		if !p.logLimit.allow() {
+			continue
+		}
+		to := slog.LevelDebug
+		switch {
+		case l.level >= abi.LogError:
+			to = slog.LevelError
+		case l.level == abi.LogWarn:
+			to = slog.LevelWarn
+		case l.level == abi.LogInfo:
+			to = slog.LevelInfo
+		}
+		p.log.Log(p.ctx, to, "plugin log", "text", l.text)
 	}
-	g.lines++
-	g.bytes += len(text)
-	if !g.p.logLimit.allow() {
-		return
-	}
-	to := slog.LevelDebug
-	switch {
-	case level >= abi.LogError:
-		to = slog.LevelError
-	case level == abi.LogWarn:
-		to = slog.LevelWarn
-	case level == abi.LogInfo:
-		to = slog.LevelInfo
-	}
-	g.p.log.Log(g.p.ctx, to, "plugin log", "text", sanitize(text))
 }
 
 // writeStream joins the writes to a stream into lines: Go's runtime prints a panic in many small pieces.
-func (g *guest) writeStream(level uint32, text []byte) {
-	if level != g.partialLevel {
-		g.endLine()
-		g.partialLevel = level
+func (s *sandbox) writeStream(level uint32, text []byte) {
+	if level != s.partialLevel {
+		s.endLine()
+		s.partialLevel = level
 	}
 	for len(text) > 0 {
 		line, rest, ended := bytes.Cut(text, []byte{'\n'})
-		room := max(0, abi.MaxLogLen-len(g.partialLine))
-		g.partialLine = append(g.partialLine, line[:min(room, len(line))]...)
+		room := max(0, abi.MaxLogLen-len(s.partialLine))
+		s.partialLine = append(s.partialLine, line[:min(room, len(line))]...)
 		if ended {
-			g.endLine()
+			s.endLine()
 		}
 		text = rest
 	}
 }
 
 // endLine charges for the end of a line and logs the line unless it is empty.
-func (g *guest) endLine() {
-	g.charge(fuelItem)
-	if len(g.partialLine) > 0 {
-		g.charge(fuelLine)
-		g.flush()
+func (s *sandbox) endLine() {
+	s.charge(fuelItem)
+	if len(s.partialLine) > 0 {
+		s.charge(fuelLine)
+		s.flush()
 	}
 }
 
 // flush logs the partial line.
-func (g *guest) flush() {
-	if len(g.partialLine) > 0 {
-		g.logLine(g.partialLevel, g.partialLine)
-		g.partialLine = g.partialLine[:0]
+func (s *sandbox) flush() {
+	if len(s.partialLine) > 0 {
+		s.logLine(s.partialLevel, s.partialLine)
+		s.partialLine = s.partialLine[:0]
 	}
 }
 

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/tetratelabs/wazero"
-	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/experimental"
 )
 
@@ -55,6 +53,12 @@ func (b *budget) release(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.used -= n
+}
+
+func (b *budget) setLimit(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.limit = n
 }
 
 func (b *budget) inUse() int64 {
@@ -131,27 +135,6 @@ func (m *linearMemory) Free() {
 	_ = syscall.Munmap(m.region)
 	m.budget.release(m.size)
 	m.region, m.size = nil, 0
-}
-
-// instantiate returns a new instance and its memory, which the caller frees after it has closed the instance.
-func (p *Plugin) instantiate() (module api.Module, memory *linearMemory, err error) {
-	memory = &linearMemory{image: p.code.stored.memory, budget: &p.host.memory, leave: p.leave()}
-	defer func() {
-		if r := recover(); r != nil {
-			cause, ok := r.(error)
-			if !ok {
-				cause = fmt.Errorf("panic: %v", r)
-			}
-			err = cause
-		}
-		if err != nil {
-			memory.Free() // wazero does not, if it fails later
-			module, memory, err = nil, nil, fmt.Errorf("instantiate: %w", firstLine(err))
-		}
-	}()
-	ctx := experimental.WithMemoryAllocator(p.ctx, memory)
-	module, err = p.code.runtime.InstantiateModule(ctx, p.code.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
-	return module, memory, err
 }
 
 var _ experimental.MemoryAllocator = (*linearMemory)(nil)

@@ -21,6 +21,7 @@ type Plugin struct {
 	configurable bool
 	log          *slog.Logger
 	report       Report
+	engine       engine // that of code
 
 	mu       sync.Mutex
 	ctx      context.Context
@@ -222,7 +223,7 @@ func (p *Plugin) handshake(now func() time.Time) error {
 	}
 	p.report.Instantiate = now().Sub(begin)
 	p.report.InitFuel = p.initFuel
-	p.report.MemoryBytes = g.measure().total()
+	p.report.MemoryBytes = g.in.footprint().total()
 	return g.introduce()
 }
 
@@ -266,7 +267,7 @@ func (p *Plugin) Check(ctx context.Context, settings string) (SelfTest, error) {
 		return q.selfTest(ctx, settings)
 	})
 	q.discard()
-	q.code.stored.forget()
+	q.code.engine.forget()
 	q.report.SelfTest.Duration = p.host.now().Sub(begin)
 	if err == nil {
 		p.declared.set(settings, q.declared.of(settings))
@@ -307,6 +308,14 @@ func (p *Plugin) Stats() Stats {
 		s.Settings.Handles += len(g.ids)
 	}
 	return s
+}
+
+// ProcessCPU returns the CPU time of the process that runs the plugin, and those before it; 0 without Options.Process.
+func (p *Plugin) ProcessCPU() time.Duration {
+	if e, ok := p.engine.(interface{ cpuTime() time.Duration }); ok {
+		return e.cpuTime()
+	}
+	return 0
 }
 
 // Close waits for a running Decide and releases all resources. Decide then returns an error.

@@ -113,7 +113,7 @@ func (p *Plugin) repeat(namespace string, req *abi.Request, resp *abi.Response, 
 	if err != nil {
 		r.stats.Failed++
 		p.log.Debug("decision not repeated", "err", err)
-		if g == nil || g.linear.refused || errors.Is(err, errLate) {
+		if g == nil || g.call.refused || errors.Is(err, errLate) {
 			r.failed = 0
 		} else if r.failed++; r.failed >= maxFailedRepeats {
 			return impure(req, fmt.Sprintf("%d calls in a row were answered by one instance, and failed when they were repeated in another: %v", r.failed, err))
@@ -124,7 +124,7 @@ func (p *Plugin) repeat(namespace string, req *abi.Request, resp *abi.Response, 
 		return nil
 	}
 	r.failed = 0
-	if first.linear.refused || g.linear.refused { // a function of the request, and of memory
+	if first.call.refused || g.call.refused { // a function of the request, and of memory
 		r.stats.Failed++
 		return nil
 	}

@@ -97,7 +97,7 @@ func refusal(err error) *settingsError {
 // transient reports whether settings that could not be configured may be accepted at another time: the instance was late, which
 // depends on the machine, or other plugins take up the memory.
 func (g *guest) transient(err error) bool {
-	return errors.Is(err, errLate) || isMemoryError(err) || g != nil && g.linear != nil && g.linear.refused
+	return errors.Is(err, errLate) || isMemoryError(err) || g != nil && g.call.refused
 }
 
 // handleOf returns the handle of a text in this instance, and configures it if it has none.
@@ -123,67 +123,42 @@ func (g *guest) full(text string) bool {
 		return false
 	}
 	const page = 1 << 16
-	scarce := g.linear.size > int64(g.p.limits.MemoryPages)*page/4*3
+	scarce := g.call.size > int64(g.p.limits.MemoryPages)*page/4*3
 	return len(g.handles) >= maxHandles || g.handleBytes+len(text) > maxHandleBytes || scarce && len(g.handles) >= minHandles
 }
 
 // configure passes a text to sluice_configure and returns its handle, with the inputs that the plugin asks for.
 func (g *guest) configure(text string) (h handle, err error) {
 	p := g.p
-	budget := p.limits.ConfigureFuel
-	defer func() { g.configureFuel = p.limits.ConfigureFuel - budget }()
-	g.begin(p.limits.ConfigureTime)
-	defer g.timer.Stop()
-	g.linear.refused = false
-	g.random.Seed(randomSeed())
+	c := call{op: opConfigure, fuel: p.limits.ConfigureFuel, limit: p.limits.ConfigureTime}
 	switch {
 	case text == "" || !p.configurable && (text == "{}" || text == "null"):
-		h.id = abi.NoSettings
+		c.handle, c.given, h.id = abi.NoSettings, true, abi.NoSettings
 	case !p.configurable:
 		return h, errors.New("settings: the plugin accepts none (it does not export sluice_configure)")
 	default:
-		if h.id, err = g.passSettings(text, &budget); err != nil {
+		if err := p.host.memory.reserveLeaving("settings", int64(len(text))+handleOverhead, p.leave()); err != nil {
+			return h, err
+		}
+		g.handleBytes += len(text)
+		g.reserved += int64(len(text)) + handleOverhead // close releases it
+		c.input = []byte(text)
+	}
+	err = g.do(c)
+	g.configureFuel = g.call.used
+	if err != nil && g.call.stage == stageSettings {
+		return h, err
+	}
+	if !c.given {
+		if h.id, err = g.checkSettings(); err != nil {
 			return h, err
 		}
 	}
-	if h.needs, err = g.neededInputs(h.id, &budget); err != nil {
-		return h, err
+	if g.call.err != nil && g.call.stage == stageNeeds {
+		return h, g.call.err
 	}
-	h.keys, err = g.declaredKeys(h.id, &budget)
+	h.asked, err = g.checkInputs()
 	return h, err
-}
-
-// passSettings passes a text to sluice_configure and returns its handle.
-func (g *guest) passSettings(text string, budget *int64) (id uint32, err error) {
-	p := g.p
-	if err := p.host.memory.reserveLeaving("settings", int64(len(text))+handleOverhead, p.leave()); err != nil {
-		return 0, err
-	}
-	g.handleBytes += len(text)
-	g.reserved += int64(len(text)) + handleOverhead // close releases it
-	if err := g.ensureBuffer(&g.text, len(text), budget); err != nil {
-		return 0, err
-	}
-	copy(g.view(g.text), text)
-	g.args[0], g.args[1] = uint64(g.text.ptr), uint64(len(text))
-	err = g.call(g.module.ExportedFunction("sluice_configure"), "sluice_configure", *budget)
-	*budget -= g.fuelUsed
-	if err != nil {
-		return 0, err
-	}
-	clear(g.view(g.text)[:len(text)])
-	code := int32(g.args[0])
-	if code < 0 {
-		return 0, fmt.Errorf("settings refused: %s", g.withLoggedError(abi.CodeText(int64(code))))
-	}
-	if id = uint32(code); g.ids[id] {
-		return 0, fmt.Errorf("sluice_configure returned the handle %d, which it has returned for other settings", id)
-	}
-	if g.ids == nil {
-		g.ids = map[uint32]bool{}
-	}
-	g.ids[id] = true
-	return id, nil
 }
 
 // checkOwnInputs returns an error if settings of a Service ask for inputs that those of its policy do not: what sluice counts, and which

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -130,22 +131,52 @@ func readHead(r io.Reader) (head []byte, size int64, err error) {
 	return head, int64(n), err
 }
 
-// module returns the outline of the module and what the meter has found out about it, and opens the image of its memory.
-func (s *storedCode) module() (outline []byte, info *meter.Info, err error) {
-	switch s.memory, err = openImage(filepath.Join(s.dir, memoryName)); {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return nil, nil, err
+// entryFiles are the open files of an entry.
+type entryFiles struct {
+	outline, info, code, frame *os.File
+	memory                     *os.File // nil: the outline has data segments
+	key                        string   // that the frame is for; "": it has no key in its name yet
+}
+
+// openEntry opens the files of an entry, which may be deleted then.
+func openEntry(dir string) (*entryFiles, error) {
+	frames, err := filepath.Glob(filepath.Join(dir, framePrefix+"*"))
+	if err != nil || len(frames) != 1 {
+		return nil, errors.Join(fmt.Errorf("compiled code: %d frames", len(frames)), err)
 	}
-	text, err := readFile(filepath.Join(s.dir, infoName), maxInfo)
+	e := &entryFiles{key: strings.TrimPrefix(strings.TrimPrefix(filepath.Base(frames[0]), framePrefix), "-")}
+	for _, f := range []struct {
+		to   **os.File
+		name string
+	}{{&e.outline, outlineName}, {&e.info, infoName}, {&e.code, codeName}, {&e.frame, filepath.Base(frames[0])}, {&e.memory, memoryName}} {
+		if *f.to, err = openRegular(filepath.Join(dir, f.name)); err == nil || f.name == memoryName && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		e.close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// close closes the files. They may be closed already.
+func (e *entryFiles) close() {
+	for _, f := range []*os.File{e.outline, e.info, e.code, e.frame, e.memory} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// description returns what the meter has found out about the module.
+func (e *entryFiles) description() (info *meter.Info, err error) {
+	text, err := readFile(e.info, maxInfo)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := json.Unmarshal(text, &info); err != nil || info == nil {
-		return nil, nil, fmt.Errorf("%s: %w", infoName, errors.Join(err, errors.New("not a description of a module")))
+		return nil, fmt.Errorf("%s: %w", infoName, errors.Join(err, errors.New("not a description of a module")))
 	}
-	outline, err = readFile(filepath.Join(s.dir, outlineName), maxMetered)
-	return outline, info, err
+	return info, checkABI(info)
 }
 
 // image is a file with the memory that an instance begins with.
@@ -154,14 +185,13 @@ type image struct {
 	size int64
 }
 
-func openImage(path string) (*image, error) {
-	f, err := openRegular(path)
-	if err != nil {
-		return nil, err
+func newImage(f *os.File) (*image, error) {
+	if f == nil {
+		return nil, nil
 	}
 	st, err := f.Stat()
 	if err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, err
 	}
 	return &image{f, st.Size()}, nil
 }
@@ -188,22 +218,17 @@ func openRegular(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 }
 
-// readFile reads a file of at most limit bytes.
-func readFile(path string, limit int64) ([]byte, error) {
-	f, err := openRegular(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
+// readFile reads a file of at most limit bytes, whatever has been read of it before.
+func readFile(f *os.File, limit int64) ([]byte, error) {
 	st, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
 	if st.Size() > limit {
-		return nil, fmt.Errorf("%s: %d bytes, the limit is %d", filepath.Base(path), st.Size(), limit)
+		return nil, fmt.Errorf("%s: %d bytes, the limit is %d", filepath.Base(f.Name()), st.Size(), limit)
 	}
 	b := make([]byte, st.Size())
-	_, err = io.ReadFull(f, b)
+	_, err = io.ReadFull(io.NewSectionReader(f, 0, st.Size()), b)
 	return b, err
 }
 
@@ -211,11 +236,11 @@ func readFile(path string, limit int64) ([]byte, error) {
 // but zeros instead of the code and the checksum of zeros, and place replaces the zeros. So the code need not be read, and its pages
 // become resident when they are executed. The checksum is not missed: the manifest has a digest.
 type storedCode struct {
-	dir    string
-	fresh  bool     // the frame has no key in its name yet
-	size   int64    // of the code, in bytes
-	code   *os.File // the file of the code until place maps it; nil where files cannot be executed: then the engine reads it
-	memory *image   // nil: the outline has data segments
+	files  *entryFiles
+	key    string // of the engine
+	size   int64  // of the code, in bytes
+	mapped bool   // place maps the code; otherwise the engine reads it, as where files cannot be executed
+	memory *image // nil: the outline has data segments
 
 	mu     sync.Mutex // a self-test may still run when the code is closed
 	target []byte     // where the engine expects the code, once it has read it
@@ -237,17 +262,12 @@ func cacheOf(stored *storedCode) (cache wazero.CompilationCache, err error) {
 
 // Get implements the engine's file cache.
 func (s *storedCode) Get(key [32]byte) (content io.ReadCloser, ok bool, err error) {
-	path := filepath.Join(s.dir, framePrefix)
-	named := path + "-" + hex.EncodeToString(key[:])
-	if s.fresh {
-		if err := os.Rename(path, named); err != nil {
-			return nil, false, err
-		}
-	}
-	frame, err := readFile(named, maxFrame)
-	if errors.Is(err, fs.ErrNotExist) {
+	s.key = hex.EncodeToString(key[:])
+	if s.files.key != "" && s.files.key != s.key {
 		return nil, false, errors.New("the code is for another processor or version of the engine")
-	} else if err != nil {
+	}
+	frame, err := readFile(s.files.frame, maxFrame)
+	if err != nil {
 		return nil, false, err
 	}
 	head, size, err := readHead(bytes.NewReader(frame))
@@ -259,14 +279,13 @@ func (s *storedCode) Get(key [32]byte) (content io.ReadCloser, ok bool, err erro
 	if len(tail) < 4 {
 		return nil, false, errors.New("compiled code: no checksum")
 	}
-	f, err := s.open()
-	if err != nil {
+	if s.mapped, err = s.executable(); err != nil {
 		return nil, false, err
 	}
-	if s.code != nil {
+	if s.mapped {
 		binary.LittleEndian.PutUint32(tail, checksumOfZeros(size))
 	}
-	return &codeReader{stored: s, head: bytes.NewReader(head), tail: bytes.NewReader(tail), code: f}, true, nil
+	return &codeReader{stored: s, head: bytes.NewReader(head), tail: bytes.NewReader(tail)}, true, nil
 }
 
 // Add implements the engine's file cache: nothing is compiled with it.
@@ -277,46 +296,35 @@ func (s *storedCode) Delete([32]byte) error {
 	return errors.New("the code is for another version of the engine")
 }
 
-// open opens the file of the code, for place if it can be executed there. Otherwise it returns the file, for the engine to read.
-func (s *storedCode) open() (*os.File, error) {
-	f, err := openRegular(filepath.Join(s.dir, codeName))
-	if err != nil {
-		return nil, err
-	}
-	st, err := f.Stat()
+// executable reports whether the file of the code can be executed.
+func (s *storedCode) executable() (bool, error) {
+	st, err := s.files.code.Stat()
 	if err == nil && st.Size() != s.size {
 		err = fmt.Errorf("compiled code: the file has %d bytes, want %d", st.Size(), s.size)
 	}
 	if err != nil || s.size == 0 {
-		return nil, errors.Join(err, f.Close())
+		return false, err
 	}
-	at, err := unix.MmapPtr(int(f.Fd()), 0, nil, uintptr(s.size), unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE)
+	at, err := unix.MmapPtr(int(s.files.code.Fd()), 0, nil, uintptr(s.size), unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE)
 	switch {
 	case err == nil:
-		s.code = f
-		return nil, unix.MunmapPtr(at, uintptr(s.size))
+		return true, unix.MunmapPtr(at, uintptr(s.size))
 	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENODEV):
-		return f, nil
+		return false, nil
 	}
-	return nil, errors.Join(err, f.Close())
+	return false, err
 }
 
 // place maps the code where the engine expects it, in place of zeros. From there, the engine unmaps it. Moving an earlier mapping there (mremap) is
 // not an option: Linux 6.12 in User-Mode Linux goes on to execute the zeros.
 func (s *storedCode) place() error {
-	if s.code == nil {
+	if !s.mapped {
 		return nil
 	}
 	if s.target == nil {
 		return errors.New("compiled code: the engine has not read it")
 	}
-	_, err := unix.MmapPtr(int(s.code.Fd()), 0, unsafe.Pointer(&s.target[0]), uintptr(s.size), unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_FIXED)
-	return errors.Join(err, s.closeCode())
-}
-
-func (s *storedCode) closeCode() error {
-	err := s.code.Close()
-	s.code = nil
+	_, err := unix.MmapPtr(int(s.files.code.Fd()), 0, unsafe.Pointer(&s.target[0]), uintptr(s.size), unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_FIXED)
 	return err
 }
 
@@ -330,14 +338,8 @@ func (s *storedCode) forget() {
 	}
 }
 
-// close releases what the engine does not.
+// close forgets where the code was, which the engine unmaps.
 func (s *storedCode) close() {
-	if s.code != nil {
-		_ = s.closeCode()
-	}
-	if s.memory != nil {
-		_ = s.memory.file.Close()
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.target = nil
@@ -347,7 +349,6 @@ func (s *storedCode) close() {
 type codeReader struct {
 	stored     *storedCode
 	head, tail *bytes.Reader // the checksum belongs to the tail
-	code       *os.File      // nil: it is mapped
 	done       bool          // the code has been read
 }
 
@@ -362,20 +363,15 @@ func (r *codeReader) Read(p []byte) (int, error) {
 		return 0, fmt.Errorf("compiled code: the engine reads %d bytes of %d", len(p), s.size)
 	}
 	r.done = true
-	if r.code != nil {
-		return io.ReadFull(r.code, p)
+	if !r.stored.mapped {
+		return io.ReadFull(io.NewSectionReader(r.stored.files.code, 0, r.stored.size), p)
 	}
 	r.stored.target = p
 	return len(p), nil
 }
 
 // Close implements io.Closer.
-func (r *codeReader) Close() error {
-	if r.code == nil {
-		return nil
-	}
-	return r.code.Close()
-}
+func (r *codeReader) Close() error { return nil }
 
 // checksumOfZeros returns the checksum that the engine computes for n zeros.
 func checksumOfZeros(n int64) uint32 {

@@ -142,8 +142,8 @@ func noexecChild(args []string) int {
 			if err != nil {
 				return err
 			}
-			if p.Report().FromCache != cached || p.code.stored.target != nil {
-				return fmt.Errorf("from the cache: %v; mapped: %v", p.Report().FromCache, p.code.stored.target != nil)
+			if p.Report().FromCache != cached || p.code.engine.(*local).stored.target != nil {
+				return fmt.Errorf("from the cache: %v; mapped: %v", p.Report().FromCache, p.code.engine.(*local).stored.target != nil)
 			}
 			if err := errors.Join(decide(p, 80, sampleNow), p.Close()); err != nil {
 				return err
@@ -215,8 +215,17 @@ func FuzzEngineFile(f *testing.F) {
 		if again := append(append(bytes.Clone(head), code...), frame[len(head):]...); !bytes.Equal(again, file) {
 			t.Errorf("%q becomes %q", file, again)
 		}
-		if s := (&storedCode{dir: filepath.Dir(to), fresh: true}); os.WriteFile(filepath.Join(s.dir, framePrefix), frame, 0o600) == nil {
-			defer s.close()
+		dir := filepath.Dir(to)
+		for name, content := range map[string][]byte{framePrefix: frame, outlineName: nil, infoName: nil} {
+			if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if files, err := openEntry(dir); err != nil {
+			t.Fatal(err)
+		} else {
+			defer files.close()
+			s := &storedCode{files: files}
 			content, ok, err := s.Get([32]byte{})
 			if !ok {
 				return // too short for a checksum

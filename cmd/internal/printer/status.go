@@ -135,6 +135,11 @@ func pluginsText(s *state.Status) string {
 	if lacking > 0 {
 		text += fmt.Sprintf(", %d of them lacking a plugin", lacking)
 	}
+	for i := range s.Plugins {
+		if missing := s.Plugins[i].Unconfined; len(missing) > 0 { // the same for all
+			return text + "; their processes are not confined by: " + strings.Join(missing, ", ") + " (see sluice check)"
+		}
+	}
 	return text
 }
 

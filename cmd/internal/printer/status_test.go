@@ -14,7 +14,7 @@ func TestStatusIsOneScreen(t *testing.T) {
 	s := &state.Status{
 		Version: "v1", Mode: "ipvs", Node: "n1", Zone: "a", Source: "https://192.0.2.1:6443", At: at, Started: *earlier(time.Hour), Synced: earlier(time.Hour - time.Second),
 		Configuration: state.Configuration{Hash: "1234", Error: "mdoe: unknown field", Since: earlier(time.Minute), Loaded: earlier(time.Hour)},
-		Plugins:       []state.Plugin{{Name: "p", Digest: "sha256:00"}, {Name: "q", Error: "plugin q: no such file", Since: earlier(time.Minute)}},
+		Plugins:       []state.Plugin{{Name: "p", Digest: "sha256:00", Unconfined: []string{"no files (Landlock)"}}, {Name: "q", Error: "plugin q: no such file", Since: earlier(time.Minute)}},
 		Policies:      []state.Policy{{Name: "x"}, {Name: "y", Revision: "12"}},
 		Plan:          state.PlanSize{Services: 2, Frontends: 5, Endpoints: 7, Draining: 1},
 		Kernel:        state.KernelState{InSync: true, LastSync: earlier(time.Minute), Frontends: 4, Unprogrammed: 1},
@@ -34,7 +34,7 @@ plan           2 Services, 5 frontends, 7 endpoints
 kernel         4 frontends, 1 rejected
 drains         1 endpoint (see sluice drains)
 configuration  hash 1234, loaded 2026-01-01T11:00:00Z; the file as it is now is rejected
-plugins        1 of 2 loaded, 2 policies, 1 of them lacking a plugin
+plugins        1 of 2 loaded, 2 policies, 1 of them lacking a plugin; their processes are not confined by: no files (Landlock) (see sluice check)
 repairs        2 changes by others, the last 1m0s ago: table ip sluice by nft\u001b (12)
 
 FAILING  configuration rejected since 2026-01-01T11:59:00Z; the previous one, hash 1234, stays in force: mdoe: unknown field

@@ -52,9 +52,17 @@ func (d *Dispatcher) work(c *crew) {
 func (d *Dispatcher) do(c *policy.Call) time.Duration {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	before := d.opts.threadCPU()
+	before := d.opts.threadCPU() + processCPU(c.Plugin)
 	c.Do()
-	return d.opts.threadCPU() - before
+	return d.opts.threadCPU() + processCPU(c.Plugin) - before
+}
+
+// processCPU returns the CPU time of a plugin's process. Plugins with the same module share one.
+func processCPU(p policy.Plugin) time.Duration {
+	if p, ok := p.(interface{ ProcessCPU() time.Duration }); ok {
+		return p.ProcessCPU()
+	}
+	return 0
 }
 
 func threadCPU() time.Duration {

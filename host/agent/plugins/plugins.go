@@ -81,6 +81,7 @@ func UserCacheDir() string {
 // Options of Open.
 type Options struct {
 	Compiler []string // command line of the processes that compile modules; nil: this process does
+	Process  []string // command line of the processes in which plugins run; nil: in this process
 	// Precompiled has code of modules, such as the bundled ones.
 	Precompiled wasm.Precompiled
 	Offline     bool // for a command that answers for no node: see wasm.OfflineLimits
@@ -106,7 +107,7 @@ func Open(ctx context.Context, cfg *config.Config, opts Options) (*Set, error) {
 	}
 	limits.Compile.CPU = time.Duration(cfg.PluginLimits.CompileSeconds) * time.Second
 	host, err := wasm.New(ctx, wasm.Options{
-		CacheDir: cache, Compiler: opts.Compiler, Precompiled: opts.Precompiled, Memory: int64(cfg.PluginLimits.MemoryMiB) << 20, Log: opts.Log, Now: time.Now, Limits: limits,
+		CacheDir: cache, Compiler: opts.Compiler, Process: opts.Process, Precompiled: opts.Precompiled, Memory: int64(cfg.PluginLimits.MemoryMiB) << 20, Log: opts.Log, Now: time.Now, Limits: limits,
 		Missing: dataplane.All().Get(cfg.Mode).MissingInputs(),
 	})
 	if err != nil {

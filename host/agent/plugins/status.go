@@ -11,6 +11,8 @@ import (
 type Status struct {
 	Name   string
 	Digest string // of the module file in force, sha256:…; "": none is loaded
+	// Unconfined are the layers of confinement that its process lacks, see package confine.
+	Unconfined []string
 	// Err is why the module of the configuration, or settings of the configuration, are not in force; nil: they are. Its text names the
 	// plugin, and says whether the previous revision stays in use.
 	Err error
@@ -55,6 +57,11 @@ func (s *Set) Status() (out []Status) {
 		st.Settings = errors.As(st.Err, new(settingsError))
 		if p := s.loaded[name]; p != nil {
 			st.Digest = p.source
+			for _, l := range p.Report().Confinement {
+				if l.Err != "" {
+					st.Unconfined = append(st.Unconfined, l.Name)
+				}
+			}
 		}
 		out = append(out, st)
 	}

@@ -34,6 +34,8 @@ type Plugin struct {
 	Digest string     `json:"digest,omitempty"` // of the module in force; "": none is loaded
 	Error  string     `json:"error,omitempty"`  // why the module or settings of the configuration are not in force
 	Since  *time.Time `json:"since,omitempty"`  // of Error
+	// Unconfined are the layers of confinement that the plugin's process lacks, see package confine.
+	Unconfined []string `json:"unconfined,omitempty"`
 }
 
 // Policy is a revision of a policy; bindings with settings make further ones.

@@ -168,7 +168,9 @@ func (h *plain) decide(p *plainPlugin, c *hosts.Command) (r *hosts.Response, err
 	if err := errors.Join(p.alloc(&p.response, &p.responseN, abi.MaxResponse(n)), p.alloc(&p.request, &p.requestN, len(wire))); err != nil {
 		return nil, err
 	}
-	copy(p.in.Bytes(p.request, len(wire)), wire)
+	if err := p.in.Write(p.request, wire); err != nil {
+		return nil, err
+	}
 	call := wasm.Call{Request: p.request, RequestLen: uint32(len(wire)), Response: p.response, ResponseCap: uint32(abi.MaxResponse(n)), Endpoints: n}
 	if h.call != nil {
 		h.call(&call)
@@ -177,7 +179,11 @@ func (h *plain) decide(p *plainPlugin, c *hosts.Command) (r *hosts.Response, err
 	if err != nil {
 		return nil, err
 	}
-	return h.read(p.in.Bytes(call.Response, length), &q)
+	response, err := p.in.Read(call.Response, length)
+	if err != nil {
+		return nil, err
+	}
+	return h.read(response, &q)
 }
 
 // read decodes a response as the ABI says.

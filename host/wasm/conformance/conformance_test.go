@@ -15,6 +15,33 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/tck"
 )
 
+// TestMain is also the processes in which plugins run.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == process[1] {
+		os.Exit(wasm.ProcessMain(os.Args[2:], os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+var process = []string{"conformance.test", "plugin"}
+
+// onEngines runs a test with plugins in this process, and in processes of their own.
+func onEngines(t *testing.T, test func(t *testing.T, h *wasm.Host)) {
+	t.Helper()
+	t.Run("in this process", func(t *testing.T) { test(t, newHost(t)) })
+	t.Run("in processes", func(t *testing.T) {
+		if testenv.Race {
+			t.Skip("a process without rights needs a build without cgo")
+		}
+		h, err := wasm.New(t.Context(), wasm.Options{CacheDir: testenv.PluginCache(t), Process: process})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { h.Close(t.Context()) })
+		test(t, h)
+	})
+}
+
 func newHost(t *testing.T) *wasm.Host {
 	t.Helper()
 	h, err := wasm.New(t.Context(), wasm.Options{CacheDir: testenv.PluginCache(t)})
@@ -51,7 +78,10 @@ func failures(t *testing.T, h *wasm.Host, module []byte, settings string) map[st
 }
 
 func TestBundledPluginsAndExamplesConform(t *testing.T) {
-	h := newHost(t)
+	onEngines(t, bundledPluginsAndExamplesConform)
+}
+
+func bundledPluginsAndExamplesConform(t *testing.T, h *wasm.Host) {
 	settings := map[string]string{"canary": `{"groups": [{"value": "canary", "percent": 5}]}`} // others: {}
 	const noSettings = "plugin-zone-first"                                                     // ignores any: a warning
 	var packages []string
@@ -119,6 +149,10 @@ func TestSDKsConform(t *testing.T) {
 
 // Each guest breaks one requirement; others that follow from it are listed.
 func TestBrokenGuestsFailTheRequirementThatTheyBreak(t *testing.T) {
+	onEngines(t, brokenGuestsFailTheRequirementThatTheyBreak)
+}
+
+func brokenGuestsFailTheRequirementThatTheyBreak(t *testing.T, h *wasm.Host) {
 	raw, err := os.ReadFile("../../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +162,6 @@ func TestBrokenGuestsFailTheRequirementThatTheyBreak(t *testing.T) {
 		weight = "(i32.load offset=32 (local.get $from))"
 		begin  = "(global.set $cap (local.get $cap))"
 	)
-	h := newHost(t)
 	always := []string{tck.SmallBuffer, tck.WrongRequest} // base.wat checks neither
 	for _, c := range []struct {
 		name, old, new string

@@ -76,15 +76,13 @@ func (g *guest) askRoom(wire []byte, n, room int) (*answer, error) {
 	if err := g.ensure(&g.response, &g.responseSize, max(room, abi.MaxResponse(n))); err != nil {
 		return nil, err
 	}
-	fill := func(address uint32, size, used int) []byte {
-		b := g.in.Bytes(address, size)
-		for i := range b[used:] {
-			b[used+i] = 0xA5
-		}
-		return b
+	rest := bytes.Repeat([]byte{0xA5}, max(g.requestSize-len(wire), g.responseSize-room))
+	if err := errors.Join(
+		g.in.Write(g.request, slices.Concat(wire, rest[:g.requestSize-len(wire)])),
+		g.in.Write(g.response, slices.Concat(make([]byte, room), rest[:g.responseSize-room])),
+	); err != nil {
+		return nil, err
 	}
-	copy(fill(g.request, g.requestSize, len(wire)), wire)
-	clear(fill(g.response, g.responseSize, room)[:room])
 	length, fuel, err := g.in.Decide(wasm.Call{Request: g.request, RequestLen: uint32(len(wire)), Response: g.response, ResponseCap: uint32(room), Endpoints: n})
 	if err != nil && !errors.Is(err, wasm.ErrCode) {
 		return nil, err
@@ -97,15 +95,22 @@ func (g *guest) askRoom(wire []byte, n, room int) (*answer, error) {
 	}{
 		{name: "request", address: g.request, size: g.requestSize, n: len(wire)}, {name: "response", address: g.response, size: g.responseSize, n: room},
 	} {
-		rest := g.in.Bytes(b.address, b.size)[b.n:]
-		if at := slices.IndexFunc(rest, func(c byte) bool { return c != 0xA5 }); at >= 0 {
+		is, readErr := g.in.Read(b.address, b.size)
+		if readErr != nil {
+			return nil, readErr
+		}
+		if at := slices.IndexFunc(is[b.n:], func(c byte) bool { return c != 0xA5 }); at >= 0 {
 			return nil, fmt.Errorf("%w: byte %d after the end of the %s, which has %d bytes, has changed", errBounds, at, b.name, b.n)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	a := &answer{wire: bytes.Clone(g.in.Bytes(g.response, length)), fuel: fuel}
+	response, err := g.in.Read(g.response, length)
+	if err != nil {
+		return nil, err
+	}
+	a := &answer{wire: response, fuel: fuel}
 	a.Reset(n)
 	return a, g.decoder.DecodeResponse(a.wire, n, &a.Response)
 }

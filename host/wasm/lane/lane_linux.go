@@ -1,0 +1,241 @@
+// Package lane is the memory that sluice shares with the process of a plugin, and how one wakes the other: a sealed memfd with lanes,
+// each for one message at a time and its answer. Neither side trusts what the other has written there.
+package lane
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sizes in bytes. The memory is sparse: pages exist from when they are used.
+const (
+	header  = 4096
+	Request = 16 << 20 // of all calls of a message
+	Answer  = 8 << 20
+	size    = header + Request + Answer
+)
+
+// Count is the number of lanes of a process.
+const Count = 2
+
+// Size is that of the memory.
+const Size = Count * size
+
+// Lane is one of the lanes.
+type Lane struct {
+	memory []byte
+	seen   uint32       // answers, or messages in the process
+	begun  atomic.Int64 // when the message that is not answered yet was sent, 0: there is none
+	busy   atomic.Int64 // ns, of all messages that are answered
+}
+
+// In the header, in cache lines of their own: a word that counts messages or answers, and whether the other side sleeps until the next
+// one. What the words do not say: see message.go of package wasm.
+const (
+	requestWord  = 0
+	requestSleep = 64
+	answerWord   = 128
+	answerSleep  = 192
+	numbers      = 256 // of 8 bytes
+)
+
+func (l *Lane) word(at int) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&l.memory[at])) }
+
+// Number returns a number that both sides can read and write.
+func (l *Lane) Number(i int) *atomic.Int64 {
+	return (*atomic.Int64)(unsafe.Pointer(&l.memory[numbers+8*i]))
+}
+
+// Request returns the area of messages.
+func (l *Lane) Request() []byte { return l.memory[header:][:Request:Request] }
+
+// Answer returns the area of answers.
+func (l *Lane) Answer() []byte { return l.memory[header+Request:][:Answer:Answer] }
+
+// Create returns a new memory as a file, which cannot change its size: reading beyond the end of a mapping would end the reader.
+func Create() (*os.File, error) {
+	fd, err := unix.MemfdCreate("sluice-plugin", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("memory of a plugin's process: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "plugin")
+	err = unix.Ftruncate(fd, Size)
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("memory of a plugin's process: %w", err), f.Close())
+	}
+	return f, nil
+}
+
+// Map maps the lanes of a memory.
+func Map(f *os.File) ([]*Lane, error) {
+	memory, err := unix.Mmap(int(f.Fd()), 0, Size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("memory of a plugin's process: %w", err)
+	}
+	lanes := make([]*Lane, Count)
+	for i := range lanes {
+		lanes[i] = &Lane{memory: memory[i*size:][:size:size]}
+	}
+	return lanes, nil
+}
+
+// Unmap releases what Map has returned. Nobody may use the lanes any more.
+func Unmap(lanes []*Lane) { _ = unix.Munmap(unsafe.Slice(&lanes[0].memory[0], Size)) }
+
+// Send tells the process that there is a message.
+func (l *Lane) Send() {
+	l.begun.Store(time.Now().UnixNano())
+	ring(l.word(requestWord), l.word(requestSleep))
+}
+
+// Await waits for the answer for as long as a patience, and reports whether there is one.
+func (l *Lane) Await(patience time.Duration) bool {
+	if !wait(l.word(answerWord), l.word(answerSleep), l.seen, patience) {
+		return false
+	}
+	l.seen++
+	l.busy.Add(max(0, time.Now().UnixNano()-l.begun.Swap(0)))
+	return true
+}
+
+// Receive waits for the next message, in the process.
+func (l *Lane) Receive() {
+	for !wait(l.word(requestWord), l.word(requestSleep), l.seen, 0) {
+	}
+	l.seen++
+}
+
+// Reply tells sluice that there is an answer.
+func (l *Lane) Reply() { ring(l.word(answerWord), l.word(answerSleep)) }
+
+// Trim returns the pages of a large message and its answer.
+func (l *Lane) Trim() { _ = unix.Madvise(l.memory[header:], unix.MADV_REMOVE) }
+
+// Linux's FUTEX_WAIT and FUTEX_WAKE, between processes.
+const (
+	futexWait = 0
+	futexWake = 1
+)
+
+func ring(word, sleeps *atomic.Uint32) {
+	word.Add(1)
+	if sleeps.Load() != 0 {
+		_, _, _ = unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, 1, 0, 0, 0)
+	}
+}
+
+// wait waits until word is not old; patience 0 is for ever. It blocks the thread: Go's poller would take milliseconds on a busy machine.
+func wait(word, sleeps *atomic.Uint32, old uint32, patience time.Duration) bool {
+	if word.Load() != old {
+		return true
+	}
+	sleeps.Store(1)
+	defer sleeps.Store(0)
+	var timeout *unix.Timespec
+	if patience > 0 {
+		t := unix.NsecToTimespec(int64(patience))
+		timeout = &t
+	}
+	for word.Load() == old {
+		_, _, errno := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(old), uintptr(unsafe.Pointer(timeout)), 0, 0)
+		if errno == unix.ETIMEDOUT {
+			return word.Load() != old
+		}
+	}
+	return true
+}
+
+// CPU returns the CPU time of a process, 0 if there is none.
+func CPU(pid int) time.Duration {
+	const processClock = 2
+	var t unix.Timespec
+	if unix.ClockGettime(int32(^pid<<3|processClock), &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+// Watch calls idle when a process has used CPU time that its messages do not account for, until it has ended: what computes without
+// being asked is no plugin.
+func Watch(pid int, lanes []*Lane, ended <-chan struct{}, idle func(used time.Duration)) {
+	ticker := time.NewTicker(WatchEvery)
+	defer ticker.Stop()
+	busy := func() (sum time.Duration) {
+		now := time.Now().UnixNano()
+		for _, l := range lanes {
+			sum += time.Duration(l.busy.Load())
+			if begun := l.begun.Load(); begun != 0 {
+				sum += time.Duration(max(0, now-begun))
+			}
+		}
+		return sum
+	}
+	lastBusy, lastCPU := busy(), CPU(pid)
+	for {
+		select {
+		case <-ended:
+			return
+		case <-ticker.C:
+		}
+		cpu, is := CPU(pid), busy()
+		if used := cpu - lastCPU - 2*(is-lastBusy); used > IdleCPU { // twice: collections of garbage
+			idle(used)
+		}
+		lastBusy, lastCPU = is, cpu
+	}
+}
+
+// Bounds of Watch: IdleCPU is for the work of Go's runtime.
+const (
+	WatchEvery = 250 * time.Millisecond
+	IdleCPU    = 50 * time.Millisecond
+)
+
+// Stopwatch measures calls by the CPU time of the thread that makes them. Reading the time of a thread takes a system call, so it is read once
+// a millisecond, and calls that take less than their limit by the clock are not late.
+type Stopwatch struct {
+	limit   time.Duration
+	begun   time.Time
+	cpu     time.Duration
+	sampled time.Time
+	late    bool
+}
+
+const sampleEvery = time.Millisecond
+
+// Start begins a call.
+func (s *Stopwatch) Start(limit time.Duration) {
+	s.begun, s.limit, s.late = time.Now(), limit, false
+	if s.begun.Sub(s.sampled) >= sampleEvery {
+		s.sample()
+	}
+}
+
+func (s *Stopwatch) sample() {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) // cannot fail
+	s.cpu, s.sampled = time.Duration(t.Nano()), s.begun
+}
+
+// Stop ends a call.
+func (s *Stopwatch) Stop() { s.late = s.Late() }
+
+// Late reports whether the call has taken, or takes, more than its limit.
+func (s *Stopwatch) Late() bool {
+	if s.late || time.Since(s.begun) <= s.limit {
+		return s.late
+	}
+	before := s.cpu
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
+	return time.Duration(t.Nano())-before > s.limit+sampleEvery
+}
