@@ -37,7 +37,6 @@ const (
 	numberAnswer        // length of the answer
 	numberBudget        // bytes that the instances of the process may have together
 	numberMemory        // bytes that they have
-	numberCall          // 1 + index of the call that runs, 0: none
 )
 
 // Statuses of a result.

@@ -101,24 +101,27 @@ func (s *server) serve(l *lane.Lane) {
 	var watch lane.Stopwatch
 	for {
 		l.Receive()
-		in, out := l.Request(), l.Answer()[:0]
-		s.budget.setLimit(l.Number(numberBudget).Load())
-		for i := range min(l.Number(numberCalls).Load(), messageCalls) {
-			l.Number(numberCall).Store(i + 1)
-			var c call
-			instance, leave, rest, err := parseCall(in, &c)
-			if err != nil {
-				panic(err) // sluice does not send it
-			}
-			in = rest
-			overhead := s.do(instance, leave, &c, &watch)
-			out = appendResult(out, cap(out)-len(out), &c, overhead)
-		}
-		l.Number(numberCall).Store(0)
-		l.Number(numberAnswer).Store(int64(len(out)))
-		l.Number(numberMemory).Store(s.budget.inUse())
+		s.answer(l, &watch)
 		l.Reply()
 	}
+}
+
+// answer makes the calls of a message.
+func (s *server) answer(l *lane.Lane, watch *lane.Stopwatch) {
+	in, out := l.Request(), l.Answer()[:0]
+	s.budget.setLimit(l.Number(numberBudget).Load())
+	for range min(l.Number(numberCalls).Load(), messageCalls) {
+		var c call
+		instance, leave, rest, err := parseCall(in, &c)
+		if err != nil {
+			panic(err) // sluice does not send it
+		}
+		in = rest
+		overhead := s.do(instance, leave, &c, watch)
+		out = appendResult(out, cap(out)-len(out), &c, overhead)
+	}
+	l.Number(numberAnswer).Store(int64(len(out)))
+	l.Number(numberMemory).Store(s.budget.inUse())
 }
 
 // do makes a call and returns the host memory of the instance besides its linear memory.
