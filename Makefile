@@ -10,7 +10,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image krew man demo experiment quick race test test-all test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-nodes e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat vm-kernels \
+.PHONY: help build plugins image krew man demo experiment quick race test test-all test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-nodes test-cni e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat vm-kernels \
   compiled-plugins bench bench-peer bench-peer-base bench-fleet soak fuzz check fmt lint format-check vet deps clean
 
 help:
@@ -123,6 +123,13 @@ e2e: image node-programs
 test-nodes: cluster-programs
 	@$(GO) run ./host/lab/realcluster/programs/build suite >/dev/null
 	SLUICE_TEST_NODES=1 $(GO) test -vet=off -count=1 -v -timeout 20m ./deploy/nodes
+
+# Flannel, kube-router and Calico as the networks of real clusters, with kube-proxy and then with sluice: who answers whom, with which source, and
+# network policies, which COMPATIBILITY.md is about. PLUGINS= names some. As root on Debian 12; half an hour, the first time more.
+PLUGINS     := flannel kube-router calico
+test-cni: cluster-programs
+	@$(GO) run ./host/lab/realcluster/programs/build $(PLUGINS) >/dev/null
+	SLUICE_TEST_CNI='$(PLUGINS)' $(GO) test -vet=off -count=1 -v -timeout 60m -run TestBesideNetworkPlugins ./deploy/nodes
 
 # What realcluster promises: everything that it starts ends, and the machine is as before. Six minutes.
 test-realcluster: node-programs vm-kernels

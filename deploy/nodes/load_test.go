@@ -52,6 +52,13 @@ metadata: {name: local, namespace: web}
 spec: {type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: %[4]d, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 `, programs.Load, drain, nodePort, healthPort)
 
+// serve starts the Deployment.
+func (c *cluster) serve() {
+	c.Helper()
+	c.must(c.Apply(c.Context(), web))
+	c.kubectl("-n", "web", "rollout", "status", "deployment", "web", "--timeout=180s")
+}
+
 // client is the Pod of a client that runs until it is deleted.
 const client = `
 apiVersion: v1

@@ -1,4 +1,5 @@
-// Package nodes follows deploy/README.md on real kubelets, under load, and runs a part of Kubernetes' own network tests with sluice.
+// Package nodes follows deploy/README.md on real kubelets, under load, and runs a part of Kubernetes' own network tests with sluice. It tries
+// network plugins beside sluice too.
 package nodes
 
 import (
@@ -9,13 +10,14 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/realcluster"
 )
 
-// enabled is the environment variable that make test-nodes sets: the tests take minutes, and need root and Debian 12.
-const enabled = "SLUICE_TEST_NODES"
+// enabled are the environment variables that make test-nodes and make test-cni set: the tests take minutes, and need root and Debian 12.
+// The latter has the names of network plugins.
+const enabledNodes, enabledPlugins = "SLUICE_TEST_NODES", "SLUICE_TEST_CNI"
 
 func TestMain(m *testing.M) {
 	realcluster.Enter()
-	if os.Getenv(enabled) == "" {
-		fmt.Println("SKIPPED: these tests start a cluster with real kubelets: make test-nodes")
+	if os.Getenv(enabledNodes)+os.Getenv(enabledPlugins) == "" {
+		fmt.Println("SKIPPED: these tests start clusters with real kubelets: make test-nodes, make test-cni")
 		return
 	}
 	realcluster.Main(m)

@@ -26,38 +26,35 @@ type cluster struct {
 	*testing.T
 	*realcluster.Cluster
 	programs programs.Set
-	tests    programs.Suite
 	install  realcluster.Installation
 }
 
 const image = programs.Registry + "/sluice"
 
-func newCluster(t *testing.T) *cluster {
+// newCluster starts a cluster, and builds sluice's image. The plugin is nil for a Pod network without one.
+func newCluster(t *testing.T, name string, plugin *programs.Network) *cluster {
 	set, err := programs.Find()
 	testenv.Require(t, err)
-	tests, err := programs.FindSuite()
-	testenv.Require(t, err)
-	c := &cluster{T: t, programs: set, tests: tests}
+	c := &cluster{T: t, programs: set}
 	began := time.Now()
 	built := make(chan error, 1)
 	go func() { built <- c.build(t.TempDir()) }()
 	c.Cluster, err = realcluster.Start(t.Context(), realcluster.Config{
-		Name: "nodes", Dir: filepath.Join(t.TempDir(), "cluster"), Workers: 2, Programs: set, Log: t.Output(),
+		Name: name, Dir: filepath.Join(t.TempDir(), "cluster"), Workers: 2, Network: plugin, Programs: set, Log: t.Output(),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
 	c.must(<-built)
-	c.importImages()
 	t.Logf("cluster and image after %s", time.Since(began).Round(time.Second))
 	return c
 }
 
 // importImages imports the images of Kubernetes' network tests on all nodes.
-func (c *cluster) importImages() {
+func (c *cluster) importImages(tests programs.Suite) {
 	c.Helper()
-	archives, err := filepath.Glob(filepath.Join(c.tests.Images, "*.tar"))
+	archives, err := filepath.Glob(filepath.Join(tests.Images, "*.tar"))
 	c.must(err)
 	errs := make([]error, len(c.Nodes))
 	var all sync.WaitGroup
@@ -121,9 +118,11 @@ const (
 
 // TestReadmeOnRealNodes runs the commands of deploy/README.md in order, under load: no new connection may fail, and no long one may be broken.
 func TestReadmeOnRealNodes(t *testing.T) {
-	c := newCluster(t)
-	c.must(c.Apply(t.Context(), web))
-	c.kubectl("-n", "web", "rollout", "status", "deployment", "web", "--timeout=120s")
+	tests, err := programs.FindSuite()
+	testenv.Require(t, err)
+	c := newCluster(t, "nodes", nil)
+	c.importImages(tests)
+	c.serve()
 
 	load := c.load()
 	c.must(c.Install(t.Context(), c.install))
@@ -156,7 +155,7 @@ func TestReadmeOnRealNodes(t *testing.T) {
 	load.end("upgrade and back", false)
 	c.noWarnings()
 
-	t.Run("Kubernetes' network tests", c.suite)
+	t.Run("Kubernetes' network tests", func(t *testing.T) { c.suite(t, tests) })
 
 	// Endpoints come and go meanwhile: stale rules would send connections to Pods that have ended.
 	old := strings.Fields(c.kubectl("-n", "web", "get", "pods", "-l", "app=web", "-o", "name"))

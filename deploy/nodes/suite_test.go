@@ -25,14 +25,14 @@ const (
 )
 
 // suite runs the tests. Each has to pass.
-func (c *cluster) suite(t *testing.T) {
+func (c *cluster) suite(t *testing.T, tests programs.Suite) {
 	dir := t.TempDir()
 	repos := filepath.Join(dir, "images.yaml")
 	if err := os.WriteFile(repos, []byte(programs.SuiteRegistries), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(filepath.Join(c.tests.Bin, "ginkgo"), "--procs="+sideBySide, "--focus="+focus, "--skip="+skip, "--timeout=15m", "--no-color",
-		"--output-dir="+dir, "--json-report=report.json", filepath.Join(c.tests.Bin, "e2e.test"), "--",
+	cmd := exec.Command(filepath.Join(tests.Bin, "ginkgo"), "--procs="+sideBySide, "--focus="+focus, "--skip="+skip, "--timeout=15m", "--no-color",
+		"--output-dir="+dir, "--json-report=report.json", filepath.Join(tests.Bin, "e2e.test"), "--",
 		"--kubeconfig="+c.Kubeconfig(), "--kubectl-path="+filepath.Join(c.Tools, "kubectl"), "--provider=skeleton", "--num-nodes=2",
 		"--disable-log-dump=true", "--report-dir="+dir)
 	cmd.Env = append(os.Environ(), "KUBE_TEST_REPO_LIST="+repos, "TMPDIR="+dir, "HOME="+dir)

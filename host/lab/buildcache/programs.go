@@ -31,6 +31,7 @@ type Program struct {
 	Module  string
 	Package string
 	Test    bool // the package's tests are the program
+	Cgo     bool // it is partly in C
 }
 
 // flags returns the arguments of go build and go test for all modules.
@@ -153,7 +154,11 @@ func (p Programs) build(ctx context.Context, w io.Writer, src string, program Pr
 	}
 	cmd := exec.CommandContext(ctx, "go", slices.Concat(verb, p.flags(), []string{"-o", part, program.Package})...)
 	cmd.Dir = filepath.Join(src, program.Module)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly", "PWD="+cmd.Dir)
+	cgo := "CGO_ENABLED=0"
+	if program.Cgo {
+		cgo = "CGO_ENABLED=1"
+	}
+	cmd.Env = append(os.Environ(), cgo, "GOWORK=off", "GOFLAGS=-mod=readonly", "PWD="+cmd.Dir)
 	cmd.Stdout, cmd.Stderr = w, w
 	if err := cmd.Run(); err != nil {
 		return err

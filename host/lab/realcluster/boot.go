@@ -91,8 +91,8 @@ func (n *Node) boot(ctx context.Context) error {
 	return nil
 }
 
-// podNetwork configures CNI for the Pod ranges that the controller manager has given the node, and the fabric's routes to them. It waits
-// until the kubelet has registered the node.
+// podNetwork configures the fabric's routes to the Pod ranges that the controller manager has given the node, and CNI for them, unless a
+// network plugin does one or both. It waits until the kubelet has registered the node.
 func (n *Node) podNetwork(ctx context.Context) error {
 	var ranges []string
 	err := poll(ctx, "Pod ranges of node "+n.Name, func() error {
@@ -109,6 +109,10 @@ func (n *Node) podNetwork(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, n.Logs())
 	}
+	plugin := n.cluster.config.Network
+	if plugin != nil && !plugin.Routed {
+		return nil
+	}
 	var defaults []string
 	for _, r := range ranges {
 		p, err := netip.ParsePrefix(r)
@@ -123,6 +127,9 @@ func (n *Node) podNetwork(ctx context.Context) error {
 		} else {
 			defaults = append(defaults, "::/0")
 		}
+	}
+	if plugin != nil {
+		return nil
 	}
 	conf, err := text("config/pods.conflist", map[string]any{"PodCIDRs": ranges, "Routes": defaults})
 	if err != nil {

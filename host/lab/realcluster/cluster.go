@@ -91,7 +91,6 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 	if err := c.join(ctx); err != nil {
 		return err
 	}
-	c.logf("nodes are ready")
 	return c.services(ctx)
 }
 

@@ -23,6 +23,8 @@ type Config struct {
 	Kernel string
 	// Family of Pods, Services and nodes. "": IPv4.
 	Family Family
+	// Network is a network plugin that runs in the cluster. nil: Pods are on a bridge, and the fabric has routes to them.
+	Network *programs.Network
 	// Proxy runs in the cluster when Start returns. "": kube-proxy, in mode nftables. With None, CoreDNS does not become ready.
 	Proxy Proxy
 	// Liberal is the proxy's setting conntrack.tcpBeLiberal.

@@ -37,18 +37,50 @@ func (c *Cluster) controlPlane(ctx context.Context) (err error) {
 	return nil
 }
 
-// join completes the nodes that the kubelets have registered: labels and Pod networks.
+// join completes the nodes that the kubelets have registered: labels, kube-proxy, which a network plugin needs, and Pod networks.
 func (c *Cluster) join(ctx context.Context) error {
 	if slices.Contains(c.Nodes, c.control) {
 		if err := c.labelControlPlane(ctx); err != nil {
 			return err
 		}
 	}
+	if err := c.kubeProxy(ctx); err != nil {
+		return err
+	}
 	if err := c.parallel(func(n *Node) error { return n.podNetwork(ctx) }); err != nil {
 		return err
 	}
+	if err := c.networkPlugin(ctx); err != nil {
+		return err
+	}
 	_, err := c.Kubectl(ctx, "", "wait", "--for=condition=Ready", "node", "--all", "--timeout=180s")
+	c.logf("nodes are ready")
 	return err
+}
+
+// networkPlugin starts the network plugin, and waits until it is ready on all nodes.
+func (c *Cluster) networkPlugin(ctx context.Context) error {
+	plugin := c.config.Network
+	if plugin == nil {
+		return nil
+	}
+	archives, err := filepath.Glob(filepath.Join(plugin.Images, "*.tar"))
+	if err != nil {
+		return err
+	}
+	for _, a := range archives {
+		if err := c.parallel(func(n *Node) error { return n.Import(ctx, a, "") }); err != nil {
+			return err
+		}
+	}
+	if err := c.Apply(ctx, plugin.Objects); err != nil {
+		return err
+	}
+	if err := c.Rollout(ctx, plugin.Namespace, "daemonset/"+plugin.DaemonSet); err != nil {
+		return err
+	}
+	c.logf("%s is ready", plugin.DaemonSet)
+	return nil
 }
 
 // labelControlPlane labels the control plane's node as kubeadm does. Before a node is ready: the EndpointSlice controller, which leaves nodes

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
 )
 
-// disk makes the node's /etc, /tmp and /var, unless it has them.
+// disk makes the node's /etc, /opt, /tmp and /var, unless it has them.
 func (n *Node) disk() error {
 	if err := folders(n.dir); err != nil {
 		return err
@@ -58,10 +58,11 @@ func (n *Node) disk() error {
 	return nil
 }
 
-// folders makes /tmp, /run and /var below a root.
+// folders makes /opt, /tmp, /run and /var below a root.
 func folders(root string) error {
 	for path, mode := range map[string]fs.FileMode{
 		"tmp": 0o1777, "run": 0o755, "var/tmp": 0o1777, "var/log/pods": 0o755, "var/log/containers": 0o755, "var/lib/kubelet": 0o755, "var/lib/cni": 0o755,
+		"opt/cni/bin": 0o755,
 	} {
 		at := filepath.Join(root, path)
 		if err := os.MkdirAll(at, 0o755); err != nil {
@@ -81,7 +82,7 @@ func folders(root string) error {
 func (n *Node) files() (map[string][]byte, error) {
 	c := n.cluster
 	data := map[string]any{
-		"Registry": programs.Registry, "Programs": programsDir, "DNS": c.config.Family.dns(), "ControlPlane": n.Name == ControlPlane,
+		"Registry": programs.Registry, "DNS": c.config.Family.dns(), "ControlPlane": n.Name == ControlPlane,
 	}
 	containerd, err := text("config/containerd.toml", data)
 	if err != nil {

@@ -77,6 +77,7 @@ func (o order) guestMounts() error {
 		{"mqueue", "/dev/mqueue", "mqueue", ""},
 		{"tmpfs", "/sys/devices/system/cpu", "tmpfs", ""},
 		{"hostfs", "/etc", "hostfs", filepath.Join(o.Dir, "etc")},
+		{"tmpfs", "/opt", "tmpfs", ""},
 		{"tmpfs", "/var", "tmpfs", "size=90%"},
 	} {
 		if err := mount(m[0], m[1], m[2], 0, m[3]); err != nil {

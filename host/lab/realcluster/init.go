@@ -2,7 +2,9 @@ package realcluster
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,6 +102,9 @@ func (o order) run() error {
 		}
 	}
 	unix.Umask(0o022)
+	if err := plugins(); err != nil {
+		return err
+	}
 	containerd := &daemon{name: "containerd", args: []string{"--config", "/etc/containerd/config.toml"}}
 	if err := containerd.start(); err != nil {
 		return err
@@ -116,6 +121,18 @@ func (o order) run() error {
 	}
 	_ = unix.Close(readyFd)
 	return reap(containerd, kubelet)
+}
+
+// plugins shows Debian's CNI plugins where network plugins put theirs.
+func plugins() error {
+	const from, to = programsDir + "/debian/usr/lib/cni", "/opt/cni/bin"
+	entries, err := os.ReadDir(from)
+	for _, e := range entries {
+		if made := os.Symlink(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); !errors.Is(made, fs.ErrExist) {
+			err = errors.Join(err, made)
+		}
+	}
+	return err
 }
 
 // images waits for containerd and imports the images that it does not have.

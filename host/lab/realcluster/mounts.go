@@ -56,7 +56,7 @@ func (o order) mounts() error {
 		return err
 	}
 	// The node's folders may be in one that is replaced.
-	dirs := []string{"etc", "var", "tmp", "run"}
+	dirs := []string{"etc", "opt", "var", "tmp", "run"}
 	fds := map[string]int{}
 	for _, dir := range dirs {
 		fd, err := unix.Open(filepath.Join(o.Dir, dir), unix.O_PATH|unix.O_CLOEXEC, 0)

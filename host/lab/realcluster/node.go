@@ -24,7 +24,7 @@ type Node struct {
 	Addrs      []netip.Addr
 
 	cluster *Cluster
-	dir     string           // /etc, /var and /tmp, which outlast a boot; /etc and /var/log of a guest
+	dir     string           // /etc, /opt, /var and /tmp, which outlast a boot; /etc and /var/log of a guest
 	host    *testnet.Host    // nil: the node is off
 	lab     *testnet.Lab     // its network namespace
 	init    *testnet.Program // process 1
@@ -50,8 +50,8 @@ func (n *Node) connect() (err error) {
 	return err
 }
 
-// Stop powers the node off: its processes are killed at once, /run and its network namespace are lost. Its disk stays, which is /etc, /tmp and
-// /var; of a guest, /etc and /var/log. On the control plane's node, the control plane goes on until Close, without a network.
+// Stop powers the node off: its processes are killed at once, /run and its network namespace are lost. Its disk stays, which is /etc, /opt, /tmp
+// and /var; of a guest, /etc and /var/log. On the control plane's node, the control plane goes on until Close, without a network.
 func (n *Node) Stop() error {
 	var errs []error
 	if n.host != nil { // first, as power is lost: no process says goodbye

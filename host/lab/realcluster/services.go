@@ -9,27 +9,37 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
 )
 
-// services starts the Service proxy and DNS.
-func (c *Cluster) services(ctx context.Context) error {
+// manifestData is what the manifests are filled with.
+func (c *Cluster) manifestData() map[string]any {
 	pods := strings.Join(names(c.config.Family.pods()), ",")
 	anyAddr := netip.IPv4Unspecified()
 	if c.config.Family == IPv6 {
 		anyAddr = netip.IPv6Unspecified()
 	}
-	data := map[string]any{
+	return map[string]any{
 		"Registry": programs.Registry, "Kubernetes": programs.Kubernetes, "API": c.Config.Host, "Pods": pods, "Any": anyAddr,
 		"Liberal": c.config.Liberal, "DNS": c.config.Family.dns(),
 	}
-	if c.config.Proxy != None {
-		if err := c.apply(ctx, "manifests/kube-proxy.yaml", data); err != nil {
-			return err
-		}
-		if err := c.Rollout(ctx, "kube-system", "daemonset/kube-proxy"); err != nil {
-			return err
-		}
-		c.logf("kube-proxy is ready")
+}
+
+// kubeProxy starts kube-proxy.
+func (c *Cluster) kubeProxy(ctx context.Context) error {
+	if c.config.Proxy == None {
+		return nil
 	}
-	if err := c.apply(ctx, "manifests/coredns.yaml", data); err != nil {
+	if err := c.apply(ctx, "manifests/kube-proxy.yaml"); err != nil {
+		return err
+	}
+	if err := c.Rollout(ctx, "kube-system", "daemonset/kube-proxy"); err != nil {
+		return err
+	}
+	c.logf("kube-proxy is ready")
+	return nil
+}
+
+// services starts DNS, and installs sluice.
+func (c *Cluster) services(ctx context.Context) error {
+	if err := c.apply(ctx, "manifests/coredns.yaml"); err != nil {
 		return err
 	}
 	if c.config.Proxy == None {
@@ -55,8 +65,8 @@ func (c *Cluster) Rollout(ctx context.Context, namespace, name string) error {
 	return nil
 }
 
-func (c *Cluster) apply(ctx context.Context, manifest string, data any) error {
-	objects, err := text(manifest, data)
+func (c *Cluster) apply(ctx context.Context, manifest string) error {
+	objects, err := text(manifest, c.manifestData())
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,8 @@ import (
 func debianPackages() []string {
 	return slices.Concat(
 		[]string{"containerd", "runc", "containernetworking-plugins"},
-		[]string{"bash", "bind9-dnsutils", "bind9-host", "busybox", "conntrack", "curl", "dash", "iperf", "iproute2", "ipset", "iptables", "libc-bin", "netbase", "netcat-openbsd", "nftables", "wget"})
+		[]string{"bash", "bind9-dnsutils", "bind9-host", "busybox", "conntrack", "curl", "dash", "iperf", "iproute2", "ipset", "iptables", "libc-bin", "netbase", "netcat-openbsd", "nftables", "runit",
+			"wget"})
 }
 
 // extract downloads packages of this machine's release with all that they depend on, and extracts them. apt works on lists and a status of its own.

@@ -56,13 +56,14 @@ func clusterImages() []archive {
 // sources are what images are made from.
 type sources struct {
 	Set
-	control    string // folder of the control plane's programs
-	debian     debian
-	suite      string // folder of the suite's programs
-	kubernetes string // folder of the suite's module k8s.io/kubernetes
+	control string // folder of the control plane's programs
+	debian  debian
+	built   string // folder of the programs of the suite or of a network plugin
+	module  string // folder of the module that they are from
 }
 
-func fromBin(s sources) string { return s.Bin }
+func fromBin(s sources) string   { return s.Bin }
+func fromBuilt(s sources) string { return s.built }
 
 // only is a root with nothing but one program.
 func only(folder func(sources) string, name string) func(sources, root) error {

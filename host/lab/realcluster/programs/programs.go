@@ -73,7 +73,7 @@ func command([]string) string { return "`make node-programs` (minutes the first 
 
 // recipes are part of the keys of what is not built from modules.
 //
-//go:embed debian.go images.go root.go suite.go
+//go:embed debian.go images.go networks.go root.go suite.go
 var recipes embed.FS
 
 var imageRecipes = []string{"images.go", "root.go"}

@@ -134,3 +134,27 @@ func TestAbsoluteLinksStayInTheRoot(t *testing.T) {
 		t.Errorf("got %s, %v", got, err)
 	}
 }
+
+func TestNetworkPluginsAreNamed(t *testing.T) {
+	if _, err := BuildNetwork(t.Context(), &bytes.Buffer{}, "weave"); err == nil || !strings.Contains(err.Error(), "calico, flannel, kube-router") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSettingsThatAManifestDoesNotHaveAreReported(t *testing.T) {
+	module, to := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(module, "plugin.yaml"), []byte("a: 1\nb: 1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n := network{manifest: "plugin.yaml", settings: []string{"a: 1", "a: 2"}}
+	if err := n.writeObjects(module, to); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(to, objectsFile)); err != nil || string(got) != "a: 2\nb: 1\n" {
+		t.Errorf("%q, %v", got, err)
+	}
+	n.settings = append(n.settings, "c: 1", "c: 2")
+	if err := n.writeObjects(module, to); err == nil || !strings.Contains(err.Error(), "c: 1") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -72,13 +72,13 @@ func (r root) programs(d debian, names ...string) error {
 	return nil
 }
 
-// iptables adds iptables on nf_tables, which mode ipvs of kube-proxy needs, with its matches and targets.
+// iptables adds iptables on nf_tables, with its matches and targets.
 func (r root) iptables(d debian) error {
 	const program = "xtables-nft-multi"
 	if err := r.programs(d, program); err != nil {
 		return err
 	}
-	for _, name := range []string{"iptables", "ip6tables"} {
+	for _, name := range []string{"iptables", "ip6tables", "iptables-nft", "ip6tables-nft"} {
 		for _, does := range []string{"", "-save", "-restore"} {
 			r.link("usr/bin/"+name+does, program)
 		}
@@ -89,6 +89,20 @@ func (r root) iptables(d debian) error {
 		err = errors.Join(err, outside, r.loaded(d, name, from))
 	}
 	return err
+}
+
+// tree adds a folder of this machine, with what scripts in it may run.
+func (r root) tree(name, from string) error {
+	return filepath.WalkDir(from, func(at string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(from, at)
+		if err != nil {
+			return err
+		}
+		return r.copy(path.Join(name, filepath.ToSlash(rel)), at, 0o755)
+	})
 }
 
 // loaded adds a program or a library, and what it needs.

@@ -35,8 +35,8 @@ const SuiteRegistries = "promoterE2eRegistry: " + Registry + "/e2e\nbuildImageRe
 
 func suiteImages() []archive {
 	return []archive{
-		{"regression", only(fromSuite, "regression-issue-74839"), []image{{Registry + "/e2e/regression-issue-74839:1.5", "/regression-issue-74839", ""}}},
-		{"kube-proxy", kubeProxy(fromSuite), []image{{SuiteKubeProxy, "", "/usr/local/bin/kube-proxy"}}},
+		{"regression", only(fromBuilt, "regression-issue-74839"), []image{{Registry + "/e2e/regression-issue-74839:1.5", "/regression-issue-74839", ""}}},
+		{"kube-proxy", kubeProxy(fromBuilt), []image{{SuiteKubeProxy, "", "/usr/local/bin/kube-proxy"}}},
 		{"agnhost", agnhostRoot, []image{
 			{Registry + "/e2e/agnhost:2.66.1", "/agnhost", "pause"},
 			{Registry + "/e2e/glibc-dns-testing:2.1.1", "/agnhost", "pause"},
@@ -45,8 +45,6 @@ func suiteImages() []archive {
 		}},
 	}
 }
-
-func fromSuite(s sources) string { return s.suite }
 
 // agnhostRoot has what upstream's tests run in agnhost. Busybox's wget crashes with -T in Debian 12.
 func agnhostRoot(s sources, r root) error {
@@ -64,13 +62,13 @@ func agnhostRoot(s sources, r root) error {
 	r.link("usr/bin/nc", "nc.openbsd")
 	r.link("usr/local/bin/iperf", "/usr/bin/iperf")
 	r.link("agnhost-2", "agnhost")
-	for name, folder := range map[string]string{"agnhost": s.suite, "coredns": s.Bin} {
+	for name, folder := range map[string]string{"agnhost": s.built, "coredns": s.Bin} {
 		if err := r.copy(name, filepath.Join(folder, name), 0o755); err != nil {
 			return err
 		}
 	}
 	for _, name := range []string{"localhost.crt", "localhost.key"} {
-		if err := r.copy(name, filepath.Join(s.kubernetes, "test/images/agnhost/porter", name), 0o644); err != nil {
+		if err := r.copy(name, filepath.Join(s.module, "test/images/agnhost/porter", name), 0o644); err != nil {
 			return err
 		}
 	}
@@ -180,26 +178,26 @@ func BuildSuite(ctx context.Context, w io.Writer) (Suite, error) {
 	if _, err := suite().Build(ctx, w, slices.Sorted(maps.Keys(suite().List))...); err != nil {
 		return Suite{}, err
 	}
-	module, err := suiteModule(ctx)
+	module, err := moduleDir(ctx, suite(), "k8s.io/kubernetes")
 	if err != nil {
 		return Suite{}, err
 	}
-	s := sources{Set: set, debian: debian(set.Debian), suite: dir.Bin, kubernetes: module}
+	s := sources{Set: set, debian: debian(set.Debian), built: dir.Bin, module: module}
 	dir.Images, err = complete(ctx, w, dir.Images, archives, func(to string) error { return s.write(ctx, w, suiteImages(), to) })
 	return dir, err
 }
 
-// suiteModule returns the folder of the suite's module k8s.io/kubernetes.
-func suiteModule(ctx context.Context) (string, error) {
-	at, err := suite().SourceDir()
+// moduleDir returns the folder of a module that programs are built from.
+func moduleDir(ctx context.Context, from buildcache.Programs, module string) (string, error) {
+	at, err := from.SourceDir()
 	if err != nil {
 		return "", err
 	}
-	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
-	list.Dir, list.Env = filepath.Join(at, suite().Modules[0]), append(os.Environ(), "GOWORK=off")
+	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
+	list.Dir, list.Env = filepath.Join(at, from.Modules[0]), append(os.Environ(), "GOWORK=off")
 	dir, err := list.Output()
 	if err != nil {
-		return "", fmt.Errorf("find the module k8s.io/kubernetes: %w", err)
+		return "", fmt.Errorf("find the module %s: %w", module, err)
 	}
 	return strings.TrimSpace(string(dir)), nil
 }

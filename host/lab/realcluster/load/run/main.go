@@ -2,6 +2,7 @@
 //
 //	run serve [-listen :8080] [-drain 10s]                  answer with the host's name, and go on for 10 s after SIGTERM
 //	run connect [-rate 100] [-count 0] ADDRESS...           new connections, to the addresses in turn
+//	run ask [-timeout 2s] ADDRESS...                        a connection to each: who answers, and with which source
 //	run hold [-n 30] [-every 1s] [-count 0] ADDRESS...      long connections, each of which asks every second
 //
 // connect and hold end after -for, after -count connections, or at SIGTERM, and print a load.Result as one line of JSON.
@@ -18,6 +19,8 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -36,12 +39,19 @@ func main() {
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 0 {
-		return errors.New("usage: run serve|connect|hold [flags] [ADDRESS...]")
+		return errors.New("usage: run serve|ask|connect|hold [flags] [ADDRESS...]")
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	var client load.Client
 	var span time.Duration
 	switch args[0] {
+	case "ask":
+		timeout := flags.Duration("timeout", 2*time.Second, "until answered")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		ask(ctx, *timeout, flags.Args(), out)
+		return nil
 	case "serve":
 		listen := flags.String("listen", ":8080", "address")
 		drain := flags.Duration("drain", 0, "time that the server goes on after SIGTERM")
@@ -73,6 +83,17 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	return json.NewEncoder(out).Encode(result)
+}
+
+// ask prints a line for each address: server and source, or why there is no answer.
+func ask(ctx context.Context, timeout time.Duration, addrs []string, out io.Writer) {
+	lines := make([]string, len(addrs))
+	var all sync.WaitGroup
+	for i, a := range addrs {
+		all.Go(func() { lines[i] = load.Ask(ctx, a, timeout) })
+	}
+	all.Wait()
+	fmt.Fprintln(out, strings.Join(lines, "\n"))
 }
 
 func serve(ctx context.Context, listen string, drain time.Duration, out io.Writer) error {

@@ -45,6 +45,10 @@ func TestClientPrintsWhatItsServerAnswered(t *testing.T) {
 			t.Errorf("%v: %s", args, got.Bytes())
 		}
 	}
+	var got bytes.Buffer
+	if err := run(t.Context(), []string{"ask", at, "127.0.0.1:1"}, &got); err != nil || got.String() != name+" 127.0.0.1\nrefused\n" {
+		t.Errorf("ask: %v, %q", err, &got)
+	}
 	cancel()
 	told := lines.Scan() && strings.HasPrefix(lines.Text(), "told to end at 2")
 	go func() { _, _ = io.Copy(io.Discard, in) }()

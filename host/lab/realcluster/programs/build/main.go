@@ -1,5 +1,6 @@
 // Command build builds what the nodes of a real cluster need, unless it has been built already, and prints the folders. With the
-// argument "suite", Kubernetes' network tests too. With -missing it prints what is not there, and builds nothing.
+// argument "suite", Kubernetes' network tests too; with the names of network plugins, these. With -missing it prints what is not there, but
+// of network plugins, and builds nothing.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -28,10 +30,8 @@ func main() {
 }
 
 func run(ctx context.Context, missing bool, args []string) error {
-	withSuite := len(args) == 1 && args[0] == "suite"
-	if len(args) > 0 && !withSuite {
-		return fmt.Errorf("%s: unknown; the only argument is suite", strings.Join(args, " "))
-	}
+	withSuite := slices.Contains(args, "suite")
+	networks := slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "suite" })
 	if missing {
 		_, err := programs.Find()
 		if err = name(err); err == nil && withSuite {
@@ -45,14 +45,21 @@ func run(ctx context.Context, missing bool, args []string) error {
 		return err
 	}
 	fmt.Printf("%s\n%s\n%s\n%s\n", set.Bin, set.Debian, set.Images, set.Load)
-	if !withSuite {
-		return nil
-	}
-	suite, err := programs.BuildSuite(ctx, os.Stderr)
-	if err == nil {
+	if withSuite {
+		suite, err := programs.BuildSuite(ctx, os.Stderr)
+		if err != nil {
+			return err
+		}
 		fmt.Printf("%s\n%s\n", suite.Bin, suite.Images)
 	}
-	return err
+	for _, n := range networks {
+		network, err := programs.BuildNetwork(ctx, os.Stderr, n)
+		if err != nil {
+			return err
+		}
+		fmt.Println(network.Images)
+	}
+	return nil
 }
 
 // name prints what is missing. Another error is returned.
