@@ -66,6 +66,17 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 // StopAPIServer kills the API server: connections are reset, new ones are refused.
 func (c *Cluster) StopAPIServer() { c.apiserver.kill() }
 
+// StopEtcd kills etcd alone: the API server goes on, and answers what it has in memory.
+func (c *Cluster) StopEtcd() { c.etcd.kill() }
+
+// StartEtcd restarts etcd after StopEtcd, with the same state, and waits until the API server is ready again.
+func (c *Cluster) StartEtcd(ctx context.Context) error {
+	if err := c.etcd.start(); err != nil {
+		return err
+	}
+	return c.waitAPIServer(ctx)
+}
+
 // RestartAPIServer calls StopAPIServer and StartAPIServer.
 func (c *Cluster) RestartAPIServer(ctx context.Context) error {
 	c.StopAPIServer()

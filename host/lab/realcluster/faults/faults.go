@@ -22,7 +22,9 @@ func faults(o options) []*scenario {
 		{name: "kubelet killed on each worker, a Deployment restarts", web: server, act: restarts(kill("kubelet"))},
 		{name: "containerd killed on each worker, a Deployment restarts", web: server, act: restarts(kill("containerd"))},
 		{name: "node powered off, and on again", web: server, avoid: "n3", act: powerCycle, after: 20 * time.Second},
-		{name: fmt.Sprintf("API server away for %s, Pods' processes end meanwhile", o.outage), web: server, act: outage(o.outage), after: 20 * time.Second},
+		{name: fmt.Sprintf("API server away for %s, Pods' processes end meanwhile", o.outage), web: server, act: outage(o.outage, (*bed).StopAPIServer, (*bed).StartAPIServer), after: 20 * time.Second},
+		{name: fmt.Sprintf("etcd away for %s, Pods' processes end meanwhile", o.outage), web: server, act: outage(o.outage, (*bed).StopEtcd, (*bed).StartEtcd), after: 20 * time.Second},
+		{name: "/run of a node full, the Service's Pods move to others", web: server, act: fullRun},
 		{name: "a Node without addresses for 20 s, while its kubelet is stopped", web: server, act: noAddresses},
 		{name: "a namespace with 500 Services deleted", web: server, act: deleteServices, after: 15 * time.Second},
 		{name: "the DaemonSet's image broken, a Deployment restarts, then undone", web: server, act: brokenImage},
@@ -147,29 +149,54 @@ func powerCycle(ctx context.Context, b *bed) (string, error) {
 		wait(ctx, 20*time.Millisecond)
 	}
 	took := time.Since(began)
-	_, err := b.Kubectl(ctx, "", "wait", "node", "n3", "--for=condition=Ready", "--timeout=300s")
-	return fmt.Sprintf("its NodePort answers after %.1f s", took.Seconds()), err
+	if _, err := b.Kubectl(ctx, "", "wait", "node", "n3", "--for=condition=Ready", "--timeout=300s"); err != nil {
+		return "", err
+	}
+	// Whole seconds.
+	since, err := b.Kubectl(ctx, "", "-n", b.proxyNamespace(), "get", "pods", "--field-selector=spec.nodeName=n3", "-o",
+		`jsonpath={.items[*].status.containerStatuses[?(@.name=="`+b.proxyName()+`")].state.running.startedAt}`)
+	if err != nil {
+		return "", err
+	}
+	started, err := time.Parse(time.RFC3339, since)
+	return fmt.Sprintf("its NodePort answers after %.1f s; the proxy's container was started after %.0f s", took.Seconds(), started.Sub(began).Seconds()), err
 }
 
-// outage stops the API server, while Pods go without its knowledge: their processes are killed, and their kubelet starts others.
-func outage(span time.Duration) func(context.Context, *bed) (string, error) {
+// outage stops a part of the control plane, while Pods go without its knowledge: their processes are killed, and their kubelet starts others.
+func outage(span time.Duration, stop func(*bed), start func(*bed, context.Context) error) func(context.Context, *bed) (string, error) {
 	return func(ctx context.Context, b *bed) (string, error) {
-		b.StopAPIServer()
+		stop(b)
 		end := time.Now().Add(span)
 		killed := 0
 		for time.Now().Before(end) && ctx.Err() == nil {
 			n := b.Nodes[1+killed%(len(b.Nodes)-1)]
 			if _, err := n.Exec(ctx, "sh", "-c", "kill $(pgrep -x load | head -1)"); err != nil {
-				return "", errors.Join(err, b.StartAPIServer(ctx))
+				return "", errors.Join(err, start(b, ctx))
 			}
 			killed++
 			wait(ctx, min(30*time.Second, time.Until(end)))
 		}
-		if err := b.StartAPIServer(ctx); err != nil {
+		if err := start(b, ctx); err != nil {
 			return "", err
 		}
 		return fmt.Sprintf("%d processes ended meanwhile", killed), b.restart(ctx)
 	}
+}
+
+// fullRun leaves no space in /run of the last worker, where the proxies have their state and containerd its own, while the Service's Pods leave it.
+func fullRun(ctx context.Context, b *bed) (string, error) {
+	n := b.Node("n3")
+	if _, err := b.Kubectl(ctx, "", "cordon", n.Name); err != nil {
+		return "", err
+	}
+	// A little more than is used, or it is refused; and then that.
+	_, err := n.Exec(ctx, "sh", "-c", "mount -o remount,size=$(($(df --output=used -k /run | tail -1) + 1024))k /run && ! cat /dev/zero >/run/full")
+	if err == nil {
+		err = b.restart(ctx)
+	}
+	_, undone := n.Exec(ctx, "sh", "-c", "rm -f /run/full; mount -o remount,size=50% /run")
+	_, uncordoned := b.Kubectl(ctx, "", "uncordon", n.Name)
+	return "", errors.Join(err, undone, uncordoned)
 }
 
 // noAddresses removes the addresses of the first worker's Node, which its kubelet would write again.
