@@ -97,12 +97,28 @@ func TestBackendsDoNotDependOnThePlanner(t *testing.T) {
 	}
 }
 
-// TestKubectlPluginIsPortable checks that the kubectl plugin needs nothing that only Linux has, or that is large.
-func TestKubectlPluginIsPortable(t *testing.T) {
+// TestStateAPIIsTypesOnly checks that the JSON of the state API needs the standard library only.
+func TestStateAPIIsTypesOnly(t *testing.T) {
 	all := packages(t)
-	for _, banned := range []string{"host/backend/nftables", "host/backend/ipvs", "host/backend/nftables/rules", "host/conntrack", "host/wasm", "host/agent", "host/registry"} {
-		if slices.Contains(all[module+"cmd/kubectl-sluice"].Deps, module+banned) {
-			t.Errorf("cmd/kubectl-sluice depends on %s", banned)
+	p, ok := all[module+"host/agent/api"]
+	if !ok {
+		t.Fatal("no package host/agent/api")
+	}
+	for _, dep := range p.Deps {
+		if !all[dep].Standard {
+			t.Errorf("host/agent/api depends on %s: its clients would link it", dep)
+		}
+	}
+}
+
+// TestKubectlPluginIsSmall checks that of this module the kubectl plugin links what reads and prints an agent's state, and nothing of what
+// decides or programs.
+func TestKubectlPluginIsSmall(t *testing.T) {
+	all := packages(t)
+	allowed := []string{"cmd/internal/bundle", "cmd/internal/flagrange", "cmd/internal/printer", "host/agent/api", "host/agent/stateclient", "host/printable", "host/spelling"}
+	for _, dep := range all[module+"cmd/kubectl-sluice"].Deps {
+		if own, isOwn := strings.CutPrefix(dep, module); isOwn && !slices.Contains(allowed, own) {
+			t.Errorf("cmd/kubectl-sluice depends on %s", own)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/bundle"
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
@@ -87,7 +87,7 @@ parts. Without a NODE it is about all, if there are at most %d.`, maxBundled),
 // bundle reads the parts of each agent.
 func (c *cluster) bundle(ctx context.Context, all []*agent) ([][]bundle.Part, error) {
 	nodes := make([][]bundle.Part, len(all))
-	errs := askAll(ctx, all, func(ctx context.Context, i int, client *state.Client) error {
+	errs := askAll(ctx, all, func(ctx context.Context, i int, client *stateclient.Client) error {
 		nodes[i] = append([]bundle.Part{bundle.Read(ctx, "status.json", func(ctx context.Context) ([]byte, error) { return bundle.JSON(client.Status(ctx)) })},
 			bundle.OfAgent(ctx, client)...)
 		return nil

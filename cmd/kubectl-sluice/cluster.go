@@ -21,7 +21,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/flagrange"
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/spelling"
 )
 
@@ -244,24 +245,24 @@ func (c *cluster) nodeOf(ctx context.Context, pod string) (string, error) {
 }
 
 // connect returns a client of an agent's state API. The context bounds its requests too.
-func (a *agent) connect(ctx context.Context) (*state.Client, error) {
+func (a *agent) connect(ctx context.Context) (*stateclient.Client, error) {
 	if a.problem != "" {
 		return nil, errors.New(a.problem)
 	}
 	c, seconds := a.cluster, int64(tokenSeconds)
 	token, err := c.client.CoreV1().ServiceAccounts(c.agentNamespace).CreateToken(ctx, serviceAccount, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{state.Audience(a.node)}, ExpirationSeconds: &seconds},
+		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{api.Audience(a.node)}, ExpirationSeconds: &seconds},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("create a token: %w", err)
 	}
-	return state.NewClient("on node "+a.node, func(ctx context.Context) (net.Conn, error) {
+	return stateclient.NewClient("on node "+a.node, func(ctx context.Context) (net.Conn, error) {
 		return c.forward(ctx, a.pod, a.port)
 	}, token.Status.Token), nil
 }
 
 // ask connects to an agent and calls f, for as long as a node may take.
-func (a *agent) ask(ctx context.Context, f func(context.Context, *state.Client) error) error {
+func (a *agent) ask(ctx context.Context, f func(context.Context, *stateclient.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, a.cluster.timeout)
 	defer cancel()
 	client, err := a.connect(ctx)
@@ -278,14 +279,14 @@ func (a *agent) ask(ctx context.Context, f func(context.Context, *state.Client) 
 }
 
 // askAll asks agents side by side, so that one that is slow holds no other up. f is called concurrently, with the index of the agent.
-func askAll(ctx context.Context, all []*agent, f func(context.Context, int, *state.Client) error) []error {
+func askAll(ctx context.Context, all []*agent, f func(context.Context, int, *stateclient.Client) error) []error {
 	errs := make([]error, len(all))
 	next := make(chan int)
 	var wg sync.WaitGroup
 	for range min(parallel, len(all)) {
 		wg.Go(func() {
 			for i := range next {
-				errs[i] = all[i].ask(ctx, func(ctx context.Context, client *state.Client) error { return f(ctx, i, client) })
+				errs[i] = all[i].ask(ctx, func(ctx context.Context, client *stateclient.Client) error { return f(ctx, i, client) })
 			}
 		})
 	}

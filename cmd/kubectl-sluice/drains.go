@@ -15,7 +15,8 @@ import (
 
 	"github.com/sluice-proxy/sluice/cmd/internal/flagrange"
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
@@ -95,8 +96,8 @@ func (c *cluster) drains(ctx context.Context, namespace, service string) (*Clust
 	if err != nil {
 		return nil, err
 	}
-	answers := make([]*state.Drains, len(all))
-	errs := askAll(ctx, all, func(ctx context.Context, i int, client *state.Client) (err error) {
+	answers := make([]*api.Drains, len(all))
+	errs := askAll(ctx, all, func(ctx context.Context, i int, client *stateclient.Client) (err error) {
 		answers[i], err = client.Drains(ctx)
 		return err
 	})
@@ -121,7 +122,7 @@ func (c *cluster) drains(ctx context.Context, namespace, service string) (*Clust
 }
 
 // add adds the drains of a node.
-func (x *ClusterDrains) add(of *state.Drains) {
+func (x *ClusterDrains) add(of *api.Drains) {
 	for i := range of.Drains {
 		d := &of.Drains[i]
 		next := ClusterDrain{

@@ -11,12 +11,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 // revision returns a hash of the policies in force on a node, "-" if there are none.
-func revision(s *state.Status) string {
+func revision(s *api.Status) string {
 	if len(s.Policies) == 0 {
 		return "-"
 	}

@@ -8,9 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
-	"github.com/sluice-proxy/sluice/host/agent/state"
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
@@ -39,7 +38,7 @@ Nodes may decide differently: --node or --pod selects one. Without them it is th
 			if err != nil {
 				return err
 			}
-			return a.ask(cmd.Context(), func(ctx context.Context, client *state.Client) error {
+			return a.ask(cmd.Context(), func(ctx context.Context, client *stateclient.Client) error {
 				if len(args) == 0 {
 					namespace := c.namespace
 					if allNamespaces {
@@ -65,7 +64,7 @@ Nodes may decide differently: --node or --pod selects one. Without them it is th
 	return cmd
 }
 
-func listServices(ctx context.Context, cmd *cobra.Command, client *state.Client, namespace string, out output) error {
+func listServices(ctx context.Context, cmd *cobra.Command, client *stateclient.Client, namespace string, out output) error {
 	list, err := client.Services(ctx, namespace)
 	if err != nil {
 		return err
@@ -84,17 +83,17 @@ func listServices(ctx context.Context, cmd *cobra.Command, client *state.Client,
 }
 
 // name returns the name of an object: NAME or NAMESPACE/NAME.
-func (c *cluster) name(text string) model.Name {
+func (c *cluster) name(text string) api.Name {
 	if namespace, name, ok := strings.Cut(text, "/"); ok {
-		return model.Name{Namespace: namespace, Name: name}
+		return api.Name{Namespace: namespace, Name: name}
 	}
-	return model.Name{Namespace: c.namespace, Name: text}
+	return api.Name{Namespace: c.namespace, Name: text}
 }
 
 func newTraceCommand(o *options) *cobra.Command {
 	var out output
 	var at nodeFlags
-	var q state.FlowQuery
+	var q api.FlowQuery
 	var fail bool
 	cmd := &cobra.Command{
 		Use:   "trace --from POD|ADDRESS --to SERVICE[:PORT]|ADDRESS:PORT",
@@ -114,15 +113,15 @@ It asks the sluice of the Node of the Pod of --from, or of --node. Pods and Serv
 			if err := q.Check("--"); err != nil {
 				return usageError{err}
 			}
-			if _, err := state.ParseIP(q.From); err != nil && at.node == "" && at.pod == "" {
+			if _, err := api.ParseIP(q.From); err != nil && at.node == "" && at.pod == "" {
 				at.pod = q.From
 			}
 			a, err := at.agent(cmd.Context(), c)
 			if err != nil {
 				return err
 			}
-			var x *state.Traced
-			if err := a.ask(cmd.Context(), func(ctx context.Context, client *state.Client) (err error) {
+			var x *api.Traced
+			if err := a.ask(cmd.Context(), func(ctx context.Context, client *stateclient.Client) (err error) {
 				x, err = client.Trace(ctx, &q)
 				return err
 			}); err != nil {
@@ -149,18 +148,12 @@ It asks the sluice of the Node of the Pod of --from, or of --node. Pods and Serv
 	return cmd
 }
 
-func printTraced(cmd *cobra.Command, x *state.Traced, out output) error {
+func printTraced(cmd *cobra.Command, x *api.Traced, out output) error {
 	if out.structured() {
 		return printer.Object(cmd.OutOrStdout(), string(out), x)
 	}
 	if x.Flow == nil {
 		return fmt.Errorf("the answer has no flow")
 	}
-	resolved := state.FlowQuery{From: x.Flow.From, To: x.Flow.To, Protocol: x.Flow.Protocol}
-	var flow plan.Flow
-	flow, err := resolved.Resolve("", nil)
-	if err != nil {
-		return err
-	}
-	return printer.Trace(cmd.OutOrStdout(), x, flow)
+	return printer.Trace(cmd.OutOrStdout(), x, x.Flow)
 }

@@ -11,16 +11,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 // NodeStatus is the state of the sluice of a node.
 type NodeStatus struct {
-	Node   string        `json:"node"`
-	Pod    string        `json:"pod,omitempty"`
-	Error  string        `json:"error,omitempty"` // why there is no Status
-	Status *state.Status `json:"status,omitempty"`
+	Node   string      `json:"node"`
+	Pod    string      `json:"pod,omitempty"`
+	Error  string      `json:"error,omitempty"` // why there is no Status
+	Status *api.Status `json:"status,omitempty"`
 }
 
 // NodeStatuses are the states of nodes.
@@ -73,7 +74,7 @@ func (c *cluster) statuses(ctx context.Context, nodes []string) (*NodeStatuses, 
 		return nil, err
 	}
 	out := &NodeStatuses{Nodes: make([]NodeStatus, len(all))}
-	errs := askAll(ctx, all, func(ctx context.Context, i int, client *state.Client) (err error) {
+	errs := askAll(ctx, all, func(ctx context.Context, i int, client *stateclient.Client) (err error) {
 		out.Nodes[i].Status, err = client.Status(ctx)
 		return err
 	})
@@ -147,7 +148,7 @@ func printStatuses(w io.Writer, list *NodeStatuses, out output, one bool) error 
 }
 
 // synced says how long ago the kernel got the last change.
-func synced(s *state.Status) string {
+func synced(s *api.Status) string {
 	switch {
 	case s.Synced == nil:
 		return "not yet"
@@ -163,7 +164,7 @@ func synced(s *state.Status) string {
 const maxProblem = 80
 
 // problem returns the first problem of a node.
-func problem(s *state.Status, whole bool) string {
+func problem(s *api.Status, whole bool) string {
 	all := slices.Concat(s.Failing, s.Degraded)
 	if len(all) == 0 {
 		return "-"

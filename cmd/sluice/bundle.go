@@ -16,8 +16,9 @@ import (
 
 	"github.com/sluice-proxy/sluice/cmd/internal/bundle"
 	"github.com/sluice-proxy/sluice/host/agent"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/printable"
@@ -56,7 +57,7 @@ replaced by hashes, the same ones in all parts; addresses, node names and polici
 }
 
 func (f *bundleFlags) run(ctx context.Context, stdout io.Writer) error {
-	s, statusErr := state.OnSocket(f.socket).Status(ctx)
+	s, statusErr := stateclient.OnSocket(f.socket).Status(ctx)
 	parts, err := f.collect(ctx, s, statusErr)
 	if err != nil {
 		return err
@@ -96,7 +97,7 @@ func (f *bundleFlags) run(ctx context.Context, stdout io.Writer) error {
 }
 
 // collect reads all parts, one after the other.
-func (f *bundleFlags) collect(ctx context.Context, s *state.Status, statusErr error) (parts []bundle.Part, err error) {
+func (f *bundleFlags) collect(ctx context.Context, s *api.Status, statusErr error) (parts []bundle.Part, err error) {
 	add := func(name string, read func(context.Context) ([]byte, error)) {
 		parts = append(parts, bundle.Read(ctx, name, read))
 	}
@@ -110,7 +111,7 @@ func (f *bundleFlags) collect(ctx context.Context, s *state.Status, statusErr er
 	}
 	add("version.txt", func(context.Context) ([]byte, error) { return []byte(versionText() + "\n"), nil })
 	add("status.json", func(context.Context) ([]byte, error) { return bundle.JSON(s, statusErr) })
-	parts = append(parts, bundle.OfAgent(ctx, state.OnSocket(f.socket))...)
+	parts = append(parts, bundle.OfAgent(ctx, stateclient.OnSocket(f.socket))...)
 	add("kernel.txt", func(ctx context.Context) ([]byte, error) {
 		programmed, err := dataplane.All().Read(ctx)
 		if err != nil {

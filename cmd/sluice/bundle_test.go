@@ -16,7 +16,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/agent"
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/config"
@@ -63,7 +63,7 @@ endpoints:
 		}
 	})
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		s, err := state.OnSocket(filepath.Join(dir, "sock")).Status(ctx)
+		s, err := stateclient.OnSocket(filepath.Join(dir, "sock")).Status(ctx)
 		if err == nil && s.Synced != nil {
 			return filepath.Join(dir, "sock")
 		}

@@ -7,7 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/config"
 )
 
@@ -63,14 +64,14 @@ func addCompletions(cmd *cobra.Command) {
 }
 
 // runningServices returns the Services of the sluice that runs on this node; none if it does not answer.
-func runningServices(cmd *cobra.Command, namespace string) []state.ServiceOverview {
+func runningServices(cmd *cobra.Command, namespace string) []api.ServiceOverview {
 	ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
 	defer cancel()
-	socket := state.DefaultSocket
+	socket := api.DefaultSocket
 	if f := cmd.Flag("socket"); f != nil {
 		socket = f.Value.String()
 	}
-	list, err := state.OnSocket(socket).Services(ctx, namespace)
+	list, err := stateclient.OnSocket(socket).Services(ctx, namespace)
 	if err != nil {
 		return nil
 	}

@@ -12,7 +12,8 @@ import (
 
 	"github.com/sluice-proxy/sluice/cmd/internal/flagrange"
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 )
 
 type drainsFlags struct {
@@ -67,7 +68,7 @@ func defaultNamespace(n string) string {
 func (f *drainsFlags) run(ctx context.Context, w io.Writer, service string) error {
 	last := ""
 	for {
-		x, err := state.OnSocket(f.socket).Drains(ctx)
+		x, err := stateclient.OnSocket(f.socket).Drains(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil // interrupted
@@ -96,7 +97,7 @@ func (f *drainsFlags) run(ctx context.Context, w io.Writer, service string) erro
 }
 
 // drainsKey is equal for answers that differ in their time only.
-func drainsKey(x *state.Drains) string {
+func drainsKey(x *api.Drains) string {
 	var out strings.Builder
 	for i := range x.Drains {
 		d := &x.Drains[i]
@@ -105,7 +106,7 @@ func drainsKey(x *state.Drains) string {
 	return out.String() + x.ConnectionsError + "."
 }
 
-func (f *drainsFlags) print(w io.Writer, x *state.Drains) error {
+func (f *drainsFlags) print(w io.Writer, x *api.Drains) error {
 	if f.output == "json" && f.watch {
 		return json.NewEncoder(w).Encode(x)
 	}

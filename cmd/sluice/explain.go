@@ -12,8 +12,10 @@ import (
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/printable"
@@ -49,7 +51,7 @@ plans by itself, which needs neither root nor a kernel. The kernel's weights are
 			if ns, svc, ok := strings.Cut(args[0], "/"); ok {
 				name = model.Name{Namespace: ns, Name: svc}
 			}
-			var x *state.Explanation
+			var x *api.Explanation
 			var err error
 			if err := in.check(); err != nil {
 				return err
@@ -58,7 +60,7 @@ plans by itself, which needs neither root nor a kernel. The kernel's weights are
 			case in.hasSource():
 				x, err = in.explain(cmd.Context(), name)
 			default:
-				if x, err = state.OnSocket(socket).Explain(cmd.Context(), name, dump != ""); errors.As(err, new(*state.NotRunningError)) {
+				if x, err = stateclient.OnSocket(socket).Explain(cmd.Context(), api.Name(name), dump != ""); errors.As(err, new(*stateclient.NotRunningError)) {
 					err = fmt.Errorf("%w; set --socket, or set --kubeconfig or --source to plan without it", err)
 				}
 			}
@@ -96,11 +98,11 @@ plans by itself, which needs neither root nor a kernel. The kernel's weights are
 }
 
 func registerSocket(cmd *cobra.Command, socket *string) {
-	cmd.Flags().StringVar(socket, "socket", state.DefaultSocket, "Unix socket of the running sluice")
+	cmd.Flags().StringVar(socket, "socket", api.DefaultSocket, "Unix socket of the running sluice")
 }
 
 // explain plans the cluster state of the flags, and explains one Service.
-func (in *inputFlags) explain(ctx context.Context, name model.Name) (*state.Explanation, error) {
+func (in *inputFlags) explain(ctx context.Context, name model.Name) (*api.Explanation, error) {
 	in.serviceFilter = name.String()
 	pl, closePlugins, err := in.planOnce(ctx)
 	if err != nil {
@@ -118,14 +120,13 @@ func (in *inputFlags) explain(ctx context.Context, name model.Name) (*state.Expl
 		return nil, err
 	}
 	_, lost := plan.Normalize(pl.Current(), caps)
-	out.AddLost(lost)
-	out.AddWithoutPort(x)
-	out.AddRequests(x)
-	return out, nil
+	state.AddLost(out, lost)
+	state.AddWithoutPort(out, x)
+	return out, state.AddRequests(out, x)
 }
 
 // addKernel adds the weights in the kernel to an explanation. If it cannot, note is the reason.
-func addKernel(ctx context.Context, x *state.Explanation) (note string) {
+func addKernel(ctx context.Context, x *api.Explanation) (note string) {
 	modes := dataplane.All()
 	programmed, err := modes.Read(ctx)
 	if err != nil {
@@ -134,7 +135,7 @@ func addKernel(ctx context.Context, x *state.Explanation) (note string) {
 	if len(programmed.Frontends) == 0 {
 		return "nothing is programmed"
 	}
-	x.AddKernel(programmed)
+	state.AddKernel(x, programmed)
 	if stats, err := modes.Stats(ctx, math.MaxInt); err == nil {
 		agent.AddIPVSStats(x, stats)
 	}

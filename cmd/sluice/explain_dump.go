@@ -1,16 +1,18 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 )
 
 // dumpRequests writes requests to files in a directory, one each, and returns their names.
-func dumpRequests(dir string, requests []state.Request) (files []string, err error) {
+func dumpRequests(dir string, requests []api.Request) (files []string, err error) {
 	if len(requests) == 0 {
 		return nil, fmt.Errorf("--dump-request: no plugin has answered a request for this Service")
 	}
@@ -18,12 +20,13 @@ func dumpRequests(dir string, requests []state.Request) (files []string, err err
 		return nil, fmt.Errorf("--dump-request: %w", err)
 	}
 	for i := range requests {
-		text, err := requests[i].Fixture.Format()
-		if err != nil {
+		var text bytes.Buffer
+		if err := json.Indent(&text, requests[i].Fixture, "", "  "); err != nil {
 			return nil, fmt.Errorf("--dump-request: %w", err)
 		}
+		text.WriteByte('\n')
 		file := filepath.Join(dir, fileName(requests[i].Name)+".json")
-		if err := os.WriteFile(file, text, 0o644); err != nil {
+		if err := os.WriteFile(file, text.Bytes(), 0o644); err != nil {
 			return nil, fmt.Errorf("--dump-request: %w", err)
 		}
 		files = append(files, file)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,11 +18,10 @@ import (
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/agent"
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/printable"
 	"github.com/sluice-proxy/sluice/host/probe"
 )
@@ -143,7 +141,7 @@ func TestNoCommandPrintsHostileNamesUnescaped(t *testing.T) {
 		checkOutputText(t, what+", on standard error,", errs.String())
 		outputs[what] = out.String()
 	}
-	var x state.Explanation
+	var x api.Explanation
 	if err := json.Unmarshal([]byte(outputs["explain shop/web json"]), &x); err != nil {
 		t.Fatal(err)
 	}
@@ -183,14 +181,14 @@ func FuzzPrinters(f *testing.F) {
 		at, share := time.Unix(0, 0), 0.5
 		show := func(s string) string {
 			var out bytes.Buffer
-			endpoint := state.Endpoint{Address: s, Pod: s, Node: s, Zone: s, Eligible: true, Why: s, Shadow: &state.EndpointShadow{Steps: []state.Step{{Plugin: s, Reason: s + "."}}}, ResetAt: &at,
-				Steps: []state.Step{{Plugin: s, Reason: s + "."}}, Kernel: []state.KernelShare{{Frontend: s}, {Frontend: s, Weight: 1}}}
-			x := &state.Explanation{Service: s, Policy: s + ".", Plugins: []string{s}, Shadow: &state.Shadow{Plugins: []string{s + "."}, Divergence: &share}, Error: s + ".", Frontends: []string{s, s}, Contested: []string{s},
-				Pools: []state.Pool{{Port: s, Protocol: s, Family: s, Pool: "cluster", Topology: s + ".", DecidedBy: s, Shadow: &state.PoolShadow{Error: s + ".", Pending: &state.Pending{Plugin: s + "."}}, Endpoints: []state.Endpoint{endpoint, endpoint}}}}
-			flow := plan.Flow{From: netip.IPv6Loopback(), To: netip.AddrPortFrom(netip.IPv6Loopback(), 1)}
+			endpoint := api.Endpoint{Address: s, Pod: s, Node: s, Zone: s, Eligible: true, Why: s, Shadow: &api.EndpointShadow{Steps: []api.Step{{Plugin: s, Reason: s + "."}}}, ResetAt: &at,
+				Steps: []api.Step{{Plugin: s, Reason: s + "."}}, Kernel: []api.KernelShare{{Frontend: s}, {Frontend: s, Weight: 1}}}
+			x := &api.Explanation{Service: s, Policy: s + ".", Plugins: []string{s}, Shadow: &api.Shadow{Plugins: []string{s + "."}, Divergence: &share}, Error: s + ".", Frontends: []string{s, s}, Contested: []string{s},
+				Pools: []api.Pool{{Port: s, Protocol: s, Family: s, Pool: "cluster", Topology: s + ".", DecidedBy: s, Shadow: &api.PoolShadow{Error: s + ".", Pending: &api.Pending{Plugin: s + "."}}, Endpoints: []api.Endpoint{endpoint, endpoint}}}}
+			flow := &api.TracedFlow{From: s, To: s + ".", Protocol: s}
 			err := errors.Join(
 				printer.Explanation(&out, x, s+"."),
-				printer.Trace(&out, &state.Traced{Verdict: "DNAT", Service: s + ".", Why: s, Endpoints: []state.TracedEndpoint{{Address: "::1"}}}, flow),
+				printer.Trace(&out, &api.Traced{Verdict: s, Service: s + ".", Why: s, Endpoints: []api.TracedEndpoint{{Address: s}}}, flow),
 				printFindings(&out, []probe.Finding{{Group: s + ".", Name: s, Found: s + ".", Impact: s + ".", Remedy: s + "."}}),
 			)
 			printRemoved(&out, []string{s}, nil)

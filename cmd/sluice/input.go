@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/host/agent"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
-	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -40,9 +40,9 @@ type inputFlags struct {
 
 // planned is what planOnce has found beside the plan.
 type planned struct {
-	node    *state.Node // what of the configuration is in force
-	failing []string    // plugins and Services, after serviceFilter
-	shadows []string    // those that fail
+	node    *api.Node // what of the configuration is in force
+	failing []string  // plugins and Services, after serviceFilter
+	shadows []string  // those that fail
 }
 
 func (in *inputFlags) register(cmd *cobra.Command) {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/host/agent"
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/config"
 )
 
@@ -46,7 +46,7 @@ logging.verbosity of the configuration changes.`,
 		Args:    atMostOneArg("level"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				s, err := state.OnSocket(socket).Status(cmd.Context())
+				s, err := stateclient.OnSocket(socket).Status(cmd.Context())
 				if err != nil {
 					return notRunning(err)
 				}
@@ -57,7 +57,7 @@ logging.verbosity of the configuration changes.`,
 			if err := level.UnmarshalText([]byte(args[0])); err != nil {
 				return usageError{fmt.Errorf("log-level %q: must be debug, info, warn or error", args[0])}
 			}
-			return notRunning(state.OnSocket(socket).SetLogLevel(cmd.Context(), level))
+			return notRunning(stateclient.OnSocket(socket).SetLogLevel(cmd.Context(), level))
 		},
 	}
 	registerSocket(cmd, &socket)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -54,10 +55,10 @@ the backend cannot represent, and how the shadows of policies compare. With a na
 			}
 			if output != "text" {
 				if err := printer.Object(cmd.OutOrStdout(), output, struct {
-					Plan         *plan.Plan            `json:"plan"`
-					Degradations []plan.Degradation    `json:"degradations"`
-					Shadows      []state.ServiceShadow `json:"shadows"` // those that diverge the most first
-					*state.Node
+					Plan         *plan.Plan          `json:"plan"`
+					Degradations []plan.Degradation  `json:"degradations"`
+					Shadows      []api.ServiceShadow `json:"shadows"` // those that diverge the most first
+					*api.Node
 				}{current, append([]plan.Degradation{}, lost...), shadows, in.planned.node}); err != nil {
 					return err
 				}
@@ -129,8 +130,8 @@ func (f planFilter) degradations(all []plan.Degradation) []plan.Degradation {
 	return slices.DeleteFunc(all, func(d plan.Degradation) bool { return !f.has(d.Owner.Service) })
 }
 
-func (f planFilter) shadows(all []state.ServiceShadow) []state.ServiceShadow {
-	return slices.DeleteFunc(all, func(s state.ServiceShadow) bool {
+func (f planFilter) shadows(all []api.ServiceShadow) []api.ServiceShadow {
+	return slices.DeleteFunc(all, func(s api.ServiceShadow) bool {
 		ns, name, _ := strings.Cut(s.Service, "/")
 		return !f.has(model.Name{Namespace: ns, Name: name})
 	})

@@ -6,7 +6,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 )
 
 // listServices prints the Services of a namespace, or of all if it is "", in one line each.
@@ -25,12 +27,12 @@ func (in *inputFlags) listServices(cmd *cobra.Command, socket, namespace, output
 }
 
 // services asks the running sluice for its Services, or plans the cluster state of the flags.
-func (in *inputFlags) services(ctx context.Context, socket, namespace string) (*state.Services, error) {
+func (in *inputFlags) services(ctx context.Context, socket, namespace string) (*api.Services, error) {
 	if err := in.check(); err != nil {
 		return nil, err
 	}
 	if !in.hasSource() {
-		return state.OnSocket(socket).Services(ctx, namespace)
+		return stateclient.OnSocket(socket).Services(ctx, namespace)
 	}
 	pl, closePlugins, err := in.planOnce(ctx)
 	if err != nil {

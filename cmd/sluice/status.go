@@ -7,7 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 )
 
 func newStatusCommand() *cobra.Command {
@@ -29,7 +30,7 @@ The exit code is 0 if nothing is failing, 3 if something is (see --fail-on), and
 			if err := fail.check(); err != nil {
 				return err
 			}
-			s, err := state.OnSocket(socket).Status(cmd.Context())
+			s, err := stateclient.OnSocket(socket).Status(cmd.Context())
 			if err != nil {
 				return notRunning(err)
 			}
@@ -41,7 +42,7 @@ The exit code is 0 if nothing is failing, 3 if something is (see --fail-on), and
 			if err != nil {
 				return err
 			}
-			return fail.errorOf(state.Texts(s.Failing), state.Texts(s.Degraded))
+			return fail.errorOf(api.Texts(s.Failing), api.Texts(s.Degraded))
 		},
 	}
 	fail.register(cmd)
@@ -54,7 +55,7 @@ The exit code is 0 if nothing is failing, 3 if something is (see --fail-on), and
 
 // notRunning adds what to do to the error of a request, if no sluice answers.
 func notRunning(err error) error {
-	var down *state.NotRunningError
+	var down *stateclient.NotRunningError
 	if errors.As(err, &down) {
 		return fmt.Errorf("%w; set --socket, or look at the log of its Pod or unit: the kernel keeps forwarding meanwhile", err)
 	}

@@ -13,14 +13,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/agent/state"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 )
 
 type traceFlags struct {
 	inputFlags
 	locals []string
-	flow   state.FlowQuery
+	flow   api.FlowQuery
 	flows  string
 	output string
 	socket string
@@ -64,7 +65,7 @@ the results are printed in the same order. It stops at the first invalid line.`,
 }
 
 // traceOne returns what happens to a connection.
-type traceOne func(state.FlowQuery) (*state.Traced, plan.Flow, error)
+type traceOne func(api.FlowQuery) (*api.Traced, *api.TracedFlow, error)
 
 func (f *traceFlags) run(cmd *cobra.Command) (err error) {
 	if err := checkOutput(f.output, "text", "json", "yaml"); err != nil {
@@ -81,7 +82,7 @@ func (f *traceFlags) run(cmd *cobra.Command) (err error) {
 		}
 	}
 	for _, s := range f.locals {
-		a, err := state.ParseIP(s)
+		a, err := api.ParseIP(s)
 		if err != nil {
 			return usageError{fmt.Errorf("--local-address: %w", err)}
 		}
@@ -125,20 +126,20 @@ func (f *traceFlags) tracer(ctx context.Context) (_ traceOne, end func(), err er
 			warn("this is a plan with the default configuration, not that of a running sluice; set --config")
 		}
 		t := state.NewTracer(pl)
-		return func(q state.FlowQuery) (*state.Traced, plan.Flow, error) {
-			flow, err := q.Resolve(prefix, pl)
+		return func(q api.FlowQuery) (*api.Traced, *api.TracedFlow, error) {
+			flow, err := state.Resolve(&q, prefix, pl)
 			if err != nil {
-				return nil, flow, err
+				return nil, nil, err
 			}
 			x := t.Trace(flow)
-			return &x, flow, nil
+			return &x, state.NewTracedFlow(flow), nil
 		}, end, nil
 	}
 	if f.mode != "" || len(f.locals) > 0 {
 		return nil, nil, usageError{errors.New("--mode and --local-address need --config, or a source of cluster state: the sluice that runs has its own")}
 	}
 	if f.node != "" {
-		s, err := state.OnSocket(f.socket).Status(ctx)
+		s, err := stateclient.OnSocket(f.socket).Status(ctx)
 		if err != nil {
 			return nil, nil, traceDown(err)
 		}
@@ -146,20 +147,21 @@ func (f *traceFlags) tracer(ctx context.Context) (_ traceOne, end func(), err er
 			return nil, nil, usageError{fmt.Errorf("--node %s: the sluice that runs here is that of Node %s; set --kubeconfig or --source to plan for another Node", f.node, s.Node)}
 		}
 	}
-	return func(q state.FlowQuery) (*state.Traced, plan.Flow, error) {
-		x, err := state.OnSocket(f.socket).Trace(ctx, &q)
+	return func(q api.FlowQuery) (*api.Traced, *api.TracedFlow, error) {
+		x, err := stateclient.OnSocket(f.socket).Trace(ctx, &q)
 		if err != nil {
-			return nil, plan.Flow{}, traceDown(err)
+			return nil, nil, traceDown(err)
 		}
-		resolved := state.FlowQuery{From: x.Flow.From, To: x.Flow.To, Protocol: x.Flow.Protocol}
-		flow, err := resolved.Resolve(prefix, nil)
-		return x, flow, err
+		if x.Flow == nil {
+			return nil, nil, errors.New("the answer of the running sluice has no flow")
+		}
+		return x, x.Flow, nil
 	}, func() {}, nil
 }
 
 // traceDown adds what to do to the error of a request, if no sluice answers.
 func traceDown(err error) error {
-	if errors.As(err, new(*state.NotRunningError)) {
+	if errors.As(err, new(*stateclient.NotRunningError)) {
 		return fmt.Errorf("%w; set --socket, or set --kubeconfig FILE or --source PATH, and --config, to plan without it", err)
 	}
 	return err
@@ -176,7 +178,7 @@ func (f *traceFlags) traceAll(in io.Reader, to io.Writer, one traceOne) (err err
 		return f.print(out, one, f.flow)
 	}
 	first := true
-	return readFlows(in, f.flows, func(q state.FlowQuery) error {
+	return readFlows(in, f.flows, func(q api.FlowQuery) error {
 		if !first && f.output == "text" {
 			fmt.Fprintln(out)
 		}
@@ -191,7 +193,7 @@ func (f *traceFlags) traceAll(in io.Reader, to io.Writer, one traceOne) (err err
 	})
 }
 
-func (f *traceFlags) print(w io.Writer, one traceOne, q state.FlowQuery) error {
+func (f *traceFlags) print(w io.Writer, one traceOne, q api.FlowQuery) error {
 	x, flow, err := one(q)
 	if err != nil {
 		return err
@@ -219,7 +221,7 @@ func (f *traceFlags) print(w io.Writer, one traceOne, q state.FlowQuery) error {
 const maxFlowLine = 64 << 10
 
 // readFlows calls each for every flow, one JSON object per line; it skips empty lines. Errors name the file and line.
-func readFlows(r io.Reader, name string, each func(state.FlowQuery) error) error {
+func readFlows(r io.Reader, name string, each func(api.FlowQuery) error) error {
 	if name == "-" {
 		name = "standard input"
 	}
@@ -245,10 +247,10 @@ func readFlows(r io.Reader, name string, each func(state.FlowQuery) error) error
 	return nil
 }
 
-func parseFlowLine(line string) (state.FlowQuery, error) {
+func parseFlowLine(line string) (api.FlowQuery, error) {
 	dec := json.NewDecoder(strings.NewReader(line))
 	dec.DisallowUnknownFields()
-	f := &state.FlowQuery{}
+	f := &api.FlowQuery{}
 	if err := dec.Decode(&f); err != nil {
 		var mismatch *json.UnmarshalTypeError
 		switch {
@@ -259,13 +261,13 @@ func parseFlowLine(line string) (state.FlowQuery, error) {
 		case errors.As(err, &mismatch):
 			err = fmt.Errorf("must be a JSON object, not a %s", mismatch.Value)
 		}
-		return state.FlowQuery{}, err
+		return api.FlowQuery{}, err
 	}
 	if f == nil {
-		return state.FlowQuery{}, errors.New("null is not a flow")
+		return api.FlowQuery{}, errors.New("null is not a flow")
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return state.FlowQuery{}, errors.New("more than one JSON object on a line")
+		return api.FlowQuery{}, errors.New("more than one JSON object on a line")
 	}
 	return *f, f.Check("")
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/agent/dispatch"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
@@ -218,7 +219,7 @@ func (a *Agent) runLoop(ctx context.Context) error {
 // reviewBy returns an Authorizer.Review that asks an API server.
 func reviewBy(client *kube.Client, node string) func(context.Context, string) error {
 	return func(ctx context.Context, token string) error {
-		err := client.AuthorizeServiceReader(ctx, token, state.Audience(node))
+		err := client.AuthorizeServiceReader(ctx, token, api.Audience(node))
 		switch {
 		case errors.Is(err, kube.ErrUnauthenticated):
 			return fmt.Errorf("%w: %w", state.ErrUnauthenticated, err)

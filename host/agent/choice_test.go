@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 )
 
 // TestAnnotationChoosesAmongAllowedPolicies: annotations and configuration are files that change while sluice runs, and it restarts.
@@ -23,9 +23,9 @@ func TestAnnotationChoosesAmongAllowedPolicies(t *testing.T) {
 	}
 	expect := func(what, policy, problem string) {
 		t.Helper()
-		var x *state.Explanation
+		var x *api.Explanation
 		waitFor(t, func() (ok bool) {
-			x, _ = state.OnSocket(r.opts.Socket).Explain(t.Context(), model.Name{Namespace: "shop", Name: "web"}, false)
+			x, _ = stateclient.OnSocket(r.opts.Socket).Explain(t.Context(), api.Name{Namespace: "shop", Name: "web"}, false)
 			return x != nil && x.Policy == policy && x.Annotation != nil && (x.Annotation.Error == "") == (problem == "") && strings.Contains(x.Annotation.Error, problem)
 		})
 		if problem != "" && (strings.Contains(strings.ReplaceAll(x.Annotation.Error, `"secret"`, ""), "secret") || x.Revision == "") {

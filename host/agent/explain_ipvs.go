@@ -1,12 +1,12 @@
 package agent
 
 import (
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/backend/ipvs"
 )
 
 // AddIPVSStats adds the connections of mode ipvs to an explanation with the weights in the kernel.
-func AddIPVSStats(x *state.Explanation, stats []ipvs.ServerStats) {
+func AddIPVSStats(x *api.Explanation, stats []ipvs.ServerStats) {
 	for i := range stats {
 		c := &stats[i]
 		if c.Pool == "" || c.Owner.Service.String() != x.Service {
@@ -25,14 +25,14 @@ func AddIPVSStats(x *state.Explanation, stats []ipvs.ServerStats) {
 }
 
 // addConnections adds the connections of an endpoint through a virtual server, if that has it.
-func addConnections(e *state.Endpoint, c *ipvs.ServerStats) {
+func addConnections(e *api.Endpoint, c *ipvs.ServerStats) {
 	for i := range e.Kernel {
 		if e.Kernel[i].Frontend != c.Frontend.String() {
 			continue
 		}
 		for _, m := range c.Destinations {
 			if m.Addr.String() == e.Address {
-				e.Kernel[i].Connections = &state.Connections{Active: m.Active, Inactive: m.Inactive}
+				e.Kernel[i].Connections = &api.Connections{Active: m.Active, Inactive: m.Inactive}
 			}
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/backend/ipvs"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -21,14 +21,14 @@ func TestIPVSConnectionsAreAddedToTheirEndpoints(t *testing.T) {
 			{Addr: netip.MustParseAddrPort("10.244.0.2:80"), Active: 1, Draining: true},
 		},
 	}
-	programmed := func(addr string, weight uint16) state.Endpoint {
-		return state.Endpoint{Address: addr, Kernel: []state.KernelShare{
+	programmed := func(addr string, weight uint16) api.Endpoint {
+		return api.Endpoint{Address: addr, Kernel: []api.KernelShare{
 			{Frontend: "10.96.0.1:80/TCP", Weight: weight, Total: 3}, {Frontend: "*4:30080/TCP", Weight: weight, Total: 3},
 		}}
 	}
-	x := &state.Explanation{Service: "shop/web", Pools: []state.Pool{{Pool: "cluster", Endpoints: []state.Endpoint{programmed("10.244.0.1:80", 3), programmed("10.244.0.9:80", 0)}}}}
+	x := &api.Explanation{Service: "shop/web", Pools: []api.Pool{{Pool: "cluster", Endpoints: []api.Endpoint{programmed("10.244.0.1:80", 3), programmed("10.244.0.9:80", 0)}}}}
 	AddIPVSStats(x, []ipvs.ServerStats{c})
-	for i, want := range []*state.Connections{{Active: 2, Inactive: 7}, nil} {
+	for i, want := range []*api.Connections{{Active: 2, Inactive: 7}, nil} {
 		k := x.Pools[0].Endpoints[i].Kernel
 		if k[0].Connections != nil || (k[1].Connections == nil) != (want == nil) || want != nil && *k[1].Connections != *want {
 			t.Errorf("endpoint %d: %+v %v, want %v behind the NodePort only", i, k, k[1].Connections, want)
@@ -36,7 +36,7 @@ func TestIPVSConnectionsAreAddedToTheirEndpoints(t *testing.T) {
 	}
 	other := *x
 	other.Service = "shop/other"
-	other.Pools = []state.Pool{{Pool: "cluster", Endpoints: []state.Endpoint{programmed("10.244.0.1:80", 3)}}}
+	other.Pools = []api.Pool{{Pool: "cluster", Endpoints: []api.Endpoint{programmed("10.244.0.1:80", 3)}}}
 	if AddIPVSStats(&other, []ipvs.ServerStats{c}); other.Pools[0].Endpoints[0].Kernel[1].Connections != nil {
 		t.Error("another Service has the connections")
 	}

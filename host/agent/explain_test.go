@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 )
 
 // TestARunningSluiceNamesEndpointsWithoutAPort of the Service, as does the command without one.
@@ -15,7 +15,7 @@ func TestARunningSluiceNamesEndpointsWithoutAPort(t *testing.T) {
 		"addressType: IPv4\nports: [{port: 8080, protocol: UDP}]\nendpoints: [{addresses: [10.244.0.1]}]\n")
 	stop := r.run()
 	waitFor(t, func() bool {
-		x, _ := state.OnSocket(r.opts.Socket).Explain(t.Context(), model.Name{Namespace: "shop", Name: "web"}, false)
+		x, _ := stateclient.OnSocket(r.opts.Socket).Explain(t.Context(), api.Name{Namespace: "shop", Name: "web"}, false)
 		return x != nil && len(x.WithoutPort) == 1 && strings.Contains(x.WithoutPort[0], "their EndpointSlices have it with protocol UDP")
 	})
 	if err := stop(); err != nil {

@@ -7,7 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
@@ -76,8 +77,8 @@ defaultPolicy: q
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { ended <- a.Run(ctx) }()
-	explain := func(namespace string, i int) *state.Explanation {
-		x, err := state.OnSocket(r.opts.Socket).Explain(ctx, model.Name{Namespace: namespace, Name: fmt.Sprint("s", i)}, false)
+	explain := func(namespace string, i int) *api.Explanation {
+		x, err := stateclient.OnSocket(r.opts.Socket).Explain(ctx, api.Name{Namespace: namespace, Name: fmt.Sprint("s", i)}, false)
 		if err != nil || len(x.Pools) != 1 || len(x.Pools[0].Endpoints) != 1 {
 			return nil
 		}

@@ -7,11 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/metrics"
-	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/sdk/fixture"
 )
 
 // TestHostileShadowsHaveNoEffect runs modules that misbehave as shadows of a policy whose plugin does not, with little CPU time. What is
@@ -68,7 +69,7 @@ endpoints:
 		go func() { ended <- a.Run(ctx) }()
 		settled := func(endpoints int) bool {
 			for i := range services {
-				x, err := state.OnSocket(r.opts.Socket).Explain(ctx, model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}, false)
+				x, err := stateclient.OnSocket(r.opts.Socket).Explain(ctx, api.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}, false)
 				if err != nil || len(x.Pools) != 1 || len(x.Pools[0].Endpoints) != endpoints || x.Pools[0].DecidedBy != "policy" || x.Error != "" {
 					return false
 				}
@@ -134,12 +135,15 @@ defaultPolicy: p
 	defer cancel()
 	go func() { ended <- a.Run(ctx) }()
 	waitFor(t, func() bool {
-		x, err := state.OnSocket(r.opts.Socket).Explain(ctx, model.Name{Namespace: "good", Name: "s0"}, false)
+		x, err := stateclient.OnSocket(r.opts.Socket).Explain(ctx, api.Name{Namespace: "good", Name: "s0"}, false)
 		return err == nil && x.Error == "" && x.Pools[0].DecidedBy == "policy" && strings.Contains(x.Pools[0].Shadow.Error, "settings") && x.Shadow.Failing
 	})
-	x, err := state.OnSocket(r.opts.Socket).Explain(ctx, model.Name{Namespace: "good", Name: "s0"}, true)
-	if err != nil || len(x.Requests) != 1 || x.Requests[0].Fixture.Plugin != "good" || len(x.Requests[0].Fixture.Request.Endpoints) == 0 {
-		t.Errorf("requests %+v, %v", x, err)
+	x, err := stateclient.OnSocket(r.opts.Socket).Explain(ctx, api.Name{Namespace: "good", Name: "s0"}, true)
+	if err != nil || len(x.Requests) != 1 {
+		t.Fatalf("requests %+v, %v", x, err)
+	}
+	if f, err := fixture.Parse(x.Requests[0].Fixture); err != nil || f.Plugin != "good" || len(f.Request.Endpoints) == 0 {
+		t.Errorf("request %s, %v", x.Requests[0].Fixture, err)
 	}
 	all := map[string]metrics.PluginStats{}
 	for _, s := range a.pluginStats() {

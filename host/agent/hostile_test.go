@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
-	"github.com/sluice-proxy/sluice/host/model"
 )
 
 // evilModule assembles a plugin that keeps the default weights, except that it runs text, the function $evil, for port 666.
@@ -64,8 +64,8 @@ func TestHostilePluginsHurtOnlyTheirServices(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { ended <- a.Run(ctx) }()
-	explain := func(namespace string, i int) *state.Explanation {
-		x, err := state.OnSocket(r.opts.Socket).Explain(ctx, model.Name{Namespace: namespace, Name: fmt.Sprint("s", i)}, false)
+	explain := func(namespace string, i int) *api.Explanation {
+		x, err := stateclient.OnSocket(r.opts.Socket).Explain(ctx, api.Name{Namespace: namespace, Name: fmt.Sprint("s", i)}, false)
 		if err != nil {
 			return nil
 		}

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/lab/registry"
-	"github.com/sluice-proxy/sluice/host/model"
 )
 
 // TestPluginFromARegistry: the first sync waits for no registry, a module is in force when the registry has it and gives it, a new
@@ -54,7 +54,7 @@ func TestPluginFromARegistry(t *testing.T) {
 		t.Helper()
 		t.Logf("until %s", what)
 		waitFor(t, func() bool {
-			x, err := state.OnSocket(r.opts.Socket).Explain(t.Context(), model.Name{Namespace: "shop", Name: "web"}, false)
+			x, err := stateclient.OnSocket(r.opts.Socket).Explain(t.Context(), api.Name{Namespace: "shop", Name: "web"}, false)
 			if err != nil || x.Node == nil || len(x.Node.Plugins) != 1 {
 				return false
 			}
@@ -67,7 +67,7 @@ func TestPluginFromARegistry(t *testing.T) {
 	decidedBy := func(want string) {
 		t.Helper()
 		waitFor(t, func() bool {
-			x, err := state.OnSocket(r.opts.Socket).Explain(t.Context(), model.Name{Namespace: "shop", Name: "web"}, false)
+			x, err := stateclient.OnSocket(r.opts.Socket).Explain(t.Context(), api.Name{Namespace: "shop", Name: "web"}, false)
 			return err == nil && len(x.Pools) == 1 && x.Pools[0].DecidedBy == want
 		})
 	}

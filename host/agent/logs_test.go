@@ -6,7 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 )
 
 func TestLogTailIsBoundedAndHasTheLastLines(t *testing.T) {
@@ -28,12 +29,12 @@ func TestMixedReloadAppliesTheLiveFields(t *testing.T) {
 	r.opts.Logs.Configure(r.opts.Config)
 	r.write("manifests/a.yaml", manifests)
 	stop := r.run()
-	var s *state.Status
+	var s *api.Status
 	status := func(done func() bool) {
 		t.Helper()
 		waitFor(t, func() bool {
 			var err error
-			s, err = state.OnSocket(r.opts.Socket).Status(t.Context())
+			s, err = stateclient.OnSocket(r.opts.Socket).Status(t.Context())
 			return err == nil && done()
 		})
 	}
@@ -54,7 +55,7 @@ func TestMixedReloadAppliesTheLiveFields(t *testing.T) {
 	}
 	r.configure(noServers + "masqueradeAll: true\nlogging: {verbosity: 0}\n")
 	status(func() bool { return s.Configuration.Error == "" && s.LogLevel == "info" })
-	if err := state.OnSocket(r.opts.Socket).SetLogLevel(t.Context(), slog.LevelDebug); err != nil {
+	if err := stateclient.OnSocket(r.opts.Socket).SetLogLevel(t.Context(), slog.LevelDebug); err != nil {
 		t.Error(err)
 	}
 	status(func() bool { return s.LogLevel == "debug" })

@@ -3,8 +3,8 @@ package agent
 import (
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/agent/recorder"
-	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/recording"
@@ -45,12 +45,12 @@ func (a *Agent) recordNeeds(cfg *config.Config) {
 }
 
 // recordingState returns the state of the recording; nil: there is none.
-func (a *Agent) recordingState() *state.Recording {
+func (a *Agent) recordingState() *api.Recording {
 	if a.recorder == nil {
 		return nil
 	}
 	s := a.recorder.Stats()
-	out := &state.Recording{File: s.File, Bytes: s.Bytes, Dropped: s.Dropped}
+	out := &api.Recording{File: s.File, Bytes: s.Bytes, Dropped: s.Dropped}
 	if s.Err != nil {
 		out.Error = s.Err.Error()
 	}

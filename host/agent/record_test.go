@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/recording"
 )
 
@@ -19,7 +19,7 @@ func TestRunRecordsWhatItSees(t *testing.T) {
 	r.opts.Record = RecordOptions{File: r.path("node.rec"), MaxBytes: 1 << 20, Files: 2}
 	stop := r.run()
 	recorded := func() (n int64) {
-		if s, err := state.OnSocket(r.opts.Socket).Status(t.Context()); err == nil && s.Recording != nil {
+		if s, err := stateclient.OnSocket(r.opts.Socket).Status(t.Context()); err == nil && s.Recording != nil {
 			return s.Recording.Bytes
 		}
 		return 0
@@ -33,7 +33,7 @@ func TestRunRecordsWhatItSees(t *testing.T) {
 	}
 	r.write("manifests/a.yaml", strings.ReplaceAll(manifests, "10.96.0.1", "10.96.0.77"))
 	waitFor(t, func() bool {
-		x, err := state.OnSocket(r.opts.Socket).Explain(t.Context(), model.Name{Namespace: "shop", Name: "web"}, false)
+		x, err := stateclient.OnSocket(r.opts.Socket).Explain(t.Context(), api.Name{Namespace: "shop", Name: "web"}, false)
 		return err == nil && strings.Contains(strings.Join(x.Frontends, " "), "10.96.0.77")
 	})
 	if err := stop(); err != nil {

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/conntrack"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
@@ -28,8 +28,8 @@ type progress struct {
 	totals   planner.Totals // its slices are never modified
 	degraded int
 	synced   time.Time // the first time; zero: not yet
-	kernel   state.KernelState
-	repairs  state.Repairs
+	kernel   api.KernelState
+	repairs  api.Repairs
 }
 
 // OnPlan implements engine.Observer.
@@ -72,16 +72,16 @@ func (p *progress) OnEvent(e engine.Event) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.repairs = state.Repairs{Changes: p.repairs.Changes + e.Count, Last: e.At.UTC(), Objects: e.Objects, Processes: e.Processes}
+	p.repairs = api.Repairs{Changes: p.repairs.Changes + e.Count, Last: e.At.UTC(), Objects: e.Objects, Processes: e.Processes}
 }
 
 // askTimeout bounds how long a status waits for the engine: it also has to come while the engine is busy.
 const askTimeout = time.Second
 
 // report returns the state of the agent, for the state socket.
-func (a *Agent) report(ctx context.Context) *state.Status {
+func (a *Agent) report(ctx context.Context) *api.Status {
 	cfg, node, p, now := a.config(), a.nodeState(), a.progress, time.Now().UTC()
-	s := &state.Status{
+	s := &api.Status{
 		Version: a.opts.Version, Mode: cfg.Mode, Node: cfg.HostnameOverride, Source: a.source.name, At: now, Started: a.started.UTC(),
 		Configuration: node.Configuration, Plugins: node.Plugins, Policies: node.Policies,
 	}
@@ -117,8 +117,8 @@ func (a *Agent) report(ctx context.Context) *state.Status {
 	return s
 }
 
-func planSize(t *planner.Totals) state.PlanSize {
-	out := state.PlanSize{Services: t.Services}
+func planSize(t *planner.Totals) api.PlanSize {
+	out := api.PlanSize{Services: t.Services}
 	for i := range t.Family {
 		f := &t.Family[i]
 		for _, n := range f.Frontends {
@@ -131,21 +131,21 @@ func planSize(t *planner.Totals) state.PlanSize {
 }
 
 // apiContact returns the state of the watches; nil: there is no API server.
-func (a *Agent) apiContact() *state.API {
+func (a *Agent) apiContact() *api.API {
 	if a.source.kube == nil {
 		return nil
 	}
-	out := &state.API{Server: a.source.name}
+	out := &api.API{Server: a.source.name}
 	for _, w := range a.source.kube.WatchStatuses() {
 		if w.StaleFor > 0 {
-			out.Stale = append(out.Stale, state.StaleResource{Resource: w.Resource, Seconds: w.StaleFor.Seconds(), Reason: w.Reason})
+			out.Stale = append(out.Stale, api.StaleResource{Resource: w.Resource, Seconds: w.StaleFor.Seconds(), Reason: w.Reason})
 		}
 	}
 	return out
 }
 
 // assessServices adds the problems of Services, policies and plugins.
-func (a *Agent) assessServices(ctx context.Context, s *state.Status, t *planner.Totals) {
+func (a *Agent) assessServices(ctx context.Context, s *api.Status, t *planner.Totals) {
 	var names []model.Name
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

@@ -7,7 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/backend/ipvs"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
@@ -34,12 +35,12 @@ func TestStatusAndDrainsOfARunningAgent(t *testing.T) {
 	r.write("manifests/a.yaml", manifests)
 	r.write("manifests/b.yaml", sliceOfWeb)
 	stop := r.run()
-	var s *state.Status
+	var s *api.Status
 	status := func(done func() bool) {
 		t.Helper()
 		waitFor(t, func() bool {
 			var err error
-			s, err = state.OnSocket(r.opts.Socket).Status(t.Context())
+			s, err = stateclient.OnSocket(r.opts.Socket).Status(t.Context())
 			return err == nil && done()
 		})
 	}
@@ -47,15 +48,15 @@ func TestStatusAndDrainsOfARunningAgent(t *testing.T) {
 	if s.Version != "v1.2.3" || s.Mode != "nftables" || s.Node != "n0" || s.Source != r.path("manifests") || s.API != nil || len(s.Failing)+len(s.Degraded) > 0 {
 		t.Errorf("%+v", s)
 	}
-	if want := (state.PlanSize{Services: 1, Frontends: 1, Endpoints: 1, Draining: 1}); s.Plan != want || s.Kernel.Frontends != 1 {
+	if want := (api.PlanSize{Services: 1, Frontends: 1, Endpoints: 1, Draining: 1}); s.Plan != want || s.Kernel.Frontends != 1 {
 		t.Errorf("sizes %+v, kernel %+v", s.Plan, s.Kernel)
 	}
-	x, err := state.OnSocket(r.opts.Socket).Drains(t.Context())
+	x, err := stateclient.OnSocket(r.opts.Socket).Drains(t.Context())
 	if err != nil || len(x.Drains) != 1 || x.Node != "n0" {
 		t.Fatalf("%+v, %v", x, err)
 	}
 	d := x.Drains[0]
-	if d.Service != "shop/web" || d.Address != "10.244.0.2:8080" || d.Pod != "web-b" || d.Node != "n1" || d.Stage != state.StageDraining || d.Weight != 0 {
+	if d.Service != "shop/web" || d.Address != "10.244.0.2:8080" || d.Pod != "web-b" || d.Node != "n1" || d.Stage != api.StageDraining || d.Weight != 0 {
 		t.Errorf("%+v", d)
 	}
 	if d.Connections == nil || *d.Connections != 3 || d.Since == nil || time.Since(*d.Since) > time.Hour {
@@ -80,14 +81,14 @@ func TestTraceAsksTheRunningAgentByNames(t *testing.T) {
 	r.write("manifests/b.yaml", sliceOfWeb)
 	stop := r.run()
 	waitFor(t, func() bool {
-		s, err := state.OnSocket(r.opts.Socket).Status(t.Context())
+		s, err := stateclient.OnSocket(r.opts.Socket).Status(t.Context())
 		return err == nil && s.Synced != nil
 	})
-	x, err := state.OnSocket(r.opts.Socket).Trace(t.Context(), &state.FlowQuery{From: "web-b", To: "web", Namespace: "shop"})
+	x, err := stateclient.OnSocket(r.opts.Socket).Trace(t.Context(), &api.FlowQuery{From: "web-b", To: "web", Namespace: "shop"})
 	if err != nil || x.Verdict != "DNAT" || len(x.Endpoints) != 1 || x.Endpoints[0].Address != "10.244.0.1:8080" || x.Node != "n0" || x.Configuration == "" {
 		t.Fatalf("%+v, %v", x, err)
 	}
-	if want := (state.TracedFlow{From: "10.244.0.2", To: "10.96.0.1:80", Protocol: "TCP"}); *x.Flow != want {
+	if want := (api.TracedFlow{From: "10.244.0.2", To: "10.96.0.1:80", Protocol: "TCP"}); *x.Flow != want {
 		t.Errorf("%+v, want %+v", *x.Flow, want)
 	}
 	for _, c := range []struct{ from, to, protocol, want string }{
@@ -99,7 +100,7 @@ func TestTraceAsksTheRunningAgentByNames(t *testing.T) {
 		{"web-a", "[2001:db8::1]:80", "", `to: "[2001:db8::1]:80" is not of the same IP family as 10.244.0.1`},
 		{"fe80::1%eth0", "10.96.0.1:80", "", "must not have a zone"},
 	} {
-		if _, err := state.OnSocket(r.opts.Socket).Trace(t.Context(), &state.FlowQuery{From: c.from, To: c.to, Protocol: c.protocol, Namespace: "shop"}); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := stateclient.OnSocket(r.opts.Socket).Trace(t.Context(), &api.FlowQuery{From: c.from, To: c.to, Protocol: c.protocol, Namespace: "shop"}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s to %s: %v, want %s", c.from, c.to, err, c.want)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/agent/plugins"
-	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/metrics"
 	"github.com/sluice-proxy/sluice/host/policy"
@@ -99,7 +99,7 @@ func (a *Agent) configurationEvent() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
-		a.nodeEvent(true, kube.ReasonConfigurationRejected, state.ConfigurationProblem(s.hash, "", s.err.Error(), needsRestart(s.err)))
+		a.nodeEvent(true, kube.ReasonConfigurationRejected, api.ConfigurationProblem(s.hash, "", s.err.Error(), needsRestart(s.err)))
 	}
 }
 
@@ -180,7 +180,7 @@ func (a *Agent) configurationMetrics() metrics.Configuration {
 }
 
 // nodeState returns what is in force, for the state socket.
-func (a *Agent) nodeState() *state.Node {
+func (a *Agent) nodeState() *api.Node {
 	out := NodeState(a.config(), a.plugins)
 	s := &a.inForce
 	s.mu.Lock()
@@ -194,10 +194,10 @@ func (a *Agent) nodeState() *state.Node {
 }
 
 // NodeState returns what of a configuration is in force: the plugins that are loaded, and the revisions of policies.
-func NodeState(cfg *config.Config, set *plugins.Set) *state.Node {
-	out := &state.Node{Configuration: state.Configuration{Hash: cfg.Hash()}, Plugins: []state.Plugin{}, Policies: revisions(cfg, set)}
+func NodeState(cfg *config.Config, set *plugins.Set) *api.Node {
+	out := &api.Node{Configuration: api.Configuration{Hash: cfg.Hash()}, Plugins: []api.Plugin{}, Policies: revisions(cfg, set)}
 	for _, p := range set.Status() {
-		plugin := state.Plugin{Name: p.Name, Digest: p.Digest, Unconfined: p.Unconfined}
+		plugin := api.Plugin{Name: p.Name, Digest: p.Digest, Unconfined: p.Unconfined}
 		if p.Err != nil {
 			at := p.Since.UTC()
 			plugin.Error, plugin.Since = p.Err.Error(), &at
@@ -208,12 +208,12 @@ func NodeState(cfg *config.Config, set *plugins.Set) *state.Node {
 }
 
 // revisions returns the revisions of all policies of a configuration, with those that bindings with settings make, sorted by name.
-func revisions(cfg *config.Config, set *plugins.Set) []state.Policy {
-	out := []state.Policy{}
+func revisions(cfg *config.Config, set *plugins.Set) []api.Policy {
+	out := []api.Policy{}
 	for _, p := range cfg.PolicySet().All() {
-		out = append(out, state.Policy{Name: p.Name, Revision: policy.Revision(p, set.Get)})
+		out = append(out, api.Policy{Name: p.Name, Revision: policy.Revision(p, set.Get)})
 	}
-	slices.SortFunc(out, func(p, q state.Policy) int {
+	slices.SortFunc(out, func(p, q api.Policy) int {
 		return cmp.Or(cmp.Compare(p.Name, q.Name), cmp.Compare(p.Revision, q.Revision))
 	})
 	return slices.Compact(out)

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
@@ -62,12 +62,12 @@ func TestWhatIsNotInForceIsVisibleAsLongAsItLasts(t *testing.T) {
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()
-	inForce := func(failing []string, metrics ...string) (x *state.Explanation) {
+	inForce := func(failing []string, metrics ...string) (x *api.Explanation) {
 		t.Helper()
 		waitFor(t, func() bool {
 			text := page(t, "http://"+r.opts.Config.MetricsBindAddress+"/metrics", 200)
 			var err error
-			if x, err = state.OnSocket(r.opts.Socket).Explain(ctx, model.Name{Namespace: "shop", Name: "web"}, false); err != nil || x.Node == nil {
+			if x, err = stateclient.OnSocket(r.opts.Socket).Explain(ctx, api.Name{Namespace: "shop", Name: "web"}, false); err != nil || x.Node == nil {
 				return false
 			}
 			problems, _ := x.Problems()
@@ -90,7 +90,7 @@ func TestWhatIsNotInForceIsVisibleAsLongAsItLasts(t *testing.T) {
 	loaded := []string{`sluice_plugin_load_failed{plugin="p"} 0`, `sluice_plugin_info{digest="` + digest + `",plugin="p"} 1`, "sluice_config_last_reload_successful 1"}
 	x := inForce(nil, loaded...)
 	hash := x.Node.Configuration.Hash
-	if hash == "" || x.Revision == "" || x.Node.Plugins[0].Digest != digest || x.Node.Policies[0] != (state.Policy{Name: "q", Revision: x.Revision}) {
+	if hash == "" || x.Revision == "" || x.Node.Plugins[0].Digest != digest || x.Node.Policies[0] != (api.Policy{Name: "q", Revision: x.Revision}) {
 		t.Errorf("%+v", x.Node)
 	}
 	inForce(nil, `sluice_policy_info{policy="q",revision="`+x.Revision+`"} 1`, `sluice_config_info{hash="`+hash+`"} 1`)

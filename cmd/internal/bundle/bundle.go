@@ -12,7 +12,7 @@ import (
 	"path"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
@@ -51,7 +51,7 @@ func JSON[T any](x *T, err error) ([]byte, error) {
 }
 
 // OfAgent reads the parts that an agent serves, one after the other, except its Status.
-func OfAgent(ctx context.Context, c *state.Client) []Part {
+func OfAgent(ctx context.Context, c *stateclient.Client) []Part {
 	parts := []Part{Read(ctx, "drains.json", func(ctx context.Context) ([]byte, error) { return JSON(c.Drains(ctx)) })}
 	for _, r := range [][2]string{{"config.json", "/config"}, {"plan.txt", "/plan"}, {"metrics.txt", "/metrics"}} {
 		parts = append(parts, Read(ctx, r[0], func(ctx context.Context) ([]byte, error) { return c.Text(ctx, r[1], MaxPart+1) }))

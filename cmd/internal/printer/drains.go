@@ -8,12 +8,12 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 // Drains prints drains in human-readable form.
-func Drains(w io.Writer, x *state.Drains) error {
+func Drains(w io.Writer, x *api.Drains) error {
 	x = printable.Strings(x)
 	if len(x.Drains) == 0 {
 		_, err := fmt.Fprintln(w, "no endpoint drains on node "+x.Node)
@@ -42,21 +42,21 @@ func Drains(w io.Writer, x *state.Drains) error {
 	return nil
 }
 
-func portText(d *state.Drain) string {
+func portText(d *api.Drain) string {
 	if d.Port == "" {
 		return strconv.Itoa(int(d.Number)) + "/" + d.Protocol
 	}
 	return d.Port
 }
 
-func Connections(d *state.Drain) string {
+func Connections(d *api.Drain) string {
 	if d.Connections == nil {
 		return "unknown"
 	}
 	return strconv.FormatUint(uint64(*d.Connections), 10)
 }
 
-func drainWhy(d *state.Drain) string {
+func drainWhy(d *api.Drain) string {
 	why := []string{d.Why}
 	for _, s := range d.Steps {
 		if s.Reason != "" {

@@ -10,13 +10,12 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 // Explanation prints an explanation in human-readable form.
-func Explanation(w io.Writer, x *state.Explanation, kernelNote string) error {
+func Explanation(w io.Writer, x *api.Explanation, kernelNote string) error {
 	x, kernelNote = printable.Strings(x), printable.Escape(kernelNote)
 	fmt.Fprintf(w, "Service %s\n", x.Service)
 	fmt.Fprintf(w, "  node       %s%s\n", x.NodeName, zoneText(x.Zone))
@@ -70,9 +69,9 @@ func Explanation(w io.Writer, x *state.Explanation, kernelNote string) error {
 		fmt.Fprintf(w, "  conflict   %s\n", c)
 	}
 	switch x.Pods {
-	case model.PodsPending.String():
+	case api.PodsPending:
 		fmt.Fprintln(w, "  pods       not read yet; plugins that declare keys of Pods wait for them for at most 30 s")
-	case model.PodsUnavailable.String():
+	case api.PodsUnavailable:
 		fmt.Fprintln(w, "  pods       cannot be read (the log of sluice says why); plugins see none of their values")
 	}
 	for _, o := range x.Omitted {
@@ -102,7 +101,7 @@ func Explanation(w io.Writer, x *state.Explanation, kernelNote string) error {
 	return nil
 }
 
-func printPool(w io.Writer, p *state.Pool, plugins []string) {
+func printPool(w io.Writer, p *api.Pool, plugins []string) {
 	port := p.Port
 	if port == "" {
 		port = "(unnamed)"
@@ -129,7 +128,7 @@ func printPool(w io.Writer, p *state.Pool, plugins []string) {
 	for _, e := range p.Endpoints {
 		kernel = kernel || len(e.Kernel) > 0
 	}
-	pods := slices.ContainsFunc(p.Endpoints, func(e state.Endpoint) bool { return e.Pod != "" })
+	pods := slices.ContainsFunc(p.Endpoints, func(e api.Endpoint) bool { return e.Pod != "" })
 	head := []string{"  ENDPOINT", "NODE", "ZONE", "ELIGIBLE", "DEFAULT"}
 	if pods {
 		head = slices.Insert(head, 1, "POD")
@@ -188,7 +187,7 @@ func printPool(w io.Writer, p *state.Pool, plugins []string) {
 }
 
 // pendingText describes the plugin call that a decision waits for.
-func pendingText(q *state.Pending) string {
+func pendingText(q *api.Pending) string {
 	text := "waiting for plugin " + q.Plugin + " since " + q.Since.Format(time.RFC3339)
 	if q.ThrottledSince != nil {
 		text += "; throttled since " + q.ThrottledSince.Format(time.RFC3339) + ": it has used up its share of CPU time"
@@ -197,7 +196,7 @@ func pendingText(q *state.Pending) string {
 }
 
 // shedText describes the part of an endpoint's connections that is reset.
-func shedText(s *state.Shed) string {
+func shedText(s *api.Shed) string {
 	text := fmt.Sprintf("%.1f %% of its connections are reset", float64(s.Permille)/10)
 	if s.Wanted > s.Permille {
 		text += fmt.Sprintf(" (wanted %.1f %%, bounded by maxShedPercentPerSecond)", float64(s.Wanted)/10)
@@ -209,7 +208,7 @@ func shedText(s *state.Shed) string {
 }
 
 // printPanic prints the panic hold of a pool; nil: its policy has none.
-func printPanic(w io.Writer, h *state.Panic) {
+func printPanic(w io.Writer, h *api.Panic) {
 	if h == nil {
 		return
 	}
@@ -225,18 +224,18 @@ func printPanic(w io.Writer, h *state.Panic) {
 }
 
 // kernelText returns the weights in the kernel: once if they are the same for all frontends, otherwise for each.
-func kernelText(e *state.Endpoint) string {
+func kernelText(e *api.Endpoint) string {
 	if len(e.Kernel) == 0 {
 		return "-"
 	}
-	text := func(k state.KernelShare) string {
+	text := func(k api.KernelShare) string {
 		s := fmt.Sprintf("%d of %d", k.Weight, k.Total)
 		if k.Connections != nil {
 			s += " (" + k.Connections.String() + ")"
 		}
 		return s
 	}
-	same := !slices.ContainsFunc(e.Kernel, func(k state.KernelShare) bool { return text(k) != text(e.Kernel[0]) })
+	same := !slices.ContainsFunc(e.Kernel, func(k api.KernelShare) bool { return text(k) != text(e.Kernel[0]) })
 	if same {
 		return text(e.Kernel[0])
 	}

@@ -6,16 +6,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 )
 
 func TestKernelWeightsArePrintedPerFrontendWhereTheyDiffer(t *testing.T) {
-	kernel := []state.KernelShare{{Frontend: "10.96.0.1:80/TCP", Weight: 3, Total: 3}, {Frontend: "*4:30080/TCP", Weight: 3, Total: 3}}
-	if got, want := kernelText(&state.Endpoint{Kernel: kernel}), "3 of 3"; got != want {
+	kernel := []api.KernelShare{{Frontend: "10.96.0.1:80/TCP", Weight: 3, Total: 3}, {Frontend: "*4:30080/TCP", Weight: 3, Total: 3}}
+	if got, want := kernelText(&api.Endpoint{Kernel: kernel}), "3 of 3"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	kernel[1].Connections = &state.Connections{Active: 2, Inactive: 7}
-	if got, want := kernelText(&state.Endpoint{Kernel: kernel}), "10.96.0.1:80/TCP: 3 of 3, *4:30080/TCP: 3 of 3 (2 active, 7 inactive)"; got != want {
+	kernel[1].Connections = &api.Connections{Active: 2, Inactive: 7}
+	if got, want := kernelText(&api.Endpoint{Kernel: kernel}), "10.96.0.1:80/TCP: 3 of 3, *4:30080/TCP: 3 of 3 (2 active, 7 inactive)"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -23,7 +23,7 @@ func TestKernelWeightsArePrintedPerFrontendWhereTheyDiffer(t *testing.T) {
 func TestPoolThatWaitsForItsPluginSaysSo(t *testing.T) {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	var out strings.Builder
-	printPool(&out, &state.Pool{Port: "http", Pending: &state.Pending{Plugin: "zone-spill", Since: at, ThrottledSince: &at}}, nil)
+	printPool(&out, &api.Pool{Port: "http", Pending: &api.Pending{Plugin: "zone-spill", Since: at, ThrottledSince: &at}}, nil)
 	want := "waiting for plugin zone-spill since 2026-01-01T12:00:00Z; throttled since 2026-01-01T12:00:00Z: it has used up its share of CPU time\n"
 	if !strings.Contains(out.String(), want) {
 		t.Errorf("got\n%s\nwant %s", out.String(), want)
@@ -35,17 +35,17 @@ func TestInputsArePrintedEscapedWithTheirAge(t *testing.T) {
 	hostile := "a\x1b[31m\nb\tc"
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	n, count := uint32(7), uint32(3)
-	in := state.Input{
+	in := api.Input{
 		Plugin: "p", At: at, Changed: true, NodeIndex: &count, NodeCount: &n, ConnectionsAge: "1.5s", OutcomesWindow: "10s", Omitted: 4,
-		Service: []state.InputValue{{Key: "service-label:tier", Value: &hostile}},
-		Endpoints: []state.InputEndpoint{{
+		Service: []api.InputValue{{Key: "service-label:tier", Value: &hostile}},
+		Endpoints: []api.InputEndpoint{{
 			Address: "10.0.0.1:80", Conditions: []string{"ready"}, Weight: 3, ReadySince: &at, Pod: "web-0", Connections: &n,
-			Outcomes: &state.InputOutcomes{InputCounts: state.InputCounts{Attempts: 5, Answered: 1, Refused: 2, Unanswered: 2}, Total: state.InputCounts{Attempts: 50}},
-			Values:   []state.InputValue{{Key: "label:track", Value: &hostile}, {Key: "annotation:b"}},
-		}, {Address: "10.0.0.2:80", Values: make([]state.InputValue, 2)}},
+			Outcomes: &api.InputOutcomes{InputCounts: api.InputCounts{Attempts: 5, Answered: 1, Refused: 2, Unanswered: 2}, Total: api.InputCounts{Attempts: 50}},
+			Values:   []api.InputValue{{Key: "label:track", Value: &hostile}, {Key: "annotation:b"}},
+		}, {Address: "10.0.0.2:80", Values: make([]api.InputValue, 2)}},
 	}
 	var out strings.Builder
-	x := &state.Explanation{Service: "a/b", Plugins: []string{"p"}, Pools: []state.Pool{{Endpoints: []state.Endpoint{{}}, Inputs: []state.Input{in}}}}
+	x := &api.Explanation{Service: "a/b", Plugins: []string{"p"}, Pools: []api.Pool{{Endpoints: []api.Endpoint{{}}, Inputs: []api.Input{in}}}}
 	if err := Explanation(&out, x, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +66,8 @@ func TestInputsArePrintedEscapedWithTheirAge(t *testing.T) {
 
 	// What a plugin has asked for and nobody knows is shown as such.
 	out.Reset()
-	printInputs(&out, &state.Input{
-		ConnectionsAge: state.Unknown, OutcomesWindow: state.Unknown, Zones: []state.InputZone{{Name: "a", Nodes: new(uint32), MilliCPU: new(uint64)}},
+	printInputs(&out, &api.Input{
+		ConnectionsAge: api.Unknown, OutcomesWindow: api.Unknown, Zones: []api.InputZone{{Name: "a", Nodes: new(uint32), MilliCPU: new(uint64)}},
 	})
 	for _, want := range []string{"index of this node: unknown\n", "established connections: not counted\n", "outcomes: not counted\n"} {
 		if !strings.Contains(out.String(), want) {

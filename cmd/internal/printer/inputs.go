@@ -9,11 +9,11 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 )
 
 // printInputs prints what a plugin saw when it gave its last answer.
-func printInputs(w io.Writer, in *state.Input) {
+func printInputs(w io.Writer, in *api.Input) {
 	fmt.Fprintf(w, "\n  %s saw at %s UTC", in.Plugin, in.At.Format(time.TimeOnly))
 	if in.Changed {
 		fmt.Fprint(w, ", and something has changed since:")
@@ -49,7 +49,7 @@ func printInputs(w io.Writer, in *state.Input) {
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	first := &in.Endpoints[0]
-	named := slices.ContainsFunc(in.Endpoints, func(e state.InputEndpoint) bool { return e.Pod != "" })
+	named := slices.ContainsFunc(in.Endpoints, func(e api.InputEndpoint) bool { return e.Pod != "" })
 	head := []string{"    ENDPOINT", "WEIGHT", "SINCE"}
 	if in.ConnectionsAge != "" {
 		head = append(head, "CONNECTIONS")
@@ -94,7 +94,7 @@ func printInputs(w io.Writer, in *state.Input) {
 }
 
 // outcomesCells are the outcomes in the window, with those since the node counts them.
-func outcomesCells(o *state.InputOutcomes) []string {
+func outcomesCells(o *api.InputOutcomes) []string {
 	if o == nil {
 		return []string{"-", "-", "-", "-"}
 	}
@@ -106,7 +106,7 @@ func outcomesCells(o *state.InputOutcomes) []string {
 
 // countedText says to what time counted numbers refer; duration is "unknown" if there are none.
 func countedText(what, duration, format string) string {
-	if duration == state.Unknown {
+	if duration == api.Unknown {
 		return what + ": not counted"
 	}
 	return what + ": " + fmt.Sprintf(format, duration)

@@ -6,12 +6,12 @@ import (
 	"io"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 // Services prints Services in human-readable form.
-func Services(out io.Writer, list *state.Services, namespace string, wide bool) error {
+func Services(out io.Writer, list *api.Services, namespace string, wide bool) error {
 	list = printable.Strings(list)
 	if len(list.Services) == 0 {
 		where := "in namespace " + printable.Escape(namespace)
@@ -45,7 +45,7 @@ func Services(out io.Writer, list *state.Services, namespace string, wide bool) 
 }
 
 // serviceState says what is wrong with a Service.
-func serviceState(s *state.ServiceOverview) string {
+func serviceState(s *api.ServiceOverview) string {
 	var out []string
 	if s.Failing {
 		out = append(out, "policy fails")

@@ -5,12 +5,12 @@ import (
 	"io"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 // shadowText says how a shadow compares with what is in force.
-func shadowText(s *state.Shadow) string {
+func shadowText(s *api.Shadow) string {
 	var out []string
 	if s.Divergence != nil {
 		out = append(out, divergenceText(*s.Divergence))
@@ -32,7 +32,7 @@ func divergenceText(share float64) string {
 }
 
 // printPoolShadow prints the comparison of a pool; nil: its policy has no shadow.
-func printPoolShadow(w io.Writer, s *state.PoolShadow) {
+func printPoolShadow(w io.Writer, s *api.PoolShadow) {
 	if s == nil {
 		return
 	}
@@ -51,7 +51,7 @@ func printPoolShadow(w io.Writer, s *state.PoolShadow) {
 const maxShadows = 20
 
 // Shadows prints the Services that diverge the most from the shadows of their policies.
-func Shadows(w io.Writer, list []state.ServiceShadow) {
+func Shadows(w io.Writer, list []api.ServiceShadow) {
 	if len(list) == 0 {
 		return
 	}

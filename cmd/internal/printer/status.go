@@ -7,12 +7,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 // Status prints a status in human-readable form.
-func Status(w io.Writer, s *state.Status) error {
+func Status(w io.Writer, s *api.Status) error {
 	s = printable.Strings(s)
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-14s %s\n", name, fmt.Sprintf(format, args...))
@@ -69,7 +69,7 @@ func Status(w io.Writer, s *state.Status) error {
 	}
 	for _, list := range []struct {
 		name string
-		all  []state.Problem
+		all  []api.Problem
 	}{{"FAILING", s.Failing}, {"DEGRADED", s.Degraded}} {
 		for _, p := range list.all {
 			fmt.Fprintf(w, "\n%s  %s\n", list.name, p.Text)
@@ -92,7 +92,7 @@ func zoneText(zone string) string {
 	return ", zone " + zone
 }
 
-func apiText(a *state.API) string {
+func apiText(a *api.API) string {
 	switch {
 	case a == nil:
 		return ""
@@ -114,7 +114,7 @@ func count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-func pluginsText(s *state.Status) string {
+func pluginsText(s *api.Status) string {
 	loaded := 0
 	for i := range s.Plugins {
 		if s.Plugins[i].Digest != "" {
@@ -150,7 +150,7 @@ func byText(processes string) string {
 	return " by " + processes
 }
 
-func lastSync(s *state.Status) string {
+func lastSync(s *api.Status) string {
 	if s.Kernel.LastSync == nil {
 		return "never"
 	}

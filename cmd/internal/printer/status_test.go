@@ -5,21 +5,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 )
 
 func TestStatusIsOneScreen(t *testing.T) {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	earlier := func(d time.Duration) *time.Time { t := at.Add(-d); return &t }
-	s := &state.Status{
+	s := &api.Status{
 		Version: "v1", Mode: "ipvs", Node: "n1", Zone: "a", Source: "https://192.0.2.1:6443", At: at, Started: *earlier(time.Hour), Synced: earlier(time.Hour - time.Second),
-		Configuration: state.Configuration{Hash: "1234", Error: "mdoe: unknown field", Since: earlier(time.Minute), Loaded: earlier(time.Hour)},
-		Plugins:       []state.Plugin{{Name: "p", Digest: "sha256:00", Unconfined: []string{"no files (Landlock)"}}, {Name: "q", Error: "plugin q: no such file", Since: earlier(time.Minute)}},
-		Policies:      []state.Policy{{Name: "x"}, {Name: "y", Revision: "12"}},
-		Plan:          state.PlanSize{Services: 2, Frontends: 5, Endpoints: 7, Draining: 1},
-		Kernel:        state.KernelState{InSync: true, LastSync: earlier(time.Minute), Frontends: 4, Unprogrammed: 1},
-		API:           &state.API{Server: "https://192.0.2.1:6443", Stale: []state.StaleResource{{Resource: "services", Seconds: 90, Reason: "connection refused"}}},
-		Repairs:       &state.Repairs{Changes: 2, Last: *earlier(time.Minute), Objects: "table ip sluice", Processes: "nft\x1b (12)"},
+		Configuration: api.Configuration{Hash: "1234", Error: "mdoe: unknown field", Since: earlier(time.Minute), Loaded: earlier(time.Hour)},
+		Plugins:       []api.Plugin{{Name: "p", Digest: "sha256:00", Unconfined: []string{"no files (Landlock)"}}, {Name: "q", Error: "plugin q: no such file", Since: earlier(time.Minute)}},
+		Policies:      []api.Policy{{Name: "x"}, {Name: "y", Revision: "12"}},
+		Plan:          api.PlanSize{Services: 2, Frontends: 5, Endpoints: 7, Draining: 1},
+		Kernel:        api.KernelState{InSync: true, LastSync: earlier(time.Minute), Frontends: 4, Unprogrammed: 1},
+		API:           &api.API{Server: "https://192.0.2.1:6443", Stale: []api.StaleResource{{Resource: "services", Seconds: 90, Reason: "connection refused"}}},
+		Repairs:       &api.Repairs{Changes: 2, Last: *earlier(time.Minute), Objects: "table ip sluice", Processes: "nft\x1b (12)"},
 	}
 	s.Assess()
 	var out strings.Builder
@@ -60,10 +60,10 @@ DEGRADED  another process changed what sluice programs, the last time at 2026-01
 func TestDrainsAreATable(t *testing.T) {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	since, reset, n := at.Add(-90*time.Second), at.Add(time.Minute), uint32(3)
-	x := &state.Drains{Node: "n1", At: at, OmittedServices: 2, Drains: []state.Drain{
-		{Service: "shop/web", Port: "http", Number: 80, Protocol: "TCP", Address: "10.0.0.1:8080", Pod: "web-0", Node: "n2", Since: &since, Stage: state.StageServing, Why: "terminating, still serving",
-			Steps: []state.Step{{Plugin: "drain", Weight: 5, Reason: "stage 1"}}, Weight: 5, Share: 0.05, ResetAt: &reset, Connections: &n},
-		{Service: "shop/web", Number: 53, Protocol: "UDP", Address: "10.0.0.1:53", Stage: state.StageDraining, Why: "not ready"},
+	x := &api.Drains{Node: "n1", At: at, OmittedServices: 2, Drains: []api.Drain{
+		{Service: "shop/web", Port: "http", Number: 80, Protocol: "TCP", Address: "10.0.0.1:8080", Pod: "web-0", Node: "n2", Since: &since, Stage: api.StageServing, Why: "terminating, still serving",
+			Steps: []api.Step{{Plugin: "drain", Weight: 5, Reason: "stage 1"}}, Weight: 5, Share: 0.05, ResetAt: &reset, Connections: &n},
+		{Service: "shop/web", Number: 53, Protocol: "UDP", Address: "10.0.0.1:53", Stage: api.StageDraining, Why: "not ready"},
 	}, ConnectionsError: "conntrack: no permission"}
 	var out strings.Builder
 	if err := Drains(&out, x); err != nil {

@@ -5,14 +5,13 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
 // Trace prints a result in human-readable form.
-func Trace(w io.Writer, a *state.Traced, flow plan.Flow) error {
-	fmt.Fprintf(w, "%s → %s/%s  %s", flow.From, flow.To, flow.Protocol, a.Verdict)
+func Trace(w io.Writer, a *api.Traced, flow *api.TracedFlow) error {
+	fmt.Fprintf(w, "%s → %s/%s  %s", printable.Escape(flow.From), printable.Escape(flow.To), printable.Escape(flow.Protocol), printable.Escape(a.Verdict))
 	if a.Service != "" {
 		fmt.Fprintf(w, "  %s", printable.Escape(a.Service))
 	}
@@ -30,7 +29,7 @@ func Trace(w io.Writer, a *state.Traced, flow plan.Flow) error {
 		if e.Masquerade {
 			source = "masqueraded"
 		}
-		fmt.Fprintf(tw, "  %s\t%d\t%.1f %%\t%s\n", e.Address, e.Weight, 100*e.Share, source)
+		fmt.Fprintf(tw, "  %s\t%d\t%.1f %%\t%s\n", printable.Escape(e.Address), e.Weight, 100*e.Share, source)
 	}
 	return tw.Flush()
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
@@ -287,7 +287,7 @@ func (n *node) statusAndDrains() {
 		n.Errorf("status: %v\n%s", err, out)
 	}
 	out, err = n.sluice("drains", "--socket", n.socket(), "-n", "shop", "web", "-o", "json")
-	var x state.Drains
+	var x api.Drains
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &x)
 	}

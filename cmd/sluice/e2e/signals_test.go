@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
@@ -63,7 +63,7 @@ const loadTimeout = 5 * time.Minute
 func (n *node) sees() map[string]seen {
 	n.Helper()
 	out, err := n.sluice("explain", "--socket", n.socket(), "-n", "shop", "web", "-o", "json")
-	var x state.Explanation
+	var x api.Explanation
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &x)
 	}

@@ -12,10 +12,6 @@ import (
 	"time"
 )
 
-// Audience returns the audience of tokens for the state API of a node. A token is valid for one node, so that who gets hold of it there
-// cannot use it elsewhere.
-func Audience(node string) string { return "sluice.dev/node/" + node }
-
 // Bounds of an Authorizer. A local user can send what it likes.
 const (
 	maxToken       = 8 << 10 // bytes

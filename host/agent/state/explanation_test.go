@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
@@ -21,7 +22,7 @@ import (
 func TestWaitingForAPluginIsNoError(t *testing.T) {
 	wall := func(ms int64) time.Time { return time.UnixMilli(ms).Add(time.Hour) }
 	throttled := time.Unix(5000, 0)
-	explain := func(err error, pending *policy.Pending) *Explanation {
+	explain := func(err error, pending *policy.Pending) *api.Explanation {
 		return NewExplanation(&planner.Explanation{
 			Service: &model.Service{Name: model.Name{Namespace: "shop", Name: "web"}}, Err: err,
 			Decisions: []planner.PortDecision{{Port: &service.Port{UsesCluster: true}, Cluster: policy.Decision{Evaluation: policy.Evaluation{Err: err, Pending: pending}}}},
@@ -53,7 +54,7 @@ func TestHoldsAndShedsAreExplained(t *testing.T) {
 		}}},
 	}, wall)
 	pool := x.Pools[0]
-	if p := pool.Panic; p == nil || *p != (Panic{Panicking: true, Ready: 1, Total: 3, Held: 1, Below: 50, Hold: "1m0s", OutcomesCounted: true}) {
+	if p := pool.Panic; p == nil || *p != (api.Panic{Panicking: true, Ready: 1, Total: 3, Held: 1, Below: 50, Hold: "1m0s", OutcomesCounted: true}) {
 		t.Errorf("panic %+v", p)
 	}
 	first, held, failing := pool.Endpoints[0], pool.Endpoints[1], pool.Endpoints[2]
@@ -106,8 +107,8 @@ func TestGuardsAreExplained(t *testing.T) {
 	}}
 	x := NewExplanation(e, func(ms int64) time.Time { return at.Add(time.Duration(ms) * time.Millisecond) })
 	since := at.Add(time.Second)
-	for i, want := range []Guard{
-		{Policy: "trial", State: "fallen back", Since: &since, Baseline: policy.GuardCounts{Connections: 100}, Recent: policy.GuardCounts{Connections: 50, Failed: 20}},
+	for i, want := range []api.Guard{
+		{Policy: "trial", State: "fallen back", Since: &since, Baseline: api.GuardCounts{Connections: 100}, Recent: api.GuardCounts{Connections: 50, Failed: 20}},
 		{Policy: "next", State: "baseline", Blind: true},
 	} {
 		got := x.Guards[i]
@@ -127,7 +128,7 @@ func TestGuardsAreExplained(t *testing.T) {
 func TestShadowIsExplained(t *testing.T) {
 	half := 0.5
 	of := &policy.Policy{Name: "p", Shadow: []policy.Step{{Plugin: policy.ShadowPlugin("q")}}}
-	explain := func(s *policy.Shadow, all planner.ServiceShadow) (*Explanation, Pool) {
+	explain := func(s *policy.Shadow, all planner.ServiceShadow) (*api.Explanation, api.Pool) {
 		x := NewExplanation(&planner.Explanation{
 			Service: &model.Service{}, Policy: of, Shadow: all,
 			Decisions: []planner.PortDecision{{Port: &service.Port{UsesCluster: true, Endpoints: make([]service.Endpoint, 2)},
@@ -138,10 +139,10 @@ func TestShadowIsExplained(t *testing.T) {
 	step := policy.StepResult{Plugin: "q/shadow", Weights: []uint16{0, 3}, Reasons: policy.PackReasons(2, func(i int) string { return fmt.Sprint("r", i) })}
 	x, pool := explain(&policy.Shadow{Weights: []uint16{0, 3}, Divergence: 0.5, Compared: true, Evaluation: policy.Evaluation{Steps: []policy.StepResult{step}}},
 		planner.ServiceShadow{Policy: "p", Divergence: 0.5, Compared: true})
-	if want := (&Shadow{Plugins: []string{"q"}, Divergence: &half}); !reflect.DeepEqual(x.Shadow, want) {
+	if want := (&api.Shadow{Plugins: []string{"q"}, Divergence: &half}); !reflect.DeepEqual(x.Shadow, want) {
 		t.Errorf("%+v", x.Shadow)
 	}
-	if want := (&EndpointShadow{Weight: 3, Share: 1, Steps: []Step{{"q/shadow", 3, "r1"}}}); !reflect.DeepEqual(pool.Endpoints[1].Shadow, want) || *pool.Shadow.Divergence != 0.5 {
+	if want := (&api.EndpointShadow{Weight: 3, Share: 1, Steps: []api.Step{{Plugin: "q/shadow", Weight: 3, Reason: "r1"}}}); !reflect.DeepEqual(pool.Endpoints[1].Shadow, want) || *pool.Shadow.Divergence != 0.5 {
 		t.Errorf("%+v, %+v", pool.Shadow, pool.Endpoints[1].Shadow)
 	}
 	x, pool = explain(&policy.Shadow{Evaluation: policy.Evaluation{Err: errors.New("trap"), Steps: []policy.StepResult{{Plugin: "q/shadow", Err: errors.New("trap")}}}},

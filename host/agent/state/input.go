@@ -3,6 +3,7 @@ package state
 import (
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/policy"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -13,87 +14,21 @@ const (
 	maxInputText      = 128 // bytes of a value; settings have four times as many
 )
 
-// Unknown is the duration of an Input that asks for numbers which nothing has counted.
-const Unknown = "unknown"
-
-// Input is what a plugin saw when it gave its last answer. Fields that it did not ask for are absent.
-type Input struct {
-	Plugin   string    `json:"plugin"`
-	At       time.Time `json:"at"` // of the answer
-	Changed  bool      `json:"changed,omitempty"`
-	Settings string    `json:"settings,omitempty"`
-	// NodeIndex is the position of this node among NodeCount that are ready.
-	NodeIndex *uint32      `json:"nodeIndex,omitempty"`
-	NodeCount *uint32      `json:"nodeCount,omitempty"`
-	Zones     []InputZone  `json:"zones,omitempty"`
-	Service   []InputValue `json:"service,omitempty"` // declared labels and annotations
-	// ConnectionsAge is how old the numbers of connections were, OutcomesWindow for how long before the answer outcomes were counted:
-	// durations, or Unknown.
-	ConnectionsAge string          `json:"connectionsAge,omitempty"`
-	OutcomesWindow string          `json:"outcomesWindow,omitempty"`
-	Endpoints      []InputEndpoint `json:"endpoints"`
-	Omitted        int             `json:"omitted,omitempty"` // endpoints
-}
-
-// InputZone is a zone as a plugin saw it. Nodes and MilliCPU are absent if it did not ask for them.
-type InputZone struct {
-	Name     string  `json:"name"`
-	Ready    uint32  `json:"ready"`
-	Serving  uint32  `json:"serving"`
-	Total    uint32  `json:"total"`
-	Nodes    *uint32 `json:"nodes,omitempty"`
-	MilliCPU *uint64 `json:"milliCPU,omitempty"`
-}
-
-// InputValue is the value of a declared key; nil if the object does not have it.
-type InputValue struct {
-	Key   string  `json:"key"`
-	Value *string `json:"value"`
-}
-
-// InputEndpoint is an endpoint as a plugin saw it.
-type InputEndpoint struct {
-	Address          string         `json:"address"`
-	Conditions       []string       `json:"conditions"`
-	Weight           uint32         `json:"weight"` // from the plugin before, or the default rules
-	ReadySince       *time.Time     `json:"readySince,omitempty"`
-	TerminatingSince *time.Time     `json:"terminatingSince,omitempty"`
-	Pod              string         `json:"pod,omitempty"`
-	Connections      *uint32        `json:"connections,omitempty"`
-	Outcomes         *InputOutcomes `json:"outcomes,omitempty"`
-	Values           []InputValue   `json:"values,omitempty"`
-}
-
-// InputOutcomes are the outcomes of connections from this node, in the window and since the node counts them.
-type InputOutcomes struct {
-	InputCounts
-	Total InputCounts `json:"total"`
-	Since time.Time   `json:"since"`
-}
-
-// InputCounts are numbers of connections.
-type InputCounts struct {
-	Attempts   uint64 `json:"attempts"`
-	Answered   uint64 `json:"answered"`
-	Refused    uint64 `json:"refused"`
-	Unanswered uint64 `json:"unanswered"`
-}
-
 // conditionNames are the names of condition bits, in their order.
 var conditionNames = [...]string{"ready", "serving", "terminating", "local", "chosen", "hintedZone", "hintedNode", "eligible", "held"}
 
 // newInputs converts what the plugins of a chain saw.
-func newInputs(seen []policy.Seen, wallTime func(int64) time.Time) (out []Input) {
+func newInputs(seen []policy.Seen, wallTime func(int64) time.Time) (out []api.Input) {
 	for i := range seen {
 		out = append(out, newInput(&seen[i], wallTime))
 	}
 	return out
 }
 
-func newInput(s *policy.Seen, wallTime func(int64) time.Time) Input {
+func newInput(s *policy.Seen, wallTime func(int64) time.Time) api.Input {
 	r := &s.Request
-	in := Input{
-		Plugin: s.Plugin, At: wallTime(s.At).UTC(), Changed: s.Changed, Settings: shorten(s.Settings, 4*maxInputText), Endpoints: []InputEndpoint{},
+	in := api.Input{
+		Plugin: s.Plugin, At: wallTime(s.At).UTC(), Changed: s.Changed, Settings: shorten(s.Settings, 4*maxInputText), Endpoints: []api.InputEndpoint{},
 		Service: inputValues(s.Keys, r.Keys, r.ServiceValues, false),
 	}
 	nodes := s.Needs&abi.NeedNodes != 0
@@ -102,7 +37,7 @@ func newInput(s *policy.Seen, wallTime func(int64) time.Time) Input {
 	}
 	for i := range r.Zones {
 		z := &r.Zones[i]
-		row := InputZone{Name: z.Name, Ready: z.Ready, Serving: z.Serving, Total: z.Total}
+		row := api.InputZone{Name: z.Name, Ready: z.Ready, Serving: z.Serving, Total: z.Total}
 		if nodes {
 			row.Nodes, row.MilliCPU = &z.Nodes, &z.MilliCPU
 		}
@@ -124,7 +59,7 @@ func newInput(s *policy.Seen, wallTime func(int64) time.Time) Input {
 	return in
 }
 
-func newInputEndpoint(s *policy.Seen, i int, wallTime func(int64) time.Time) InputEndpoint {
+func newInputEndpoint(s *policy.Seen, i int, wallTime func(int64) time.Time) api.InputEndpoint {
 	r, e := &s.Request, &s.Request.Endpoints[i]
 	at := func(ms int64) *time.Time {
 		if ms == abi.NoTime {
@@ -133,7 +68,7 @@ func newInputEndpoint(s *policy.Seen, i int, wallTime func(int64) time.Time) Inp
 		t := wallTime(ms).UTC()
 		return &t
 	}
-	out := InputEndpoint{
+	out := api.InputEndpoint{
 		Address: e.Addr.String(), Conditions: []string{}, Weight: e.Weight, ReadySince: at(e.ReadySince), TerminatingSince: at(e.TerminatingSince),
 		Values: inputValues(s.Keys, r.Keys, e.Values, true),
 	}
@@ -150,9 +85,9 @@ func newInputEndpoint(s *policy.Seen, i int, wallTime func(int64) time.Time) Inp
 	}
 	if s.Needs&abi.NeedOutcomes != 0 && r.OutcomesWindowMS != 0 {
 		o := &e.Outcomes
-		out.Outcomes = &InputOutcomes{
-			InputCounts: InputCounts{uint64(o.Attempts), uint64(o.Answered), uint64(o.Refused), uint64(o.Unanswered)},
-			Total:       InputCounts{o.TotalAttempts, o.TotalAnswered, o.TotalRefused, o.TotalUnanswered},
+		out.Outcomes = &api.InputOutcomes{
+			InputCounts: api.InputCounts{Attempts: uint64(o.Attempts), Answered: uint64(o.Answered), Refused: uint64(o.Refused), Unanswered: uint64(o.Unanswered)},
+			Total:       api.InputCounts{Attempts: o.TotalAttempts, Answered: o.TotalAnswered, Refused: o.TotalRefused, Unanswered: o.TotalUnanswered},
 			Since:       wallTime(o.Since).UTC(),
 		}
 	}
@@ -160,12 +95,12 @@ func newInputEndpoint(s *policy.Seen, i int, wallTime func(int64) time.Time) Inp
 }
 
 // inputValues returns the values of the declared keys of Pods, or of Services, among those of all keys.
-func inputValues(declared, all []string, values []abi.Value, pods bool) (out []InputValue) {
+func inputValues(declared, all []string, values []abi.Value, pods bool) (out []api.InputValue) {
 	for _, k := range declared {
 		if abi.IsPodKey(k) != pods {
 			continue
 		}
-		row, at := InputValue{Key: k}, 0
+		row, at := api.InputValue{Key: k}, 0
 		for _, other := range all {
 			if abi.IsPodKey(other) != pods {
 				continue
@@ -183,7 +118,7 @@ func inputValues(declared, all []string, values []abi.Value, pods bool) (out []I
 
 func unknownOr(ms uint32, known bool) string {
 	if !known {
-		return Unknown
+		return api.Unknown
 	}
 	return (time.Duration(ms) * time.Millisecond).String()
 }

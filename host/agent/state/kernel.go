@@ -1,14 +1,14 @@
 package state
 
 import (
-	"fmt"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // AddKernel adds the weights of a plan that was read from the kernel.
-func (x *Explanation) AddKernel(programmed *plan.Plan) {
+func AddKernel(x *api.Explanation, programmed *plan.Plan) {
 	for _, k := range programmed.Keys() {
 		f := programmed.Frontends[k]
 		if f.Owner.Service.String() != x.Service {
@@ -25,7 +25,7 @@ func (x *Explanation) AddKernel(programmed *plan.Plan) {
 			}
 			for j := range p.Endpoints {
 				index := slices.IndexFunc(pool.Endpoints, func(e plan.Endpoint) bool { return e.Addr.String() == p.Endpoints[j].Address })
-				share := KernelShare{Frontend: k.String(), Total: pool.Total()}
+				share := api.KernelShare{Frontend: k.String(), Total: pool.Total()}
 				if index >= 0 {
 					share.Weight = pool.Endpoints[index].Weight
 				}
@@ -33,14 +33,4 @@ func (x *Explanation) AddKernel(programmed *plan.Plan) {
 			}
 		}
 	}
-}
-
-// Connections are the numbers of connections of an IPVS real server.
-type Connections struct {
-	Active   int `json:"active"`
-	Inactive int `json:"inactive"`
-}
-
-func (c *Connections) String() string {
-	return fmt.Sprintf("%d active, %d inactive", c.Active, c.Inactive)
 }

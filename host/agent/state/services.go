@@ -5,37 +5,19 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/planner"
 )
 
-// Services are the Services that a node serves.
-type Services struct {
-	Node     string            `json:"node"`
-	Services []ServiceOverview `json:"services"` // sorted by namespace and name
-}
-
-// ServiceOverview is a Service in a few numbers.
-type ServiceOverview struct {
-	Namespace string   `json:"namespace"`
-	Name      string   `json:"name"`
-	Policy    string   `json:"policy,omitempty"`
-	Frontends []string `json:"frontends"` // ClusterIPs first
-	Endpoints int      `json:"endpoints"` // with weight, in any frontend
-	Draining  int      `json:"draining"`  // endpoints
-	Omitted   int      `json:"omitted"`   // frontends, endpoints and source ranges that limits or conflicts leave out
-	Failing   bool     `json:"failing"`   // its policy
-	Refused   bool     `json:"refused"`   // an annotation that chooses its policy or sets settings
-}
-
 // NewServices returns the Services of a namespace, or of all if it is "".
-func NewServices(p *planner.Planner, node, namespace string) *Services {
+func NewServices(p *planner.Planner, node, namespace string) *api.Services {
 	return newServices(p.Overview(namespace), node)
 }
 
-func newServices(all []planner.ServiceOverview, node string) *Services {
-	out := &Services{Node: node, Services: make([]ServiceOverview, 0, len(all))}
+func newServices(all []planner.ServiceOverview, node string) *api.Services {
+	out := &api.Services{Node: node, Services: make([]api.ServiceOverview, 0, len(all))}
 	for _, o := range all {
-		s := ServiceOverview{
+		s := api.ServiceOverview{
 			Namespace: o.Name.Namespace, Name: o.Name.Name, Policy: o.Policy, Frontends: []string{}, Endpoints: o.Endpoints, Draining: o.Draining, Omitted: o.Omitted, Failing: o.Failing, Refused: o.Refused,
 		}
 		for _, k := range o.Frontends {
@@ -50,7 +32,7 @@ func newServices(all []planner.ServiceOverview, node string) *Services {
 var ErrNotSynced = errors.New("the cluster has not been read yet")
 
 // Services returns the Services of a namespace, or of all if it is "". Its cost follows their number.
-func (a *Agent) Services(ctx context.Context, namespace string) (*Services, error) {
+func (a *Agent) Services(ctx context.Context, namespace string) (*api.Services, error) {
 	var all []planner.ServiceOverview
 	var err error
 	if doErr := a.Engine.Do(ctx, func(p *planner.Planner) {

@@ -4,65 +4,35 @@ import (
 	"context"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/policy"
 )
 
-// Shadow is how the shadow of a Service's policy compares with what is in force.
-type Shadow struct {
-	Plugins []string `json:"plugins,omitempty"` // not in lists
-	// Divergence is the mean share of new connections that would go to other endpoints, 0 to 1, over the pools that are compared; nil:
-	// none is.
-	Divergence *float64 `json:"divergence,omitempty"`
-	Failing    bool     `json:"failing,omitempty"`
-	Pending    bool     `json:"pending,omitempty"`
-}
-
-// PoolShadow is a Shadow for one pool.
-type PoolShadow struct {
-	Divergence *float64 `json:"divergence,omitempty"`
-	Error      string   `json:"error,omitempty"`
-	Pending    *Pending `json:"pending,omitempty"`
-}
-
-// EndpointShadow is what the shadow decides about an endpoint.
-type EndpointShadow struct {
-	Weight uint16  `json:"weight"`
-	Share  float64 `json:"share"` // of new connections, 0 to 1
-	Steps  []Step  `json:"steps"`
-}
-
-// ServiceShadow is a Shadow in a list of Services.
-type ServiceShadow struct {
-	Service string `json:"service"`
-	Policy  string `json:"policy"`
-	Shadow
-}
-
 // NewShadows converts the comparisons of Services with the shadows of their policies.
-func NewShadows(list []planner.ServiceShadow) []ServiceShadow {
-	out := []ServiceShadow{}
+func NewShadows(list []planner.ServiceShadow) []api.ServiceShadow {
+	out := []api.ServiceShadow{}
 	for i := range list {
-		out = append(out, ServiceShadow{list[i].Service.String(), list[i].Policy, compared(&list[i])})
+		out = append(out, api.ServiceShadow{Service: list[i].Service.String(), Policy: list[i].Policy, Shadow: compared(&list[i])})
 	}
 	return out
 }
 
 // Shadows returns the comparisons of Services with the shadows of their policies, those that diverge the most first.
-func (a *Agent) Shadows(ctx context.Context) (out []ServiceShadow, err error) {
+func (a *Agent) Shadows(ctx context.Context) (out []api.ServiceShadow, err error) {
 	err = a.Engine.Do(ctx, func(p *planner.Planner) { out = NewShadows(p.Shadows()) })
 	return out, err
 }
 
-func compared(s *planner.ServiceShadow) Shadow {
-	out := Shadow{Failing: s.Failing, Pending: s.Pending}
+func compared(s *planner.ServiceShadow) api.Shadow {
+	out := api.Shadow{Failing: s.Failing, Pending: s.Pending}
 	if s.Compared {
 		out.Divergence = &s.Divergence
 	}
 	return out
 }
 
-func newShadow(p *policy.Policy, s *planner.ServiceShadow) *Shadow {
+func newShadow(p *policy.Policy, s *planner.ServiceShadow) *api.Shadow {
 	if len(p.Shadow) == 0 {
 		return nil
 	}
@@ -74,11 +44,11 @@ func newShadow(p *policy.Policy, s *planner.ServiceShadow) *Shadow {
 	return &out
 }
 
-func newPoolShadow(s *policy.Shadow, wallTime func(int64) time.Time) *PoolShadow {
+func newPoolShadow(s *policy.Shadow, wallTime func(int64) time.Time) *api.PoolShadow {
 	if s == nil {
 		return nil
 	}
-	out := &PoolShadow{Pending: newPending(s.Pending, wallTime)}
+	out := &api.PoolShadow{Pending: newPending(s.Pending, wallTime)}
 	if s.Err != nil && s.Pending == nil {
 		out.Error = s.Err.Error()
 	}
@@ -88,9 +58,9 @@ func newPoolShadow(s *policy.Shadow, wallTime func(int64) time.Time) *PoolShadow
 	return out
 }
 
-func newEndpointShadow(s *policy.Shadow, i int) *EndpointShadow {
+func newEndpointShadow(s *policy.Shadow, i int) *api.EndpointShadow {
 	if s == nil || s.Weights == nil {
 		return nil
 	}
-	return &EndpointShadow{s.Weights[i], share(s.Weights[i], totalOf(s.Weights)), newSteps(s.Steps, i)}
+	return &api.EndpointShadow{Weight: s.Weights[i], Share: share(s.Weights[i], totalOf(s.Weights)), Steps: newSteps(s.Steps, i)}
 }

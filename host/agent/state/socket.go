@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
@@ -17,16 +18,13 @@ import (
 	"github.com/sluice-proxy/sluice/host/printable"
 )
 
-// DefaultSocket is the path of the state socket if none is configured.
-const DefaultSocket = "/run/sluice/sluice.sock"
-
 // Agent is what the state of an agent is read from.
 type Agent struct {
 	Engine   *engine.Engine
 	NodeName string
-	Node     func() *Node
+	Node     func() *api.Node
 	// Status returns the state of the agent; it returns early when the context ends.
-	Status func(context.Context) *Status
+	Status func(context.Context) *api.Status
 	// Connections counts open connections. Calls are one at a time, and not often, see Paced.
 	Connections CountConnections
 	SetLogLevel func(slog.Level) error
@@ -44,7 +42,7 @@ func handler(a Agent) http.Handler {
 	mux.HandleFunc("GET /services", a.services)
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) { answer(w, a.Status(r.Context())) })
 	mux.HandleFunc("GET /trace", a.trace)
-	mux.HandleFunc("GET /log", func(w http.ResponseWriter, _ *http.Request) { answer(w, &LogTail{string(a.LogTail())}) })
+	mux.HandleFunc("GET /log", func(w http.ResponseWriter, _ *http.Request) { answer(w, &api.LogTail{Lines: string(a.LogTail())}) })
 	mux.HandleFunc("GET /config", func(w http.ResponseWriter, _ *http.Request) { answer(w, a.Config()) })
 	mux.Handle("GET /metrics", a.Metrics)
 	mux.HandleFunc("GET /plan", func(w http.ResponseWriter, r *http.Request) {
@@ -81,11 +79,6 @@ func handler(a Agent) http.Handler {
 	return mux
 }
 
-// LogTail is the last lines of an agent's log.
-type LogTail struct {
-	Lines string `json:"lines"`
-}
-
 // answer answers with JSON, without secrets: errors may have URLs.
 func answer(w http.ResponseWriter, x any) {
 	text, err := json.Marshal(x)
@@ -106,7 +99,7 @@ type NotFoundError struct{ error }
 
 // Explain returns the last decisions about a Service, with Explanation.Requests if requests is set. An error is a NotFoundError, or that of the
 // context.
-func (a *Agent) Explain(ctx context.Context, name model.Name, requests bool) (x *Explanation, err error) {
+func (a *Agent) Explain(ctx context.Context, name model.Name, requests bool) (x *api.Explanation, err error) {
 	var found *planner.Explanation
 	if doErr := a.Engine.Do(ctx, func(p *planner.Planner) {
 		if found, err = p.Explain(name); err != nil {
@@ -114,18 +107,20 @@ func (a *Agent) Explain(ctx context.Context, name model.Name, requests bool) (x 
 			return
 		}
 		x = NewExplanation(found, a.Engine.WallTime)
-		x.AddLost(a.Engine.Degradations(name))
+		AddLost(x, a.Engine.Degradations(name))
 		x.Unprogrammed = a.Engine.Unprogrammed(name)
-		if requests {
-			x.AddRequests(found)
-		}
 	}); doErr != nil {
 		return nil, doErr
 	}
 	if err != nil {
 		return nil, err
 	}
-	x.AddWithoutPort(found)
+	AddWithoutPort(x, found)
+	if requests {
+		if err := AddRequests(x, found); err != nil {
+			return nil, err
+		}
+	}
 	x.Node = a.Node()
 	return x, nil
 }
@@ -145,16 +140,16 @@ func (a *Agent) explain(w http.ResponseWriter, r *http.Request) {
 
 func (a *Agent) trace(w http.ResponseWriter, r *http.Request) {
 	v := r.URL.Query()
-	q := FlowQuery{From: v.Get("from"), To: v.Get("to"), Protocol: v.Get("protocol"), Interface: v.Get("interface"), Namespace: v.Get("namespace")}
-	var x Traced
+	q := api.FlowQuery{From: v.Get("from"), To: v.Get("to"), Protocol: v.Get("protocol"), Interface: v.Get("interface"), Namespace: v.Get("namespace")}
+	var x api.Traced
 	var err error
 	if doErr := a.Engine.Do(r.Context(), func(p *planner.Planner) {
 		var flow plan.Flow
 		if !p.Synced() {
 			err = errors.New("the cluster has not been read yet")
-		} else if flow, err = q.Resolve("", p); err == nil {
+		} else if flow, err = Resolve(&q, "", p); err == nil {
 			x = Trace(p, flow)
-			x.Flow = &TracedFlow{flow.From.String(), flow.To.String(), flow.Protocol.String()}
+			x.Flow = NewTracedFlow(flow)
 		}
 	}); doErr != nil {
 		fail(w, doErr, http.StatusServiceUnavailable)

@@ -6,39 +6,16 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/plan"
 	"github.com/sluice-proxy/sluice/host/planner"
 	"github.com/sluice-proxy/sluice/host/service"
 )
 
-// Traced is the result of tracing a flow.
-type Traced struct {
-	Verdict string `json:"verdict"` // DNAT, REJECT, DROP or NONE
-	// Service port that took the connection; empty when none did.
-	Service   string           `json:"service"`
-	Endpoints []TracedEndpoint `json:"endpoints"` // that the connection may reach
-	Why       string           `json:"why"`
-	// Flow is the connection, with names replaced by addresses; only in the answer of a running sluice, as are the following.
-	Flow *TracedFlow `json:"flow,omitempty"`
-	Node string      `json:"node,omitempty"`
-	// Configuration is the hash of the configuration that is in force there.
-	Configuration string `json:"configuration,omitempty"`
-}
-
-// TracedFlow is the connection of a Traced.
-type TracedFlow struct {
-	From     string `json:"from"`
-	To       string `json:"to"`
-	Protocol string `json:"protocol"`
-}
-
-// TracedEndpoint is an endpoint that a connection may reach.
-type TracedEndpoint struct {
-	Address    string  `json:"address"`
-	Weight     uint16  `json:"weight"`
-	Share      float64 `json:"share"` // of new connections, 0 to 1
-	Masquerade bool    `json:"masquerade"`
+// NewTracedFlow returns a flow with addresses.
+func NewTracedFlow(f plan.Flow) *api.TracedFlow {
+	return &api.TracedFlow{From: f.From.String(), To: f.To.String(), Protocol: f.Protocol.String()}
 }
 
 // Tracer traces flows through one plan.
@@ -54,20 +31,20 @@ func NewTracer(p *planner.Planner) *Tracer {
 }
 
 // Trace traces one flow. It costs less than a Tracer of one flow.
-func Trace(p *planner.Planner, flow plan.Flow) Traced {
+func Trace(p *planner.Planner, flow plan.Flow) api.Traced {
 	one := Tracer{p, func(f plan.Flow) plan.Outcome { return p.Current().Trace(f, p.NodeAddrs()) }, map[model.Name]*planner.Explanation{}}
 	return one.Trace(flow)
 }
 
 // Trace returns what happens to a new connection, and why.
-func (t *Tracer) Trace(flow plan.Flow) Traced {
+func (t *Tracer) Trace(flow plan.Flow) api.Traced {
 	o := t.resolve(flow)
-	a := Traced{Verdict: "NONE", Endpoints: []TracedEndpoint{}}
+	a := api.Traced{Verdict: "NONE", Endpoints: []api.TracedEndpoint{}}
 	if o.Matched {
 		a.Verdict = [...]string{plan.Forward: "DNAT", plan.Reject: "REJECT", plan.Drop: "DROP"}[o.Verdict]
 	}
 	for _, c := range o.Candidates {
-		a.Endpoints = append(a.Endpoints, TracedEndpoint{c.Addr.String(), c.Weight, c.Share, c.Masquerade})
+		a.Endpoints = append(a.Endpoints, api.TracedEndpoint{Address: c.Addr.String(), Weight: c.Weight, Share: c.Share, Masquerade: c.Masquerade})
 	}
 	if o.Frontend == nil {
 		a.Why = t.unclaimed(flow, &o)

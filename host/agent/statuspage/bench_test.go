@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/engine"
@@ -62,7 +63,7 @@ func startPage(t testing.TB, n int) (*page, *History) {
 	})
 	synced := time.Unix(1, 0)
 	p := newPage(&state.Agent{
-		Engine: e, NodeName: "n0", Node: func() *state.Node { return &state.Node{} }, Status: func(context.Context) *state.Status { return &state.Status{Node: "n0", Synced: &synced} },
+		Engine: e, NodeName: "n0", Node: func() *api.Node { return &api.Node{} }, Status: func(context.Context) *api.Status { return &api.Status{Node: "n0", Synced: &synced} },
 		Connections: func(context.Context, map[model.EndpointKey]uint32) error { return nil },
 	}, h)
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/printable"
@@ -46,7 +47,7 @@ type page struct {
 	agent    *state.Agent
 	history  *History
 	services *cached[*index]
-	shadows  *cached[[]state.ServiceShadow]
+	shadows  *cached[[]api.ServiceShadow]
 	streams  chan struct{} // has an element for each stream
 }
 
@@ -122,7 +123,7 @@ func hashed(name string, content []byte, ext string) string {
 type document struct {
 	Style, Script, Icon string
 	View, Title         string
-	Status              *state.Status
+	Status              *api.Status
 	Error               string // why there is no Body
 	Body                any
 }
@@ -233,7 +234,7 @@ func (p *page) changes(r *http.Request, v *view, sent map[string]string) (string
 // servicesBody is the list of Services.
 type servicesBody struct {
 	listQuery
-	Services   []*state.ServiceOverview
+	Services   []*api.ServiceOverview
 	Total, All int
 	First      int
 	Pages      int
@@ -311,8 +312,8 @@ func (p *page) drainsView(ctx context.Context, _ url.Values) (any, error) {
 // policiesBody is the policies of the configuration, and how their shadows compare.
 type policiesBody struct {
 	Policies []policyRow
-	Shadows  []state.ServiceShadow // those that diverge the most
-	More     int                   // Services with a shadow that are not listed
+	Shadows  []api.ServiceShadow // those that diverge the most
+	More     int                 // Services with a shadow that are not listed
 }
 
 type policyRow struct {
@@ -384,7 +385,7 @@ func (p *page) policiesView(ctx context.Context, _ url.Values) (any, error) {
 type activityBody struct {
 	Kind    string
 	Entries []Entry
-	Repairs *state.Repairs
+	Repairs *api.Repairs
 }
 
 func (p *page) activityView(_ context.Context, v url.Values) (any, error) {

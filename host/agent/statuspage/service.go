@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 )
 
 // maxRows bounds the endpoints of a pool that are shown.
@@ -12,7 +12,7 @@ const maxRows = 250
 
 // serviceBody is what the page of a Service shows.
 type serviceBody struct {
-	*state.Explanation
+	*api.Explanation
 	Namespace, Name   string
 	Failing, Degraded []string
 	Pools             []poolView
@@ -20,7 +20,7 @@ type serviceBody struct {
 
 // poolView is a pool with its endpoints, the eligible ones first.
 type poolView struct {
-	*state.Pool
+	*api.Pool
 	Rows     []endpointRow
 	More     int      // endpoints that are not shown
 	Eligible int      // of all
@@ -32,13 +32,13 @@ type poolView struct {
 
 // endpointRow is an endpoint with what a plugin saw of it.
 type endpointRow struct {
-	*state.Endpoint
-	Outcomes    *state.InputOutcomes
+	*api.Endpoint
+	Outcomes    *api.InputOutcomes
 	Connections *uint32
-	Steps       []*state.Step // of each of the pool's Plugins; nil: it has no decision
+	Steps       []*api.Step // of each of the pool's Plugins; nil: it has no decision
 }
 
-func newServiceBody(x *state.Explanation) *serviceBody {
+func newServiceBody(x *api.Explanation) *serviceBody {
 	b := &serviceBody{Explanation: x}
 	own := *x
 	own.Node = nil // what is not in force on the node is above, in the state of the node
@@ -49,10 +49,10 @@ func newServiceBody(x *state.Explanation) *serviceBody {
 	return b
 }
 
-func newPoolView(p *state.Pool) poolView {
+func newPoolView(p *api.Pool) poolView {
 	out := poolView{Pool: p}
 	type seen struct {
-		outcomes    *state.InputOutcomes
+		outcomes    *api.InputOutcomes
 		connections *uint32
 	}
 	inputs := map[string]seen{}
@@ -65,7 +65,7 @@ func newPoolView(p *state.Pool) poolView {
 			out.Outcomes = out.Outcomes || e.Outcomes != nil
 		}
 	}
-	order := make([]*state.Endpoint, 0, len(p.Endpoints))
+	order := make([]*api.Endpoint, 0, len(p.Endpoints))
 	for i := range p.Endpoints {
 		e := &p.Endpoints[i]
 		order = append(order, e)
@@ -82,7 +82,7 @@ func newPoolView(p *state.Pool) poolView {
 			}
 		}
 	}
-	rank := func(e *state.Endpoint) int {
+	rank := func(e *api.Endpoint) int {
 		switch {
 		case e.Weight > 0:
 			return 0
@@ -91,11 +91,11 @@ func newPoolView(p *state.Pool) poolView {
 		}
 		return 2
 	}
-	slices.SortStableFunc(order, func(a, b *state.Endpoint) int { return rank(a) - rank(b) })
+	slices.SortStableFunc(order, func(a, b *api.Endpoint) int { return rank(a) - rank(b) })
 	for _, e := range order[:min(len(order), maxRows)] {
 		row := endpointRow{Endpoint: e, Outcomes: inputs[e.Address].outcomes, Connections: inputs[e.Address].connections}
 		for _, name := range out.Plugins {
-			at := slices.IndexFunc(e.Steps, func(s state.Step) bool { return s.Plugin == name })
+			at := slices.IndexFunc(e.Steps, func(s api.Step) bool { return s.Plugin == name })
 			if at < 0 {
 				row.Steps = append(row.Steps, nil)
 			} else {
@@ -110,13 +110,13 @@ func newPoolView(p *state.Pool) poolView {
 
 // drainsBody is the endpoints that drain.
 type drainsBody struct {
-	*state.Drains
+	*api.Drains
 	Connections uint64 // left, of all drains
 	Counted     bool
 	Most        uint32 // connections of a drain
 }
 
-func newDrainsBody(x *state.Drains) *drainsBody {
+func newDrainsBody(x *api.Drains) *drainsBody {
 	b := &drainsBody{Drains: x}
 	for i := range x.Drains {
 		if n := x.Drains[i].Connections; n != nil {

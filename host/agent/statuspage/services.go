@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 )
 
 // pageSize is the number of Services on a page. maxQuery bounds a search text, in bytes, maxOptions the choices of a filter.
@@ -19,7 +19,7 @@ const (
 
 // index is the Services of the node, ready to be searched.
 type index struct {
-	services   []state.ServiceOverview
+	services   []api.ServiceOverview
 	text       []string // of each Service, in lower case
 	namespaces []string
 	policies   []policyCount
@@ -32,7 +32,7 @@ type policyCount struct {
 	Failing  int
 }
 
-func newIndex(x *state.Services) *index {
+func newIndex(x *api.Services) *index {
 	out := &index{services: x.Services, text: make([]string, len(x.Services))}
 	count := map[string]*policyCount{}
 	for i := range x.Services {
@@ -111,7 +111,7 @@ func (q listQuery) values() url.Values {
 // noPolicy is the value of the policy filter for Services without a policy.
 const noPolicy = "(none)"
 
-func (q *listQuery) matches(s *state.ServiceOverview, text string, words []string) bool {
+func (q *listQuery) matches(s *api.ServiceOverview, text string, words []string) bool {
 	if q.Namespace != "" && s.Namespace != q.Namespace {
 		return false
 	}
@@ -145,16 +145,16 @@ func (q *listQuery) matches(s *state.ServiceOverview, text string, words []strin
 }
 
 // find returns the Services of a page, and the number of those on all pages. It changes Page to one that exists.
-func (x *index) find(q *listQuery) (page []*state.ServiceOverview, total int) {
+func (x *index) find(q *listQuery) (page []*api.ServiceOverview, total int) {
 	words := strings.Fields(strings.ToLower(q.Text))
-	var found []*state.ServiceOverview // sorted by name
+	var found []*api.ServiceOverview // sorted by name
 	for i := range x.services {
 		if s := &x.services[i]; q.matches(s, x.text[i], words) {
 			found = append(found, s)
 		}
 	}
 	if by := comparison(q.Sort); by != nil {
-		slices.SortStableFunc(found, func(a, b *state.ServiceOverview) int {
+		slices.SortStableFunc(found, func(a, b *api.ServiceOverview) int {
 			if q.Descending {
 				a, b = b, a
 			}
@@ -170,14 +170,14 @@ func (x *index) find(q *listQuery) (page []*state.ServiceOverview, total int) {
 }
 
 // comparison returns the order of a column; nil: by name.
-func comparison(column string) func(a, b *state.ServiceOverview) int {
+func comparison(column string) func(a, b *api.ServiceOverview) int {
 	switch column {
 	case "policy":
-		return func(a, b *state.ServiceOverview) int { return cmp.Compare(a.Policy, b.Policy) }
+		return func(a, b *api.ServiceOverview) int { return cmp.Compare(a.Policy, b.Policy) }
 	case "endpoints":
-		return func(a, b *state.ServiceOverview) int { return cmp.Compare(a.Endpoints, b.Endpoints) }
+		return func(a, b *api.ServiceOverview) int { return cmp.Compare(a.Endpoints, b.Endpoints) }
 	case "draining":
-		return func(a, b *state.ServiceOverview) int { return cmp.Compare(a.Draining, b.Draining) }
+		return func(a, b *api.ServiceOverview) int { return cmp.Compare(a.Draining, b.Draining) }
 	}
 	return nil
 }

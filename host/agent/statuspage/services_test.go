@@ -5,13 +5,13 @@ import (
 	"net/url"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/agent/state"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 )
 
 func TestServicesAreFoundSortedAndPaged(t *testing.T) {
-	all := &state.Services{}
+	all := &api.Services{}
 	for i := range 120 {
-		all.Services = append(all.Services, state.ServiceOverview{Namespace: "shop", Name: fmt.Sprintf("web-%03d", i), Frontends: []string{fmt.Sprintf("10.96.0.%d:80/TCP", i)}, Endpoints: i % 7, Draining: i % 2})
+		all.Services = append(all.Services, api.ServiceOverview{Namespace: "shop", Name: fmt.Sprintf("web-%03d", i), Frontends: []string{fmt.Sprintf("10.96.0.%d:80/TCP", i)}, Endpoints: i % 7, Draining: i % 2})
 	}
 	all.Services[7].Policy, all.Services[7].Failing = "gentle", true
 	x := newIndex(all)

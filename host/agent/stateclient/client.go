@@ -1,4 +1,5 @@
-package state
+// Package stateclient reads the state of a running agent.
+package stateclient
 
 import (
 	"context"
@@ -13,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/agent/api"
 )
 
 // Client reads the state of an agent.
@@ -41,29 +42,33 @@ func NewClient(agent string, dial func(context.Context) (net.Conn, error), token
 }
 
 // Explain asks the agent to explain a Service, with Explanation.Requests if requests is set.
-func (c *Client) Explain(ctx context.Context, name model.Name, requests bool) (*Explanation, error) {
+func (c *Client) Explain(ctx context.Context, name api.Name, requests bool) (*api.Explanation, error) {
 	q := url.Values{"namespace": {name.Namespace}, "service": {name.Name}}
 	if requests {
 		q.Set("requests", "true")
 	}
-	return get[Explanation](ctx, c, "/explain?"+q.Encode())
+	return get[api.Explanation](ctx, c, "/explain?"+q.Encode())
 }
 
 // Services asks the agent for its Services in a namespace, or in all if it is "".
-func (c *Client) Services(ctx context.Context, namespace string) (*Services, error) {
-	return get[Services](ctx, c, "/services?"+url.Values{"namespace": {namespace}}.Encode())
+func (c *Client) Services(ctx context.Context, namespace string) (*api.Services, error) {
+	return get[api.Services](ctx, c, "/services?"+url.Values{"namespace": {namespace}}.Encode())
 }
 
 // Status asks the agent for its state.
-func (c *Client) Status(ctx context.Context) (*Status, error) { return get[Status](ctx, c, "/status") }
+func (c *Client) Status(ctx context.Context) (*api.Status, error) {
+	return get[api.Status](ctx, c, "/status")
+}
 
 // Drains asks the agent for the endpoints that drain.
-func (c *Client) Drains(ctx context.Context) (*Drains, error) { return get[Drains](ctx, c, "/drains") }
+func (c *Client) Drains(ctx context.Context) (*api.Drains, error) {
+	return get[api.Drains](ctx, c, "/drains")
+}
 
 // Trace asks the agent what happens to a connection.
-func (c *Client) Trace(ctx context.Context, q *FlowQuery) (*Traced, error) {
+func (c *Client) Trace(ctx context.Context, q *api.FlowQuery) (*api.Traced, error) {
 	v := url.Values{"from": {q.From}, "to": {q.To}, "protocol": {q.Protocol}, "interface": {q.Interface}, "namespace": {q.Namespace}}
-	return get[Traced](ctx, c, "/trace?"+v.Encode())
+	return get[api.Traced](ctx, c, "/trace?"+v.Encode())
 }
 
 // NotRunningError is the error of a request if no agent answers.
@@ -93,7 +98,9 @@ func (c *Client) SetLogLevel(ctx context.Context, level slog.Level) error {
 }
 
 // Log asks the agent for the last lines of its log.
-func (c *Client) Log(ctx context.Context) (*LogTail, error) { return get[LogTail](ctx, c, "/log") }
+func (c *Client) Log(ctx context.Context) (*api.LogTail, error) {
+	return get[api.LogTail](ctx, c, "/log")
+}
 
 // Text reads a resource as it is, at most limit bytes of it.
 func (c *Client) Text(ctx context.Context, resource string, limit int64) ([]byte, error) {

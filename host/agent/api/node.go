@@ -1,12 +1,10 @@
-package state
+package api
 
 import (
 	"fmt"
 	"io"
 	"strings"
 	"time"
-
-	"github.com/sluice-proxy/sluice/host/policy"
 )
 
 // Node is what of the configuration is in force on a node.
@@ -133,11 +131,11 @@ func (x *Explanation) Problems() (failing, degraded []string) {
 		}
 	}
 	for i := range x.Guards {
-		if g := &x.Guards[i]; g.Blind || g.State == policy.GuardFallenBack.String() {
+		if g := &x.Guards[i]; g.Blind || g.State == FallenBack {
 			degraded = append(degraded, "guard: "+g.Text)
 		}
 	}
-	if x.Pods == podsUnavailable {
+	if x.Pods == PodsUnavailable {
 		degraded = append(degraded, "the Pods of the Service cannot be read")
 	}
 	return failing, degraded

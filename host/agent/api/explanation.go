@@ -1,0 +1,175 @@
+package api
+
+import (
+	"time"
+)
+
+// Explanation is the output of `sluice explain -o json`.
+type Explanation struct {
+	Service string `json:"service"`
+	// NodeName and Zone are those of the node that the plan is for; without a zone it follows no hints for zones.
+	NodeName string `json:"nodeName"`
+	Zone     string `json:"zone,omitempty"`
+	// NodeWarnings is what the node's Node lacks, and what applies instead.
+	NodeWarnings []string `json:"nodeWarnings,omitempty"`
+	Policy       string   `json:"policy,omitempty"`
+	Plugins      []string `json:"plugins,omitempty"`
+	// Revision identifies what the policy answers with; "": not known, because a plugin is not loaded, or no policy.
+	Revision string `json:"revision,omitempty"`
+	// Annotation is that of the Service that names its policy; nil: none.
+	Annotation *Annotation `json:"annotation,omitempty"`
+	// Nodes is why bindings for some of the nodes apply on this node or not.
+	Nodes  []string `json:"nodes,omitempty"`
+	Shadow *Shadow  `json:"shadow,omitempty"` // nil: the policy has none
+	Error  string   `json:"error,omitempty"`
+	// Guards are the guards of the policies that apply to the Service, or would if their guards let them.
+	Guards []Guard `json:"guards,omitempty"`
+	// Settings are those that the Service sets by its annotation; nil: none.
+	Settings *Settings `json:"settings,omitempty"`
+	// Pods is whether the Pods of the Service have been read, if a plugin declares keys of Pods: pending, read or unavailable.
+	Pods      string   `json:"pods,omitempty"`
+	Frontends []string `json:"frontends"`
+	Contested []string `json:"contested,omitempty"` // frontends that another Service has
+	Omitted   []string `json:"omitted,omitempty"`   // what is left out because of limits or addresses
+	// Unrestricted are frontends to which the Service's loadBalancerSourceRanges do not apply, each with the reason.
+	Unrestricted []string `json:"unrestricted,omitempty"`
+	// Ignored are external IPs that are not served because of externalIPs: Ignore.
+	Ignored []string `json:"ignoredExternalIPs,omitempty"`
+	// WithoutPort are endpoints that a port does not reach, because their EndpointSlices do not have it; see AddWithoutPort.
+	WithoutPort []string `json:"withoutPort,omitempty"`
+	// Degraded are frontends that the backend can represent only approximately, Unprogrammed those that the kernel has rejected.
+	Degraded     []string `json:"degraded,omitempty"`
+	Unprogrammed []string `json:"unprogrammed,omitempty"`
+	Node         *Node    `json:"node,omitempty"` // what of the configuration is in force
+	Pools        []Pool   `json:"pools"`
+	// Requests are those that AddRequests adds.
+	Requests []Request `json:"requests,omitempty"`
+}
+
+// Annotation is the annotation of a Service that names its policy.
+type Annotation struct {
+	Policy string `json:"policy"`
+	Error  string `json:"error,omitempty"` // why it chooses no policy, and what is in force instead
+}
+
+// Settings are settings that a Service sets.
+type Settings struct {
+	Annotation string `json:"annotation"`
+	Error      string `json:"error,omitempty"` // why the annotation is not in force
+	// InForce are the settings of each plugin, with those of the policy, by name.
+	InForce []PluginSettings `json:"inForce,omitempty"`
+}
+
+// Guard is the guard of a policy.
+type Guard struct {
+	Policy   string      `json:"policy"`
+	State    string      `json:"state"`           // baseline, in force or fallen back
+	Since    *time.Time  `json:"since,omitempty"` // nil: in another boot, or before a plugin of the policy is loaded
+	Blind    bool        `json:"blind,omitempty"` // nothing is known of connections: the state does not change
+	Baseline GuardCounts `json:"baseline"`        // connections under the policies that apply without this one
+	Recent   GuardCounts `json:"recent"`          // in the last window, or in the one that was the reason to fall back
+	Text     string      `json:"text"`
+}
+
+// PluginSettings are the settings of a plugin.
+type PluginSettings struct {
+	Plugin   string `json:"plugin"`
+	Settings string `json:"settings"` // JSON
+}
+
+// Pool is the endpoints of a Service port in one family, for traffic from the cluster or for traffic that must stay on the
+// node.
+type Pool struct {
+	Port     string `json:"port"`
+	Number   uint16 `json:"number"`
+	Protocol string `json:"protocol"`
+	Family   string `json:"family"`
+	Pool     string `json:"pool"` // cluster or local
+	Topology string `json:"topology"`
+	// HintsIgnored is why topology hints of the endpoints are not followed; "": they are, or there are none.
+	HintsIgnored string      `json:"hintsIgnored,omitempty"`
+	DecidedBy    string      `json:"decidedBy"`
+	Pending      *Pending    `json:"pending,omitempty"`
+	Shadow       *PoolShadow `json:"shadow,omitempty"`
+	Panic        *Panic      `json:"panic,omitempty"` // of a policy with panic
+	Endpoints    []Endpoint  `json:"endpoints"`
+	Inputs       []Input     `json:"inputs,omitempty"` // of each plugin that has answered, then of those of the shadow
+}
+
+// Pending is the plugin call that a decision waits for.
+type Pending struct {
+	Plugin         string     `json:"plugin"`
+	Since          time.Time  `json:"since"`
+	ThrottledSince *time.Time `json:"throttledSince,omitempty"` // the plugin has used up its share of CPU time
+}
+
+// Panic is the panic hold of a pool.
+type Panic struct {
+	Panicking bool   `json:"panicking"` // fewer than Below percent of the endpoints that do not terminate are ready
+	Ready     int    `json:"ready"`
+	Total     int    `json:"total"`
+	Held      int    `json:"held"` // endpoints that count as ready although they are not
+	Below     int    `json:"below"`
+	Hold      string `json:"hold"`
+	// OutcomesCounted: held endpoints are those to which connections from this node do not fail. Otherwise that is not known.
+	OutcomesCounted bool `json:"outcomesCounted"`
+}
+
+// Endpoint is an endpoint in a pool, with its weight and the reasons for it.
+type Endpoint struct {
+	Address  string          `json:"address"`
+	Pod      string          `json:"pod,omitempty"`
+	Node     string          `json:"node,omitempty"`
+	Zone     string          `json:"zone,omitempty"`
+	Eligible bool            `json:"eligible"`
+	Why      string          `json:"why"`
+	Default  uint16          `json:"default"` // weight by the default rules
+	Steps    []Step          `json:"steps,omitempty"`
+	Shadow   *EndpointShadow `json:"shadow,omitempty"` // nil: the policy has no shadow, or it has no decision
+	Weight   uint16          `json:"weight"`
+	Share    float64         `json:"share"` // of new connections, 0 to 1
+	ResetAt  *time.Time      `json:"resetAt,omitempty"`
+	Shed     *Shed           `json:"shed,omitempty"` // of its established connections
+	// HeldUntil is until when a panic hold makes the endpoint count as ready.
+	HeldUntil *time.Time    `json:"heldUntil,omitempty"`
+	Kernel    []KernelShare `json:"kernel,omitempty"`
+}
+
+// Shed is that part of an endpoint's established connections is reset over a minute.
+type Shed struct {
+	Permille uint16 `json:"permille"`
+	// Wanted is what the plugin asks for. It is more than Permille if maxShedPercentPerSecond of the policy bounds it.
+	Wanted uint16     `json:"wanted"`
+	Since  *time.Time `json:"since,omitempty"` // nil: in another boot
+}
+
+// Step is the decision of one plugin on an endpoint.
+type Step struct {
+	Plugin string `json:"plugin"`
+	Weight uint16 `json:"weight"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// KernelShare is the weight of an endpoint behind a frontend, as it is programmed in the kernel.
+type KernelShare struct {
+	Frontend string `json:"frontend"`
+	Weight   uint16 `json:"weight"`
+	Total    int    `json:"total"`
+	// Connections through the frontend; nil except in mode ipvs.
+	Connections *Connections `json:"connections,omitempty"`
+}
+
+// GuardCounts are numbers of connections.
+type GuardCounts struct {
+	Connections uint64 `json:"connections"`
+	Failed      uint64 `json:"failed"` // of them: refused or unanswered
+}
+
+// Values of Explanation.Pods that need attention.
+const (
+	PodsPending     = "pending"
+	PodsUnavailable = "unavailable"
+)
+
+// FallenBack is the Guard.State of a policy that is not in force because connections failed.
+const FallenBack = "fallen back"
