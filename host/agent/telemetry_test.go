@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 // page fetches a page of a server that may still be starting.
@@ -105,9 +107,5 @@ func TestAddressInUseIsRetriedUnlessHardFail(t *testing.T) {
 
 func waitFor(t *testing.T, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("nothing happens")
-		}
-	}
+	testenv.Eventually(t, "what the test waits for", done)
 }

@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"testing"
 	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 func TestPercentAllowsHeadroomAboveLiveHeap(t *testing.T) {
@@ -70,22 +72,13 @@ func TestBacklogPostponesCollection(t *testing.T) {
 	b, done := NewBacklog(), make(chan struct{})
 	go func() { b.Run(ctx, time.After); close(done) }()
 	usual := current()
-	waitFor(t, "more garbage", func() bool { b.Pending(); return current() > 2*usual })
-	waitFor(t, "as much garbage as before", func() bool { return current() == usual })
-	waitFor(t, "more garbage", func() bool { b.Pending(); return current() > 2*usual })
+	testenv.Eventually(t, "more garbage", func() bool { b.Pending(); return current() > 2*usual })
+	testenv.Eventually(t, "as much garbage as before", func() bool { return current() == usual })
+	testenv.Eventually(t, "more garbage", func() bool { b.Pending(); return current() > 2*usual })
 	stop()
 	<-done
 	if got := current(); got != usual {
 		t.Errorf("GOGC %d after the end, %d before", got, usual)
 	}
 	runtime.KeepAlive(live)
-}
-
-func waitFor(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never %s", what)
-		}
-	}
 }

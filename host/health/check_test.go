@@ -111,14 +111,10 @@ func TestHealthCheckPortMovesToRecreatedService(t *testing.T) {
 	svc.Name, svc.Service.Name = other, other
 	slice.Name, slice.Slice.Name, slice.Slice.Service = other, other, other
 	n.emit(svc, slice, model.Change{Kind: model.ServiceKind, Name: web}, model.Change{Kind: model.SliceKind, Name: web})
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if a, err := get(at(port)); err == nil && a.code == 200 && strings.Contains(a.body, `"another"`) {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the new name does not respond")
-		}
-	}
+	testenv.Eventually(t, "the new name responds", func() bool {
+		a, err := get(at(port))
+		return err == nil && a.code == 200 && strings.Contains(a.body, `"another"`)
+	})
 	select {
 	case err := <-n.listenErrors:
 		t.Errorf("listen error: %v", err)
@@ -128,12 +124,10 @@ func TestHealthCheckPortMovesToRecreatedService(t *testing.T) {
 
 func (n *node) closed(what string, port uint16) {
 	n.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		if _, err := get(at(port)); errors.Is(err, syscall.ECONNREFUSED) {
-			return
-		}
-	}
-	n.Fatalf("%s: still responds on %d", what, port)
+	testenv.Eventually(n, fmt.Sprintf("%s: nothing responds on %d", what, port), func() bool {
+		_, err := get(at(port))
+		return errors.Is(err, syscall.ECONNREFUSED)
+	})
 }
 
 func TestHealthCheckPortInUseNamesServiceAndIsRetried(t *testing.T) {
@@ -214,10 +208,6 @@ func TestConnectionsToHealthCheckPortsAreLimited(t *testing.T) {
 		}
 		defer c.Close()
 	}
-	for end := time.Now().Add(time.Minute); n.evicted.Load() < clients-limit; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d of %d connections were closed", n.evicted.Load(), clients)
-		}
-	}
+	testenv.Eventually(t, "connections are closed", func() bool { return n.evicted.Load() >= clients-limit }, func() string { return fmt.Sprintf("%d of %d", n.evicted.Load(), clients) })
 	n.waitFor("a new client", at(port), 200)
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/httpserve"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 // limitedServer is a server with a limit of connections. It counts what it reads.
@@ -74,11 +75,7 @@ func (c countingConn) Read(b []byte) (int, error) {
 
 func (s *limitedServer) wait(what string, ok func() bool) {
 	s.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			s.Fatalf("%s: not seen; %d open, %d evicted", what, s.limiter.Open(), s.evicted.Load())
-		}
-	}
+	testenv.Eventually(s, what, ok, func() string { return fmt.Sprintf("%d open, %d evicted", s.limiter.Open(), s.evicted.Load()) })
 }
 
 // dial connects from an address of the loopback network and sends the beginning of a request.

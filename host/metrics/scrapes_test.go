@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -8,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 // TestSlowScrapesAreBounded: clients that do not read hold a bounded number of bytes and keep no other client waiting.
@@ -40,11 +43,7 @@ func TestSlowScrapesAreBounded(t *testing.T) {
 		}
 	}
 	const fit = maxPageBytes / size
-	for end := time.Now().Add(time.Minute); ended.Load() < slow-fit; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d responses were aborted, want %d", ended.Load(), slow-fit)
-		}
-	}
+	testenv.Eventually(t, "slow responses are aborted", func() bool { return ended.Load() >= slow-fit }, func() string { return fmt.Sprintf("%d, want %d", ended.Load(), slow-fit) })
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 	resp, err := client.Get(server.URL)
 	if err != nil {

@@ -161,16 +161,6 @@ func (r *fixture) takeChanges() []string {
 	return out
 }
 
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !condition(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("timed out: " + what)
-		}
-	}
-}
-
 // onAnyNode is for SetNeeds: what Services need whatever the Node.
 func onAnyNode(needs func(*model.Service) Needs) NeedsOn {
 	if needs == nil {
@@ -190,7 +180,7 @@ func (r *fixture) synced() bool {
 
 func (r *fixture) waitSynced() {
 	r.t.Helper()
-	eventually(r.t, "synced", r.synced)
+	testenv.Eventually(r.t, "synced", r.synced)
 }
 
 // waitInSync waits until the emitted state matches the server's.
@@ -275,7 +265,7 @@ func (r *fixture) wantEmitted(what string, lines ...string) {
 func (r *fixture) waitForMarker() {
 	r.t.Helper()
 	r.server.put(svc("marker", func(o *corev1.Service) { o.Spec.Ports[0].Port = int32(1 + r.server.version%60000) }), slice("marker", fmt.Sprintf("10.9.%d.%d", r.server.version/250%250, r.server.version%250)))
-	eventually(r.t, "the marker", func() bool {
+	testenv.Eventually(r.t, "the marker", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return slices.ContainsFunc(r.changes, func(c model.Change) bool { return c.Kind == model.ServiceKind && c.Name.Name == "marker" }) &&

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
@@ -49,7 +50,7 @@ func TestOtherNodesAreListedByMetadataAndNeverWatched(t *testing.T) {
 	r.waitSynced()
 	r.takeChanges()
 	lists := r.server.requestCount("GET /api/v1/nodes?", "metadata.name%21%3D", "resourceVersion=0")
-	eventually(t, "lists", func() bool {
+	testenv.Eventually(t, "lists", func() bool {
 		return r.server.requestCount("GET /api/v1/nodes?", "metadata.name%21%3D", "resourceVersion=0") > lists+3
 	})
 	if n := r.server.requestCount("GET /api/v1/nodes?", "metadata.name%21%3D", "watch="); n > 0 {
@@ -80,7 +81,7 @@ func TestOtherNodesAreListedByMetadataAndNeverWatched(t *testing.T) {
 	}
 	// The CPU of a Node that stays is read again with whole Nodes.
 	r.server.put(withUIDAndCPU(node("n6", "z1"), "uid-6", 500))
-	eventually(t, "the CPU of n6", func() bool { return r.node("n6").MilliCPU == 500 })
+	testenv.Eventually(t, "the CPU of n6", func() bool { return r.node("n6").MilliCPU == 500 })
 }
 
 func TestNodesNamedBySlicesAreLookedUp(t *testing.T) {
@@ -100,16 +101,16 @@ func TestNodesNamedBySlicesAreLookedUp(t *testing.T) {
 	}
 	r.server.put(withUIDAndCPU(node("new", "z2"), "uid", 3000))
 	on("new", "z2")
-	eventually(t, "a new Node", func() bool { n := r.node("new"); return n != nil && n.Zone == "z2" && n.MilliCPU == 3000 })
+	testenv.Eventually(t, "a new Node", func() bool { n := r.node("new"); return n != nil && n.Zone == "z2" && n.MilliCPU == 3000 })
 	r.server.put(withUIDAndCPU(node("new", "z3"), "uid", 3000))
 	on("new", "z3")
-	eventually(t, "its new zone", func() bool { return r.node("new").Zone == "z3" })
+	testenv.Eventually(t, "its new zone", func() bool { return r.node("new").Zone == "z3" })
 
 	// A claim that the API server does not confirm is looked up once.
 	lookups := func(name string) int { return r.server.requestCount("GET /api/v1/nodes?", "metadata.name%3D"+name+"&") }
 	for i := range 3 {
 		on("ghost", "z1")
-		eventually(t, "the lookup", func() bool { return lookups("ghost") > 0 })
+		testenv.Eventually(t, "the lookup", func() bool { return lookups("ghost") > 0 })
 		on("new", fmt.Sprint("z", i))
 	}
 	r.waitForMarker()
@@ -136,11 +137,11 @@ func TestNodesAreReadWhileAServiceNeedsThem(t *testing.T) {
 		t.Error("Nodes were read, or count as complete")
 	}
 	r.server.put(svc("zoned"))
-	eventually(t, "Nodes are complete", func() bool { return !partial() })
+	testenv.Eventually(t, "Nodes are complete", func() bool { return !partial() })
 	r.waitInSync()
 	r.wantEmitted("needed", "+1 shop/zoned", "+3 node-b")
 	r.server.remove("services", "shop/zoned")
-	eventually(t, "gone", func() bool { return r.node("node-b") == nil })
+	testenv.Eventually(t, "gone", func() bool { return r.node("node-b") == nil })
 	r.waitInSync()
 	if !partial() {
 		t.Error("Nodes still count as complete")
@@ -162,7 +163,7 @@ func TestTruncatedNodeListIsDiscarded(t *testing.T) {
 	}
 	r.takeChanges()
 	r.server.update(func() { r.server.truncatedLists["nodes"] = 3 })
-	eventually(t, "short lists", func() bool {
+	testenv.Eventually(t, "short lists", func() bool {
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()
 		return r.server.truncatedLists["nodes"] == 0
@@ -185,7 +186,7 @@ func TestForbiddenNodesAreTolerated(t *testing.T) {
 	})
 	r.run()
 	r.waitSynced()
-	eventually(t, "a warning", func() bool {
+	testenv.Eventually(t, "a warning", func() bool {
 		return r.logCount("continuing without other Nodes: policies that need them are not evaluated") == 1
 	})
 	r.mu.Lock()
@@ -212,10 +213,10 @@ func TestNeedsFollowLabelsOfTheNode(t *testing.T) {
 		own := node(ownNodeName, "z1")
 		own.Labels["pool"] = pool
 		r.server.put(own)
-		eventually(t, "needs with the label "+pool, func() bool { return r.source.nodesWanted() == (pool == "lab") })
+		testenv.Eventually(t, "needs with the label "+pool, func() bool { return r.source.nodesWanted() == (pool == "lab") })
 	}
 	r.server.remove("nodes", "/"+ownNodeName)
-	eventually(t, "the Node is deleted", func() bool { return r.source.publishedNode() == nil })
+	testenv.Eventually(t, "the Node is deleted", func() bool { return r.source.publishedNode() == nil })
 	if !r.source.nodesWanted() {
 		t.Error("the labels do not outlast the Node")
 	}

@@ -13,6 +13,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 func forbidden(resource string) error {
@@ -115,14 +117,14 @@ func TestWatchStatusesReportStaleResources(t *testing.T) {
 		}
 		return names, reasons
 	}
-	eventually(t, "all resources are watched", func() bool { _, why := stale(); return why == "" })
+	testenv.Eventually(t, "all resources are watched", func() bool { _, why := stale(); return why == "" })
 	if names, _ := stale(); names != "services endpointslices node " || r.source.StaleReason() != "" {
 		t.Errorf("watched: %q; stale: %q", names, r.source.StaleReason())
 	}
 	r.letWatchesAge()
 	r.server.update(func() { r.server.status["endpointslices"] = http.StatusForbidden })
 	r.server.endWatches()
-	eventually(t, "slices are not watched", func() bool {
+	testenv.Eventually(t, "slices are not watched", func() bool {
 		_, why := stale()
 		return strings.HasPrefix(why, "endpointslices: 403 Forbidden: ") && strings.Count(why, "\n") == 1
 	})
@@ -131,14 +133,14 @@ func TestWatchStatusesReportStaleResources(t *testing.T) {
 	}
 	r.server.update(func() { r.server.status["endpointslices"] = 0; r.server.unreachable = true })
 	r.server.endWatches()
-	eventually(t, "nothing is watched", func() bool {
+	testenv.Eventually(t, "nothing is watched", func() bool {
 		_, why := stale()
 		return strings.Contains(why, "services: ") && strings.Contains(why, "endpointslices: ") && strings.Contains(why, "node: ") && !strings.Contains(why, "403")
 	})
 	first := r.source.WatchStatuses()[0].StaleFor
-	eventually(t, "StaleFor grows", func() bool { return r.source.WatchStatuses()[0].StaleFor > first })
+	testenv.Eventually(t, "StaleFor grows", func() bool { return r.source.WatchStatuses()[0].StaleFor > first })
 	r.server.update(func() { r.server.unreachable = false })
-	eventually(t, "all resources are watched again", func() bool { _, why := stale(); return why == "" })
+	testenv.Eventually(t, "all resources are watched again", func() bool { _, why := stale(); return why == "" })
 
 	counts := map[string]uint64{}
 	for _, c := range r.source.opt.Client.Requests() {

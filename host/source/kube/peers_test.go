@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
 	"k8s.io/client-go/rest"
 )
@@ -77,11 +78,11 @@ func TestOtherNodesHaveAddresses(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 	lists := r.server.requestCount("GET /api/v1/nodes?", "metadata.name%21%3D")
-	eventually(t, "lists of metadata", func() bool { return r.server.requestCount("GET /api/v1/nodes?", "metadata.name%21%3D") > lists+3 })
+	testenv.Eventually(t, "lists of metadata", func() bool { return r.server.requestCount("GET /api/v1/nodes?", "metadata.name%21%3D") > lists+3 })
 	late := withUIDAndCPU(node("n2", "z1"), "uid-2", 4000)
 	late.Spec.PodCIDRs = []string{"10.244.1.0/24"}
 	r.server.put(late)
-	eventually(t, "a new Node", func() bool { return has(r.node("n2")) })
+	testenv.Eventually(t, "a new Node", func() bool { return has(r.node("n2")) })
 	if n := r.node("n1"); !has(n) {
 		t.Errorf("after lists of metadata: %+v", n)
 	}

@@ -13,6 +13,7 @@ import (
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/source"
 )
@@ -58,7 +59,7 @@ func (r *fixture) podsOf(service string) model.PodsState {
 
 func (r *fixture) waitPods(service string, want model.PodsState) {
 	r.t.Helper()
-	eventually(r.t, fmt.Sprintf("the Pods of %s are %s", service, want), func() bool { return r.podsOf(service) == want })
+	testenv.Eventually(r.t, fmt.Sprintf("the Pods of %s are %s", service, want), func() bool { return r.podsOf(service) == want })
 }
 
 func (r *fixture) podRequests(parts ...string) int {
@@ -102,17 +103,17 @@ func TestOnlyDeclaredKeysOfPodsOfBoundServicesAreRead(t *testing.T) {
 	r.server.put(web)
 	web.Labels["track"] = "canary"
 	r.server.put(web)
-	eventually(t, "the new label", func() bool { return r.pod("web-1").Labels["track"] == "canary" })
+	testenv.Eventually(t, "the new label", func() bool { return r.pod("web-1").Labels["track"] == "canary" })
 	r.wantEmitted("a label", "+6 shop/web-1")
 	r.server.remove("pods", "shop/web-1")
-	eventually(t, "the Pod is gone", func() bool { return r.pod("web-1") == nil })
+	testenv.Eventually(t, "the Pod is gone", func() bool { return r.pod("web-1") == nil })
 	r.server.put(pod("web-2", "app=web"))
-	eventually(t, "another Pod", func() bool { return r.pod("web-2") != nil })
+	testenv.Eventually(t, "another Pod", func() bool { return r.pod("web-2") != nil })
 	r.takeChanges()
 
 	r.server.put(svc("web", selecting("app", "web")))
 	r.waitPods("web", model.PodsPending)
-	eventually(t, "no Pod is kept", func() bool { return r.pod("web-2") == nil })
+	testenv.Eventually(t, "no Pod is kept", func() bool { return r.pod("web-2") == nil })
 	if s := r.source.PodStats(); s.Watches != 0 || s.Pods != 0 {
 		t.Errorf("%+v", s)
 	}
@@ -167,7 +168,7 @@ func TestManySelectorsShareAWatchOfTheirNamespace(t *testing.T) {
 		}
 	}
 	r.server.remove("services", "shop/more")
-	eventually(t, "watches by selector again", func() bool { s := r.source.PodStats(); return s.Watches == maxSelectors && s.Pods == maxSelectors })
+	testenv.Eventually(t, "watches by selector again", func() bool { s := r.source.PodStats(); return s.Watches == maxSelectors && s.Pods == maxSelectors })
 }
 
 // TestWatchesOfPodsAreBounded: a tenant with many namespaces takes no more watches than the limit, and those that run stay.
@@ -182,7 +183,7 @@ func TestWatchesOfPodsAreBounded(t *testing.T) {
 	for i := range maxPodWatches + 5 {
 		r.server.put(svc("web", selecting("app", "web"), bound, in(fmt.Sprintf("a%03d", i))))
 	}
-	eventually(t, "all Services are settled", func() bool {
+	testenv.Eventually(t, "all Services are settled", func() bool {
 		s := r.source.PodStats().Services
 		return s[model.PodsRead] == maxPodWatches && s[model.PodsUnavailable] == 6
 	})
@@ -195,7 +196,7 @@ func TestWatchesOfPodsAreBounded(t *testing.T) {
 	for i := range 10 {
 		r.server.remove("services", fmt.Sprintf("a%03d/web", i))
 	}
-	eventually(t, "the others take the free watches", func() bool {
+	testenv.Eventually(t, "the others take the free watches", func() bool {
 		s := r.source.PodStats()
 		return s.Services[model.PodsUnavailable] == 0 && s.Services[model.PodsRead] == maxPodWatches-4
 	})
@@ -245,12 +246,12 @@ func TestNewKeysAreReadWithoutReadingOthersAgain(t *testing.T) {
 	before := r.podRequests("app%3Ddb")
 	r.takeChanges()
 	r.source.SetNeeds(onAnyNode(keysOf("track", "version")))
-	eventually(t, "the new key", func() bool { return r.pod("web-1").Labels["version"] == "2" && r.podsOf("web") == model.PodsRead })
+	testenv.Eventually(t, "the new key", func() bool { return r.pod("web-1").Labels["version"] == "2" && r.podsOf("web") == model.PodsRead })
 	r.wantEmitted("a new key", "+6 shop/web-1")
 	if n := r.podRequests("app%3Ddb"); n != before {
 		t.Errorf("%d requests for the Pods of another Service", n-before)
 	}
-	eventually(t, "the old watch has ended", func() bool { return r.source.PodStats().Watches == 2 })
+	testenv.Eventually(t, "the old watch has ended", func() bool { return r.source.PodStats().Watches == 2 })
 	if r.pod("web-1").Labels["track"] != "a" {
 		t.Error("the old key is gone")
 	}
@@ -268,17 +269,17 @@ func TestPodsOfSeveralWatchesAreMerged(t *testing.T) {
 	labels := func(want map[string]string) func() bool {
 		return func() bool { p := r.pod("web-1"); return p != nil && cmp.Equal(p.Labels, want) }
 	}
-	eventually(t, "both keys", labels(map[string]string{"only-web": "1", "only-front": "2"}))
+	testenv.Eventually(t, "both keys", labels(map[string]string{"only-web": "1", "only-front": "2"}))
 	both.Labels["tier"] = "back"
 	r.server.put(both)
-	eventually(t, "it left one selector", labels(map[string]string{"only-web": "1"}))
+	testenv.Eventually(t, "it left one selector", labels(map[string]string{"only-web": "1"}))
 	both.Labels["tier"], both.Labels["only-front"] = "front", "3"
 	r.server.put(both)
-	eventually(t, "it is back", labels(map[string]string{"only-web": "1", "only-front": "3"}))
+	testenv.Eventually(t, "it is back", labels(map[string]string{"only-web": "1", "only-front": "3"}))
 	r.server.remove("services", "shop/front")
-	eventually(t, "one Service is gone", labels(map[string]string{"only-web": "1"}))
+	testenv.Eventually(t, "one Service is gone", labels(map[string]string{"only-web": "1"}))
 	r.server.remove("services", "shop/web")
-	eventually(t, "both are gone", func() bool { return r.pod("web-1") == nil })
+	testenv.Eventually(t, "both are gone", func() bool { return r.pod("web-1") == nil })
 }
 
 // TestHugeMetadataOfPodsIsNotKept: of a value that is too long nothing is kept, and its owner is told which one it is.
@@ -325,7 +326,7 @@ func TestChangingASelectorRestartsFewWatches(t *testing.T) {
 		}
 	}
 	r.server.put(pod("last", "app=last"), svc("web", selecting("app", "last"), bound))
-	eventually(t, "the last selector", func() bool { return r.pod("last") != nil })
+	testenv.Eventually(t, "the last selector", func() bool { return r.pod("last") != nil })
 	distinct := map[string]bool{}
 	r.server.mu.Lock()
 	for _, q := range r.server.requests {
@@ -350,7 +351,7 @@ func TestInitialSyncWaitsForPodsIfNothingFollowsIt(t *testing.T) {
 		r.server.update(func() { r.server.status["pods"] = http.StatusServiceUnavailable })
 		r.run()
 		if wait {
-			eventually(t, "requests for Pods", func() bool { return r.podRequests() > 2 })
+			testenv.Eventually(t, "requests for Pods", func() bool { return r.podRequests() > 2 })
 			if r.synced() {
 				t.Error("synced without the Pods")
 			}

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
@@ -87,7 +88,7 @@ func (n *recorderFixture) run() {
 // waitForEvents waits until count Events have been sent and returns them as reason and object.
 func (n *recorderFixture) waitForEvents(count int) (out []string) {
 	n.t.Helper()
-	eventually(n.t, fmt.Sprint(count, " Events"), func() bool {
+	testenv.Eventually(n.t, fmt.Sprint(count, " Events"), func() bool {
 		n.server.mu.Lock()
 		defer n.server.mu.Unlock()
 		out = nil
@@ -167,7 +168,7 @@ func TestMissingEventPermissionIsLoggedOnce(t *testing.T) {
 	for i := range 5 {
 		n.NodeEvent(true, ReasonFailedToStartProxierHealthcheck, fmt.Sprint("port ", i))
 	}
-	eventually(t, "five attempts", func() bool { return n.server.requestCount("POST") >= 5 })
+	testenv.Eventually(t, "five attempts", func() bool { return n.server.requestCount("POST") >= 5 })
 	n.stop()
 	if w := n.takeWaits(); len(w) > 0 || n.server.requestCount("POST") != 5 || n.warnings() != 1 {
 		t.Errorf("waits %v, %d attempts, %d warnings", w, n.server.requestCount("POST"), n.warnings())

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
 )
 
@@ -42,7 +43,7 @@ func TestServiceAnnotationsAreThoseThatThePolicyDeclares(t *testing.T) {
 	r.waitForMarker()
 	r.wantEmitted("another annotation")
 	r.server.put(annotated(map[string]string{"capacity": "7", "other": "z"}))
-	eventually(t, "the new value", func() bool { return annotations() == "capacity\x007\x00" })
+	testenv.Eventually(t, "the new value", func() bool { return annotations() == "capacity\x007\x00" })
 	r.takeChanges()
 	declare("capacity", "other")
 	if got := annotations(); got != "capacity\x007\x00other\x00z\x00" {
@@ -57,7 +58,7 @@ func TestServiceAnnotationsAreThoseThatThePolicyDeclares(t *testing.T) {
 		t.Errorf("no longer declared: %q", got)
 	}
 	r.server.remove("services", "shop/web")
-	eventually(t, "nothing is kept of a deleted Service", func() bool {
+	testenv.Eventually(t, "nothing is kept of a deleted Service", func() bool {
 		r.source.annotations.mu.Lock()
 		defer r.source.annotations.mu.Unlock()
 		return len(r.source.annotations.packed) == 0

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/source"
 )
@@ -34,7 +35,7 @@ func TestInitialStateHasTheNode(t *testing.T) {
 	r.server.put(svc("web"), slice("web", "10.0.0.1"))
 	s := r.source
 	s.ownNode.publish = func(changes []model.Change) {
-		eventually(t, "the rest", func() bool { return s.services.isSynced() && s.slices.isSynced() && s.serviceCIDRs.isSynced() })
+		testenv.Eventually(t, "the rest", func() bool { return s.services.isSynced() && s.slices.isSynced() && s.serviceCIDRs.isSynced() })
 		s.wake()
 		time.Sleep(50 * time.Millisecond) // in which the initial state must not be emitted
 		s.publish(changes)
@@ -51,7 +52,7 @@ func TestNothingIsEmittedBeforeServicesAndSlicesSynced(t *testing.T) {
 			r.server.put(svc("web"), slice("web", "10.0.0.1"))
 			r.server.update(func() { r.server.status[path] = http.StatusServiceUnavailable })
 			r.run()
-			eventually(t, "four requests", func() bool { return r.server.requestCount("/"+path) > 3 })
+			testenv.Eventually(t, "four requests", func() bool { return r.server.requestCount("/"+path) > 3 })
 			time.Sleep(50 * time.Millisecond)
 			r.wantEmitted("half of it")
 			r.server.update(func() { delete(r.server.status, path) })
@@ -73,7 +74,7 @@ func TestListsAndWatchesSelectProxiedObjects(t *testing.T) {
 		r.wantEmitted("a start", "+1 shop/web", "+2 shop/web-x", "+3 "+ownNodeName, "synced")
 		web.Labels[source.LabelHeadless] = ""
 		r.server.put(web)
-		eventually(t, "the Service is gone", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.snap.Services) == 0 })
+		testenv.Eventually(t, "the Service is gone", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.snap.Services) == 0 })
 		r.wantEmitted("a label", "-1 shop/web")
 		const byLabel = "labelSelector=%21service.kubernetes.io%2Fservice-proxy-name%2C%21service.kubernetes.io%2Fheadless"
 		if n, all := r.server.requestCount("/services", byLabel, "fieldSelector=spec.clusterIP%21%3DNone"), r.server.requestCount("/services"); n != all || n < 1 {
@@ -110,7 +111,7 @@ func TestUpdatesWithoutEffectAreNotEmitted(t *testing.T) {
 	}
 	own.Labels[corev1.LabelTopologyZone] = "z2"
 	r.server.put(own)
-	eventually(t, "the zone", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.snap.Nodes[ownNodeName].Zone == "z2" })
+	testenv.Eventually(t, "the zone", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.snap.Nodes[ownNodeName].Zone == "z2" })
 	r.server.remove("endpointslices", "shop/web-x")
 	r.server.remove("services", "shop/web")
 	r.waitInSync()
@@ -153,7 +154,7 @@ func TestOutageEmitsNothingAndIsLoggedOnce(t *testing.T) {
 			r.letWatchesAge()
 			r.server.update(func() { begin(r.server) })
 			r.server.endWatches()
-			eventually(t, "many requests", func() bool { return r.server.requestCount() > requests+40 })
+			testenv.Eventually(t, "many requests", func() bool { return r.server.requestCount() > requests+40 })
 			r.wantEmitted("during the outage")
 			// Without reminders, which follow after a minute of the fixture's clock: how many requests that is depends on the machine.
 			log := r.log.String()
@@ -170,7 +171,7 @@ func TestOutageEmitsNothingAndIsLoggedOnce(t *testing.T) {
 			if n := r.server.requestCount("sendInitialEvents"); n != streams {
 				t.Errorf("%d streamed lists, %d before the outage", n, streams)
 			}
-			eventually(t, "the recovery is logged", func() bool { return r.logCount("again") >= 1 })
+			testenv.Eventually(t, "the recovery is logged", func() bool { return r.logCount("again") >= 1 })
 		})
 	}
 }
@@ -262,7 +263,7 @@ func TestNodeWithoutAddressesDelaysStart(t *testing.T) {
 	own.Status.Addresses = nil
 	r.server.put(svc("web"), slice("web", "10.0.0.1"), own)
 	r.run()
-	eventually(t, "read", func() bool { return r.source.ownNode.isSynced() && r.source.slices.isSynced() })
+	testenv.Eventually(t, "read", func() bool { return r.source.ownNode.isSynced() && r.source.slices.isSynced() })
 	time.Sleep(50 * time.Millisecond)
 	if r.synced() {
 		t.Error("did not wait")
@@ -280,7 +281,7 @@ func TestMissingPodCIDRsDelayStartAndThenFail(t *testing.T) {
 	r := newFixture(t, func(o *Options) { o.RequirePodCIDRs = true })
 	r.server.put(svc("web"), slice("web", "10.0.0.1"))
 	r.run()
-	eventually(t, "a warning", func() bool { return r.logCount("Node has no spec.podCIDRs yet") == 1 })
+	testenv.Eventually(t, "a warning", func() bool { return r.logCount("Node has no spec.podCIDRs yet") == 1 })
 	if r.synced() {
 		t.Error("synced without podCIDRs")
 	}
@@ -334,7 +335,7 @@ func TestRememberedNodeIsNotWaitedFor(t *testing.T) {
 			}
 			r.run()
 			if late {
-				eventually(t, "it waits", func() bool { return r.logCount("waiting for the Node") == 1 })
+				testenv.Eventually(t, "it waits", func() bool { return r.logCount("waiting for the Node") == 1 })
 				r.source.RememberNode(last)
 			}
 			r.waitSynced()
@@ -361,7 +362,7 @@ func TestOtherNodesAreReadWhileNeeded(t *testing.T) {
 	r.waitForMarker()
 	r.wantEmitted("what nobody reads")
 	r.source.SetNeeds(nil)
-	eventually(t, "gone", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.snap.Nodes) == 1 })
+	testenv.Eventually(t, "gone", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.snap.Nodes) == 1 })
 	r.wantEmitted("not needed", "-3 node-b", "-3 node-c")
 	r.server.put(node("node-d", "z4"))
 	r.source.SetNeeds(onAnyNode(everyServiceNeedsNodes))
