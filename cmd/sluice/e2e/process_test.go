@@ -9,8 +9,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 // pluginProcesses returns the ids of the processes in which sluice runs plugins.
@@ -37,7 +35,7 @@ func (n *node) pluginProcesses() (pids []int) {
 // endpoint. Plugins decide again after the last kill.
 func TestPluginsKilledAtRandomTimesFailNoConnection(t *testing.T) {
 	n := newNode(t)
-	plugins := testenv.Plugins(t, "cmd/sluice/e2e/prefer")
+	plugins := n.plugins("prefer")
 	n.run("--config", n.configured(fmt.Sprintf(`
 metricsBindAddress: ''
 healthzBindAddress: ''
