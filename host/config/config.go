@@ -86,8 +86,8 @@ const (
 
 // DetectLocal identifies the input interfaces of connections from Pods.
 type DetectLocal struct {
-	BridgeInterface     string `json:"bridgeInterface" check:"detectInterface?"`
-	InterfaceNamePrefix string `json:"interfaceNamePrefix" check:"detectInterface?"`
+	BridgeInterface     string `json:"bridgeInterface" check:"interface?"`
+	InterfaceNamePrefix string `json:"interfaceNamePrefix" check:"interface?"`
 }
 
 // Conntrack contains the conntrack settings made at startup. 0 keeps the kernel's value.

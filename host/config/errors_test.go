@@ -81,7 +81,7 @@ ipvs.scheduler: "wrr;" is not a scheduler name such as wrr, wlc or mh
 ipvs.tcpTimeout: 1.5s is not a whole number of seconds
 ipvs.udpTimeout: -1s is less than 0s
 ipvs.excludeCIDRs[0]: "10.0.0.1" is not a CIDR such as 10.244.0.0/16 or fd00:10:244::/56
-ipvs.interface: "a/b" is not an interface name
+ipvs.interface: "a/b" is not an interface name: 1 to 15 printable ASCII characters except '/', '*', '#' and spaces
 ipvs.syncPeriod: unknown field
 clusterCIDR: 10.245.0.0/16: more than one CIDR of IPv4
 clusterCIDR: "x" is not a CIDR such as 10.244.0.0/16 or fd00:10:244::/56

@@ -178,9 +178,11 @@ func (p *parser) distinct(path, what string, most int, list []string) {
 		p.errorf(path, "%d %s, the limit is %d", len(list), what, most)
 		return
 	}
+	seen := map[string]bool{}
 	for i, s := range list {
-		if s != "" && slices.Contains(list[:i], s) {
+		if seen[s] && s != "" {
 			p.errorf(fmt.Sprintf("%s[%d]", path, i), "%q: duplicate", s)
 		}
+		seen[s] = true
 	}
 }

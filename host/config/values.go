@@ -228,12 +228,6 @@ var checks = map[string]func(p *parser, s string) (string, error){
 	},
 	"interface": func(_ *parser, s string) (string, error) {
 		if !isInterface(s) {
-			return s, fmt.Errorf("%q is not an interface name", s)
-		}
-		return s, nil
-	},
-	"detectInterface": func(_ *parser, s string) (string, error) {
-		if !isInterface(s) {
 			return s, fmt.Errorf("%q is not an interface name: 1 to 15 printable ASCII characters except '/', '*', '#' and spaces", s)
 		}
 		return s, nil

@@ -33,17 +33,25 @@ func TestMain(m *testing.M) {
 	select {}
 }
 
-func start(t testing.TB) []*Lane {
+// mapped returns a new memory and its lanes.
+func mapped(t testing.TB) (*os.File, []*Lane) {
 	t.Helper()
 	f, err := Create()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	t.Cleanup(func() { f.Close() })
 	lanes, err := Map(f)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { Unmap(lanes) })
+	return f, lanes
+}
+
+func start(t testing.TB) []*Lane {
+	t.Helper()
+	f, lanes := mapped(t)
 	cmd := exec.Command("/proc/self/exe", "process")
 	cmd.ExtraFiles = []*os.File{f}
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
@@ -53,7 +61,6 @@ func start(t testing.TB) []*Lane {
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		Unmap(lanes)
 	})
 	return lanes
 }
@@ -86,16 +93,7 @@ func TestLanesAnswerAtTheSameTime(t *testing.T) {
 
 // A process that has been stopped does not answer, and its reader notices.
 func TestPatienceEnds(t *testing.T) {
-	f, err := Create()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	lanes, err := Map(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer Unmap(lanes)
+	_, lanes := mapped(t)
 	lanes[0].Send()
 	if lanes[0].Await(time.Millisecond) {
 		t.Error("an answer of nobody")
