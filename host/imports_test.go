@@ -216,6 +216,23 @@ func TestProductDoesNotImportLab(t *testing.T) {
 	}
 }
 
+// TestNothingLinksToPrivateFunctions checks that a new version of Go finds nothing of its own private parts in use.
+func TestNothingLinksToPrivateFunctions(t *testing.T) {
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if strings.Contains(string(text), "\n//go:"+"linkname ") {
+			t.Errorf("%s links to a private function", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 var clockUse = regexp.MustCompile(`\b(time\.(Now|Since|Until|Sleep|After|AfterFunc|Tick|NewTimer|NewTicker)|unix\.ClockGettime)\(|\bSYS_(CLOCK_GETTIME|NANOSLEEP)\b`)
 
 // TestOnlyTheEngineHasAClock checks that the other product packages get the time from their caller, so that tests can use
@@ -226,7 +243,6 @@ func TestOnlyTheEngineHasAClock(t *testing.T) {
 		"engine":                 "owns time",
 		"confine":                "lists the system calls of Go's runtime, and has a timer made before they are refused",
 		"wasm/lane":              "waits for the process of a plugin and measures its CPU time; no decision depends on it",
-		"wasm/watchdog":          "ends calls of guests by the CPU time of their thread; no decision depends on it",
 		"backend/ipvs":           "kernel_link.go waits for the work queue that makes an IPv6 address local",
 		"backend/nftables/rules": "replace.go waits for packets in flight where membarrier(2) is not available",
 	}

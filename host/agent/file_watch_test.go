@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/safefile"
 	"github.com/sluice-proxy/sluice/host/wasm"
-	"github.com/sluice-proxy/sluice/host/wasm/watchdog"
 )
 
 func TestFileThatCouldNotBeOpenedIsReadLater(t *testing.T) {
@@ -62,10 +61,7 @@ func TestFileThatCouldNotBeOpenedIsReadLater(t *testing.T) {
 
 // TestPluginThatWasTooLateIsLoadedAgain, without a change of its file.
 func TestPluginThatWasTooLateIsLoadedAgain(t *testing.T) {
-	if !watchdog.Independent {
-		t.Skip("with the race detector the watchdog waits for the scheduler, which waits for the guest")
-	}
-	h, err := wasm.New(t.Context(), wasm.Options{Limits: wasm.Limits{InitTime: time.Millisecond}})
+	h, err := wasm.New(t.Context(), wasm.Options{Process: []string{"agent.test", "plugin-process"}, Limits: wasm.Limits{InitTime: time.Millisecond, InitFuel: 1 << 60}})
 	if err != nil {
 		t.Fatal(err)
 	}

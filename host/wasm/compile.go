@@ -186,7 +186,7 @@ func (h *Host) load(ctx context.Context, c *code, dir string) error {
 	if h.process != nil {
 		c.info, c.engine, err = h.startProcess(ctx, files, limits)
 	} else {
-		l := &local{ctx: h.ctx, limits: limits, memory: &h.memory, watchdog: h.watchdog, stored: &storedCode{files: files}, log: h.log}
+		l := &local{ctx: h.ctx, limits: limits, memory: &h.memory, stored: &storedCode{files: files}, log: h.log}
 		err = l.load(ctx)
 		c.info, c.engine = l.info, l
 	}

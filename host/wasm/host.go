@@ -15,7 +15,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/confine"
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
-	"github.com/sluice-proxy/sluice/host/wasm/watchdog"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -57,7 +56,6 @@ type Host struct {
 	memory   budget
 	log      *slog.Logger
 	now      func() time.Time
-	watchdog *watchdog.Watchdog
 	seed     maphash.Seed // of the choice of decisions that are repeated
 
 	missing map[string]string // Options.Missing
@@ -76,7 +74,7 @@ func New(_ context.Context, opts Options) (*Host, error) {
 		return nil, fmt.Errorf("wasm: %w", err)
 	}
 	h := &Host{ctx: context.Background(), limits: limits, log: opts.Log, now: opts.Now, plugins: map[*Plugin]bool{}, codes: map[codeKey]*code{},
-		watchdog: new(watchdog.Watchdog), seed: maphash.MakeSeed(), missing: opts.Missing,
+		seed: maphash.MakeSeed(), missing: opts.Missing,
 		precompiled: opts.Precompiled, process: opts.Process}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
@@ -109,7 +107,6 @@ func (h *Host) Close(context.Context) error {
 	for p := range open {
 		errs = append(errs, p.Close())
 	}
-	h.watchdog.Close()
 	return errors.Join(errs...)
 }
 

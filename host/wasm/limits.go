@@ -17,7 +17,7 @@ type Limits struct {
 	ConfigureFuel int64  // sluice_alloc, sluice_configure, sluice_needs and sluice_keys together; sluice_abi_version
 	DecideFuel    int64  // one decision, including its sluice_alloc, plus …
 	EndpointFuel  int64  // … this for each endpoint
-	// CPU time, in whole milliseconds up to 1 s. Calls that exceed it end up to 8 ms later.
+	// CPU time, with Options.Process. Calls that exceed it fail.
 	InitTime      time.Duration // start function and _initialize together
 	ConfigureTime time.Duration // sluice_alloc, sluice_configure, sluice_needs and sluice_keys together; sluice_abi_version
 	DecideTime    time.Duration // one decision, including its sluice_alloc

@@ -11,7 +11,6 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
-	"github.com/sluice-proxy/sluice/host/wasm/watchdog"
 )
 
 // local is the engine in this process.
@@ -21,7 +20,6 @@ type local struct {
 	limits   Limits
 	log      *slog.Logger
 	memory   *budget
-	watchdog *watchdog.Watchdog
 	stored   *storedCode
 	outline  int64 // bytes of the module without function bodies
 	runtime  wazero.Runtime

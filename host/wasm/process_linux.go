@@ -44,7 +44,7 @@ type run struct {
 	cmd     *exec.Cmd
 	control *os.File
 	stderr  *headBuffer
-	lanes   chan *worker // free ones
+	lanes   chan *lane.Lane // free ones
 	all     []*lane.Lane
 	hello   hello
 	err     error         // of its end
@@ -52,12 +52,6 @@ type run struct {
 	killed  atomic.Pointer[callError]
 	last    atomic.Uint32 // id of an instance
 	memory  atomic.Int64  // reserved for it
-}
-
-// worker is a lane as sluice uses it.
-type worker struct {
-	*lane.Lane
-	answer []byte
 }
 
 // hello is what a process says when it has given up its rights.
@@ -124,12 +118,12 @@ func (p *process) start(ctx context.Context) (*run, error) {
 	theirs := os.NewFile(uintptr(pair[1]), "control")
 	defer theirs.Close()
 	_ = unix.SetNonblock(pair[0], true)
-	r := &run{p: p, control: os.NewFile(uintptr(pair[0]), "control"), stderr: &headBuffer{limit: 4 << 10, strict: true}, ended: make(chan struct{}), lanes: make(chan *worker, lane.Count)}
+	r := &run{p: p, control: os.NewFile(uintptr(pair[0]), "control"), stderr: &headBuffer{limit: 4 << 10, strict: true}, ended: make(chan struct{}), lanes: make(chan *lane.Lane, lane.Count)}
 	if r.all, err = lane.Map(memory); err != nil {
 		return nil, errors.Join(err, r.control.Close())
 	}
 	for _, l := range r.all {
-		r.lanes <- &worker{Lane: l}
+		r.lanes <- l
 	}
 	args, err := json.Marshal(processArguments{Key: p.files.key, Image: p.files.memory != nil, MemoryPages: p.limits.MemoryPages,
 		LogLines: p.limits.LogLines, LogBytes: p.limits.LogBytes, Memory: p.host.memory.limit})
@@ -318,7 +312,7 @@ type remote struct {
 	leave    int64
 	size     int64
 	overhead int64
-	out      []byte // of the last call
+	answer   []byte // to the last call
 }
 
 // alive implements instance.
@@ -345,7 +339,7 @@ func (i *remote) do(c *call) {
 		return
 	}
 	r := i.run
-	var w *worker
+	var w *lane.Lane
 	select {
 	case w = <-r.lanes:
 	case <-r.ended:
@@ -365,12 +359,12 @@ func (i *remote) do(c *call) {
 		return
 	}
 	length := min(max(w.Number(numberAnswer).Load(), 0), lane.Answer)
-	w.answer = append(w.answer[:0], w.Answer()[:length]...) // a copy: the process may write at any time
+	i.answer = append(i.answer[:0], w.Answer()[:length]...) // a copy: the process may write at any time
 	r.account(w.Number(numberMemory).Load())
 	if int64(len(message))+length > trimAbove {
 		w.Trim()
 	}
-	overhead, _, err := parseResult(w.answer, c)
+	overhead, _, err := parseResult(i.answer, c)
 	if err != nil {
 		r.kill(&callError{errProcess, err.Error()})
 		c.err = fmt.Errorf("%s: %w", opName(c.op), err)
@@ -381,13 +375,10 @@ func (i *remote) do(c *call) {
 		memory.Others, memory.Limit = r.p.host.memory.inUse(), r.p.host.memory.limit
 	}
 	i.size, i.overhead = c.size, overhead
-	// The copy belongs to the lane, which the next call may use.
-	c.out = append(i.out[:0], c.out...)
-	i.out = c.out
 }
 
 // await sends a message and waits for the answer. It kills a process that takes longer than fuel lets any guest take.
-func (r *run) await(w *worker, limit time.Duration) bool {
+func (r *run) await(w *lane.Lane, limit time.Duration) bool {
 	pid := r.cmd.Process.Pid
 	limit += killAfter
 	w.Send()

@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-proxy/sluice/host/wasm/lane"
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 	"github.com/sluice-proxy/sluice/host/wasm/registers"
-	"github.com/sluice-proxy/sluice/host/wasm/watchdog"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -27,10 +26,8 @@ type sandbox struct {
 	memory   api.Memory
 	fuel     api.MutableGlobal
 	stack    api.MutableGlobal
-	floor    api.MutableGlobal // fuel below which the guest ends: 0, or MaxFloor once the call is late
-	timer    *watchdog.Timer
-	watch    *lane.Stopwatch // instead of the timer, in a process
-	timeMS   int64           // CPU time that the current call may take
+	watch    *lane.Stopwatch // nil: only fuel ends calls
+	limit    time.Duration   // of the current call
 	decide   api.Function
 	alloc    api.Function
 	req      buffer
@@ -62,22 +59,11 @@ func (s *sandbox) instantiate(o instanceOptions) (err error) {
 		return err
 	}
 	s.memory = s.module.Memory()
-	for name, global := range map[string]*api.MutableGlobal{meter.FuelExport: &s.fuel, meter.StackExport: &s.stack, meter.FloorExport: &s.floor} {
+	for name, global := range map[string]*api.MutableGlobal{meter.FuelExport: &s.fuel, meter.StackExport: &s.stack} {
 		var ok bool
 		if *global, ok = s.module.ExportedGlobal(name).(api.MutableGlobal); !ok {
 			return fmt.Errorf("instantiate: no global %s", name) // impossible: the meter added it
 		}
-	}
-	floor, err := globalAddress(s.floor)
-	if err != nil {
-		return fmt.Errorf("instantiate: %w", err)
-	}
-	if s.l.watchdog == nil {
-		s.bind()
-		return nil
-	}
-	if s.timer, err = s.l.watchdog.Add(floor, meter.MaxFloor); err != nil {
-		return fmt.Errorf("instantiate: %w", err)
 	}
 	s.bind()
 	return nil
@@ -91,12 +77,13 @@ func (s *sandbox) do(c *call) {
 		clear(s.view(s.resp)[:s.respUsed])
 		s.respUsed = 0
 	}
-	s.timeMS = c.limit.Milliseconds()
-	s.floor.Set(0)
-	s.startTimer(c.limit)
+	s.limit = c.limit
+	if s.watch != nil {
+		s.watch.Start(c.limit)
+	}
 	budget := c.fuel
 	defer func() {
-		s.stopTimer(c)
+		s.checkTime(c)
 		// No guest should be able to make the host panic. If one does, only the guest ends.
 		if r := recover(); r != nil {
 			c.err = fmt.Errorf("panic in the host: %v", r)
@@ -270,7 +257,7 @@ func (s *sandbox) callError(err error, what string, budget int64) error {
 	case s.fuelLeft() < 0:
 		return &callError{errNoFuel, fmt.Sprintf("%s: %s: the budget is %d", what, errNoFuel, budget)}
 	case s.late():
-		return &callError{errLate, fmt.Sprintf("%s: %s: %d ms of CPU time", what, errLate, s.timeMS)}
+		return &callError{errLate, fmt.Sprintf("%s: %s: %d ms of CPU time", what, errLate, s.limit.Milliseconds())}
 	case int64(s.stack.Get()) < 0:
 		return &callError{nil, what + ": call stack exhausted"}
 	case errors.As(err, &ex):
@@ -279,31 +266,14 @@ func (s *sandbox) callError(err error, what string, budget int64) error {
 	return &callError{nil, what + ": " + withLogged(firstLine(err).Error(), s.loggedError)}
 }
 
-func (s *sandbox) startTimer(limit time.Duration) {
-	if s.timer != nil {
-		s.timer.Start(limit)
-	} else {
-		s.watch.Start(limit)
+// checkTime makes a call that was late fail, although it has ended.
+func (s *sandbox) checkTime(c *call) {
+	if s.late() && c.err == nil {
+		c.err = &callError{errLate, fmt.Sprintf("%s: %s: %d ms of CPU time", opName(c.op), errLate, c.limit.Milliseconds())}
 	}
 }
 
-// stopTimer ends the measurement. Without a watchdog, a call that was late fails when it has ended.
-func (s *sandbox) stopTimer(c *call) {
-	if s.timer != nil {
-		s.timer.Stop()
-		return
-	}
-	if s.watch.Stop(); c.err == nil && s.watch.Late() {
-		c.err = &callError{errLate, fmt.Sprintf("%s: %s: %d ms of CPU time", opName(c.op), errLate, s.timeMS)}
-	}
-}
-
-func (s *sandbox) late() bool {
-	if s.timer != nil {
-		return s.timer.Late()
-	}
-	return s.watch.Late()
-}
+func (s *sandbox) late() bool { return s.watch != nil && s.watch.Late() }
 
 // ensureBuffer makes b at least n bytes long and subtracts the fuel used from budget.
 func (s *sandbox) ensureBuffer(b *buffer, n int, budget *int64) error {
@@ -361,10 +331,6 @@ func (s *sandbox) alive() bool { return true }
 
 // close implements instance.
 func (s *sandbox) close() {
-	if s.timer != nil {
-		s.l.watchdog.Remove(s.timer)
-		s.timer = nil
-	}
 	if s.module != nil {
 		_ = s.module.Close(context.Background()) // only frees memory
 		s.module = nil

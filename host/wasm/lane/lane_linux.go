@@ -30,9 +30,10 @@ const Size = Count * size
 // Lane is one of the lanes.
 type Lane struct {
 	memory []byte
-	seen   uint32       // answers, or messages in the process
-	begun  atomic.Int64 // when the message that is not answered yet was sent, 0: there is none
-	busy   atomic.Int64 // ns, of all messages that are answered
+	seen   uint32        // answers, or messages in the process
+	begun  atomic.Int64  // when the message that is not answered yet was sent, 0: there is none
+	busy   atomic.Int64  // ns, of all messages that are answered
+	most   unix.Timespec // time that Await waits
 }
 
 // In the header, in cache lines of their own: a word that counts messages or answers, and whether the other side sleeps until the next
@@ -99,7 +100,8 @@ func (l *Lane) Send() {
 
 // Await waits for the answer for as long as a patience, and reports whether there is one.
 func (l *Lane) Await(patience time.Duration) bool {
-	if !wait(l.word(answerWord), l.word(answerSleep), l.seen, patience) {
+	l.most = unix.NsecToTimespec(int64(patience))
+	if !wait(l.word(answerWord), l.word(answerSleep), l.seen, &l.most) {
 		return false
 	}
 	l.seen++
@@ -109,8 +111,7 @@ func (l *Lane) Await(patience time.Duration) bool {
 
 // Receive waits for the next message, in the process.
 func (l *Lane) Receive() {
-	for !wait(l.word(requestWord), l.word(requestSleep), l.seen, 0) {
-	}
+	wait(l.word(requestWord), l.word(requestSleep), l.seen, nil)
 	l.seen++
 }
 
@@ -133,18 +134,13 @@ func ring(word, sleeps *atomic.Uint32) {
 	}
 }
 
-// wait waits until word is not old; patience 0 is for ever. It blocks the thread: Go's poller would take milliseconds on a busy machine.
-func wait(word, sleeps *atomic.Uint32, old uint32, patience time.Duration) bool {
+// wait waits until word is not old; without a timeout for ever. It blocks the thread: Go's poller would take milliseconds on a busy machine.
+func wait(word, sleeps *atomic.Uint32, old uint32, timeout *unix.Timespec) bool {
 	if word.Load() != old {
 		return true
 	}
 	sleeps.Store(1)
 	defer sleeps.Store(0)
-	var timeout *unix.Timespec
-	if patience > 0 {
-		t := unix.NsecToTimespec(int64(patience))
-		timeout = &t
-	}
 	for word.Load() == old {
 		_, _, errno := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(old), uintptr(unsafe.Pointer(timeout)), 0, 0)
 		if errno == unix.ETIMEDOUT {

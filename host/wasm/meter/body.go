@@ -13,7 +13,6 @@ type edit struct {
 	cost  int64 // fuel of the block; base cost of the bulk operation
 	unit  int64 // bulk: fuel per element if positive, elements per unit of fuel if negative
 	check bool
-	chunk chunked
 	by    replacement
 }
 

@@ -4,9 +4,7 @@
 // It adds to a module:
 //
 //   - a mutable i64 global, exported as FuelExport. Each basic block subtracts its cost, bulk operations and growth
-//     subtract more, by size. With fuel below the floor the module traps (unreachable) at its next check.
-//   - a mutable i64 global, exported as FloorExport, which only the host writes: 0, or MaxFloor to end the guest at its next
-//     check, also while it runs.
+//     subtract more, by size. With fuel below zero the module traps (unreachable) at its next check.
 //   - a mutable i64 global, exported as StackExport: the remaining call stack, in slots of 8 bytes. A function that makes
 //     calls subtracts its frame on entry and adds it back on return; below zero it traps. Leaf functions are not counted:
 //     at most one of their frames is on the stack.

@@ -4,13 +4,8 @@ package meter
 const (
 	FuelExport  = reserved + "fuel"
 	StackExport = reserved + "stack"
-	FloorExport = reserved + "floor" // only the host writes it
 	StartExport = reserved + "start" // the guest's start function, if it has one
 )
-
-// MaxFloor is the floor that ends a guest at its next check. It has one byte that is not zero, so that no store of a part
-// of it has another effect.
-const MaxFloor = 1 << 62
 
 // emitter writes the rewritten module.
 type emitter struct {
@@ -18,13 +13,10 @@ type emitter struct {
 	types []FuncType // those of the guest and of the wrapping blocks
 	fuel  uint32     // index of the global
 	stack uint32
-	floor uint32
-
-	helpers []chunked // whose functions are added
 }
 
 func newEmitter(m *module) *emitter {
-	return &emitter{m: m, types: m.types, fuel: uint32(len(m.globals)), stack: uint32(len(m.globals) + 1), floor: uint32(len(m.globals) + 2)}
+	return &emitter{m: m, types: m.types, fuel: uint32(len(m.globals)), stack: uint32(len(m.globals) + 1)}
 }
 
 // blockType appends the type of a block without parameters and with these results.
@@ -36,6 +28,17 @@ func (e *emitter) blockType(b []byte, results []byte) []byte {
 		return append(b, results[0])
 	}
 	return appendS64(b, int64(e.funcType(nil, results)))
+}
+
+// funcType returns the index of a type, which it adds if there is none.
+func (e *emitter) funcType(params, results []byte) int {
+	for i, t := range e.types {
+		if string(t.Params) == string(params) && string(t.Results) == string(results) {
+			return i
+		}
+	}
+	e.types = append(e.types[:len(e.types):len(e.types)], FuncType{params, results})
+	return len(e.types) - 1
 }
 
 func (e *emitter) global(b []byte, op byte, index uint32) []byte {
@@ -50,17 +53,15 @@ func (e *emitter) charge(b []byte, global uint32, n int64) []byte {
 	return e.global(b, 0x24, global)
 }
 
-// check appends a trap if the fuel is below the floor.
+// check appends a trap if the fuel is below zero.
 func (e *emitter) check(b []byte) []byte {
-	b = e.global(e.global(b, 0x23, e.fuel), 0x23, e.floor)
-	return append(b, 0x53, 0x04, 0x40, 0x00, 0x0b) // i64.lt_s, if, unreachable, end
+	b = e.global(b, 0x23, e.fuel)
+	return append(b, 0x42, 0x00, 0x53, 0x04, 0x40, 0x00, 0x0b) // i64.const 0, i64.lt_s, if, unreachable, end
 }
 
-// checkBoth appends a trap if the fuel is below the floor or the stack below zero. fuel - floor does not overflow, as the
-// host sets both to values from 0 to MaxFloor, and no charge between two checks is near 2^62.
+// checkBoth appends a trap if the fuel or the stack is below zero.
 func (e *emitter) checkBoth(b []byte) []byte {
-	b = e.global(e.global(b, 0x23, e.fuel), 0x23, e.floor)
-	b = e.global(append(b, 0x7d), 0x23, e.stack)                     // i64.sub
+	b = e.global(e.global(b, 0x23, e.fuel), 0x23, e.stack)
 	return append(b, 0x84, 0x42, 0x00, 0x53, 0x04, 0x40, 0x00, 0x0b) // i64.or, i64.const 0, i64.lt_s, if, unreachable, end
 }
 
@@ -91,9 +92,6 @@ func (e *emitter) body(out []byte, fn int, raw []byte, b *body) []byte {
 			}
 		case editBulk:
 			out = e.sized(out, scratch, ed)
-			if ed.chunk.op != notChunked {
-				out = e.chunk(out, scratch, ed.chunk)
-			}
 		case editReturn:
 			out = appendU32(append(out, 0x0c), uint32(ed.cost))
 			at++
@@ -143,10 +141,6 @@ func (e *emitter) module(code []byte) []byte {
 		switch id {
 		case secType:
 			content = e.typeSection()
-		case secFunction:
-			if len(e.helpers) > 0 {
-				content = e.functionSection()
-			}
 		case secTable:
 			content = e.tableSection()
 		case secGlobal:
@@ -200,8 +194,8 @@ func vector(content []byte) (uint32, []byte) {
 
 func (e *emitter) globalSection() []byte {
 	n, rest := vector(e.m.sections[secGlobal])
-	b := append(appendU32(nil, n+3), rest...)
-	for _, v := range []int64{0, int64(e.m.limits.StackSlots), 0} {
+	b := append(appendU32(nil, n+2), rest...)
+	for _, v := range []int64{0, int64(e.m.limits.StackSlots)} {
 		b = append(b, 0x7e, 1, 0x42) // a mutable i64, i64.const
 		b = append(appendS64(b, v), 0x0b)
 	}
@@ -213,14 +207,13 @@ func (e *emitter) exportSection() []byte {
 	if e.m.hasStart {
 		n++
 	}
-	b := append(appendU32(nil, n+3), rest...)
+	b := append(appendU32(nil, n+2), rest...)
 	export := func(name string, kind byte, index uint32) {
 		b = append(appendU32(b, uint32(len(name))), name...)
 		b = appendU32(append(b, kind), index)
 	}
 	export(FuelExport, KindGlobal, e.fuel)
 	export(StackExport, KindGlobal, e.stack)
-	export(FloorExport, KindGlobal, e.floor)
 	if e.m.hasStart {
 		export(StartExport, KindFunc, e.m.start)
 	}

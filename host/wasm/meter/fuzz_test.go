@@ -45,7 +45,7 @@ func checkOutline(t *testing.T, whole api.Module, rt wazero.Runtime, outline waz
 			t.Fatalf("the outline has another memory: %d bytes, image %d, want %d", len(got), len(image), len(want))
 		}
 	}
-	for _, name := range []string{meter.FuelExport, meter.StackExport, meter.FloorExport} {
+	for _, name := range []string{meter.FuelExport, meter.StackExport} {
 		if o.ExportedGlobal(name).Get() != whole.ExportedGlobal(name).Get() {
 			t.Fatalf("global %s is %d", name, o.ExportedGlobal(name).Get())
 		}

@@ -227,7 +227,7 @@ func (s *scanner) call(t uint32, host bool) {
 	s.push(s.m.types[t].Results...)
 	w := &s.b.work
 	w.moves += int64(8 + 2*(params+results))
-	w.reloads += int64(s.m.mutableGlobals + 3) // and fuel, floor and stack
+	w.reloads += int64(s.m.mutableGlobals + 2) // and fuel and stack
 	w.bounds += int64(s.flow.bounds)
 	s.charge(copies(params + results))
 	if host {
@@ -264,16 +264,10 @@ func (s *scanner) memArg() {
 }
 
 // sized charges an operation that began at start by the number on top of the stack.
-func (s *scanner) sized(start int, cost, unit int64) { s.sizedChunks(start, cost, unit, chunked{}) }
-
-// sizedChunks is sized for an operation that is done in chunks.
-func (s *scanner) sizedChunks(start int, cost, unit int64, chunk chunked) {
+func (s *scanner) sized(start int, cost, unit int64) {
 	s.b.scratch = max(s.b.scratch, scratchSize)
 	s.b.total += cost
 	s.loop()
-	s.b.edits = append(s.b.edits, edit{pos: start, kind: editBulk, cost: cost, unit: unit, check: true, chunk: chunk})
+	s.b.edits = append(s.b.edits, edit{pos: start, kind: editBulk, cost: cost, unit: unit, check: true})
 	s.since = 0
-	if chunk.op != notChunked {
-		s.countChunk()
-	}
 }

@@ -45,22 +45,19 @@ func (s *scanner) misc(start int) {
 	case op <= 7: // saturating truncation
 		s.charge(costConvert)
 	case op == 8: // memory.init
-		var chunk chunked
-		if x := data(); int(x) < len(s.m.dataSizes) && int64(s.m.dataSizes[x]) > s.m.chunkSize {
-			chunk = chunked{chunkedInit, x}
-		}
+		data()
 		zero()
-		s.sizedChunks(start, costBulk, -bytesPerFuel, chunk)
+		s.sized(start, costBulk, -bytesPerFuel)
 	case op == 9: // data.drop
 		data()
 		s.charge(costDrop)
 	case op == 10: // memory.copy
 		zero()
 		zero()
-		s.sizedChunks(start, costBulk, -bytesPerFuel, chunked{op: chunkedCopy})
+		s.sized(start, costBulk, -bytesPerFuel)
 	case op == 11: // memory.fill
 		zero()
-		s.sizedChunks(start, costBulk, -bytesPerFuel, chunked{op: chunkedFill})
+		s.sized(start, costBulk, -bytesPerFuel)
 	case op == 12: // table.init
 		elem()
 		s.table()

@@ -62,8 +62,8 @@ func TestLoadsCostByTheSizeThatTheMemoryMayHave(t *testing.T) {
 	}
 }
 
-// Each path from a check to the next is short, in whatever way code is arranged: here, the floor is raised before the call, so
-// fuel shows what is executed until the first check.
+// Each path from a check to the next is short, in whatever way code is arranged: fuel
+// shows what is executed until the first check.
 func TestCodeIsCheckedOften(t *testing.T) {
 	work := "local.get 1 " + strings.Repeat("f64.sqrt ", 500) + "local.set 1 " // 4002 units
 	for name, text := range map[string]string{

@@ -33,11 +33,7 @@ func (i *Info) InstantiateFuel() int64 {
 // instead of being run by the engine at instantiation: the host calls it first. Rewrite is deterministic. Its error is an
 // *Error.
 func Rewrite(wasm []byte, limits Limits) ([]byte, *Info, error) {
-	return rewrite(wasm, limits, chunkBytes)
-}
-
-func rewrite(wasm []byte, limits Limits, chunkSize int64) ([]byte, *Info, error) {
-	m := &module{limits: &limits, chunkSize: chunkSize, ops: newOpcodes(), vectors: newVectors()}
+	m := &module{limits: &limits, ops: newOpcodes(), vectors: newVectors()}
 	if err := m.split(wasm); err != nil {
 		return nil, nil, err
 	}
@@ -94,10 +90,6 @@ func (e *emitter) code(info *Info) ([]byte, error) {
 		one = e.body(one[:0], fn, raw, &b)
 		out = append(appendU32(out, uint32(len(one))), one...)
 	}
-	for _, kind := range e.helpers {
-		one = e.helperBody(one[:0], kind)
-		out = append(appendU32(out, uint32(len(one))), one...)
-	}
 	info.Work = int(total)
-	return append(appendU32(nil, uint32(len(m.bodies)+len(e.helpers))), out...), nil
+	return append(appendU32(nil, uint32(len(m.bodies))), out...), nil
 }

@@ -105,7 +105,6 @@ type module struct {
 	hasCount        bool
 	dataBytes       int   // of all segments
 	dataSizes       []int // of the segments, bytes
-	chunkSize       int64 // of operations, bytes: see chunkBytes
 	memory          *memory
 	start           uint32
 	hasStart        bool

@@ -7,7 +7,7 @@ import (
 	"io/fs"
 )
 
-//go:embed advice.go body.go chunks.go cost.go doc.go emit.go error.go instruction.go instruction_prefixed.go limits.go meter.go module.go
+//go:embed advice.go body.go cost.go doc.go emit.go error.go instruction.go instruction_prefixed.go limits.go meter.go module.go
 //go:embed names.go operands.go outline.go reader.go replace.go sections.go segments.go version.go work.go
 var sources embed.FS
 
