@@ -65,6 +65,9 @@ func Explanation(w io.Writer, x *api.Explanation, kernelNote string) error {
 	for i, f := range x.Frontends {
 		fmt.Fprintf(w, "  %-9s  %s\n", []string{"frontends", ""}[min(i, 1)], f)
 	}
+	for i, c := range x.Connections {
+		fmt.Fprintf(w, "  %-11s %s\n", []string{"connections", ""}[min(i, 1)], c)
+	}
 	for _, c := range x.Contested {
 		fmt.Fprintf(w, "  conflict   %s\n", c)
 	}

@@ -29,8 +29,10 @@ type Explanation struct {
 	// Pods is whether the Pods of the Service have been read, if a plugin declares keys of Pods: pending, read or unavailable.
 	Pods      string   `json:"pods,omitempty"`
 	Frontends []string `json:"frontends"`
-	Contested []string `json:"contested,omitempty"` // frontends that another Service has
-	Omitted   []string `json:"omitted,omitempty"`   // what is left out because of limits or addresses
+	// Connections is what the Service asks for its connections beyond the default: session affinity, and what annotations say.
+	Connections []string `json:"connections,omitempty"`
+	Contested   []string `json:"contested,omitempty"` // frontends that another Service has
+	Omitted     []string `json:"omitted,omitempty"`   // what is left out because of limits or addresses
 	// Unrestricted are frontends to which the Service's loadBalancerSourceRanges do not apply, each with the reason.
 	Unrestricted []string `json:"unrestricted,omitempty"`
 	// Ignored are external IPs that are not served because of externalIPs: Ignore.

@@ -72,6 +72,7 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *api
 				f.Key, strings.Join(at, ", ")))
 		}
 	}
+	x.Connections = connections(e.Service)
 	for _, d := range e.Conflicts {
 		x.Contested = append(x.Contested, d.Wanted+" "+d.Frontend.String()+": "+d.Why)
 	}

@@ -82,23 +82,16 @@ func (c *Cluster) configure(in Installation) error {
 	if err := errors.Join(err, f.Close()); err != nil || len(in.Components) == 0 {
 		return err
 	}
-	// Between the base and the overlay, whose list of components the steps of the page change.
-	base := "resources: [../../base]\ncomponents:\n"
-	for _, name := range in.Components {
-		base += "- ../../components/" + name + "\n"
-	}
-	if err := os.Mkdir(filepath.Join(overlays, "components"), 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(overlays, "components/kustomization.yaml"), []byte(base), 0o644); err != nil {
-		return err
-	}
 	mine := filepath.Join(overlays, "mine/kustomization.yaml")
 	text, err := os.ReadFile(mine)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(mine, []byte(strings.Replace(string(text), "- ../../base\n", "- ../components\n", 1)), 0o644)
+	list := "components:\n"
+	for _, name := range in.Components {
+		list += "- ../../components/" + name + "\n"
+	}
+	return os.WriteFile(mine, []byte(strings.Replace(string(text), "components:\n", list, 1)), 0o644)
 }
 
 // Upgrade imports another image of sluice on all nodes and runs the commands of deploy/README.md that upgrade to it.

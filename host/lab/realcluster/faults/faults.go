@@ -22,8 +22,11 @@ func faults(o options) []*scenario {
 		{name: "kubelet killed on each worker, a Deployment restarts", web: server, act: restarts(kill("kubelet"))},
 		{name: "containerd killed on each worker, a Deployment restarts", web: server, act: restarts(kill("containerd"))},
 		{name: "node powered off, and on again", web: server, avoid: "n3", act: powerCycle, after: 20 * time.Second},
-		{name: fmt.Sprintf("API server away for %s, Pods' processes end meanwhile", o.outage), web: server, act: outage(o.outage, (*bed).StopAPIServer, (*bed).StartAPIServer), after: 20 * time.Second},
-		{name: fmt.Sprintf("etcd away for %s, Pods' processes end meanwhile", o.outage), web: server, act: outage(o.outage, (*bed).StopEtcd, (*bed).StartEtcd), after: 20 * time.Second},
+		{name: "kubelet killed for memory on each worker, a Deployment restarts", web: server, act: outOfMemory("kubelet")},
+		{name: "containerd killed for memory on each worker, a Deployment restarts", web: server, act: outOfMemory("containerd")},
+		{name: fmt.Sprintf("API server away for %s, Pods' processes end meanwhile", o.outage/5), web: server, act: outage(o.outage/5, (*bed).StopAPIServer, (*bed).StartAPIServer), after: 20 * time.Second},
+		{name: fmt.Sprintf("etcd away for %s, Pods' processes end meanwhile", o.outage/5), web: server, act: outage(o.outage/5, (*bed).StopEtcd, (*bed).StartEtcd), after: 20 * time.Second},
+		{name: fmt.Sprintf("API server and etcd away for %s, Pods' processes end meanwhile", o.outage), web: server, act: outage(o.outage, stopBoth, startBoth), after: 20 * time.Second},
 		{name: "/run of a node full, the Service's Pods move to others", web: server, act: fullRun},
 		{name: "a Node without addresses for 20 s, while its kubelet is stopped", web: server, act: noAddresses},
 		{name: "a namespace with 500 Services deleted", web: server, act: deleteServices, after: 15 * time.Second},
@@ -106,6 +109,35 @@ func memory(ctx context.Context, b *bed) (string, error) {
 	return "", errors.Join(err, cleanup)
 }
 
+// outOfMemory leaves a program on each worker no memory beyond what it has, and restarts the Deployment, in which it is killed. Process 1 starts it
+// again, without the limit.
+func outOfMemory(program string) func(context.Context, *bed) (string, error) {
+	const limit = `g=/sys/fs/cgroup/memory/tight && mkdir -p $g && pgrep -o -x $1 >$g/cgroup.procs && echo 65536 >$g/memory.limit_in_bytes`
+	const undo = `g=/sys/fs/cgroup/memory/tight; echo -1 >$g/memory.limit_in_bytes; for p in $(cat $g/cgroup.procs); do echo $p >$g/../cgroup.procs; done; rmdir $g`
+	return func(ctx context.Context, b *bed) (string, error) {
+		killed := map[string]int{}
+		err := b.workers(func(n *realcluster.Node) (err error) {
+			if killed[n.Name], err = n.PID(program); err == nil {
+				_, err = n.Exec(ctx, "sh", "-c", limit, "sh", program)
+			}
+			return err
+		})
+		began := time.Now()
+		if err == nil {
+			err = b.restart(ctx)
+		}
+		took := time.Since(began)
+		return fmt.Sprintf("restart: %.0f s", took.Seconds()), errors.Join(err, b.workers(func(n *realcluster.Node) error {
+			pid, err := n.PID(program)
+			if err == nil && pid == killed[n.Name] {
+				err = fmt.Errorf("%s of %s was not killed", program, n.Name)
+			}
+			_, undone := n.Exec(ctx, "sh", "-c", undo)
+			return errors.Join(err, undone)
+		}))
+	}
+}
+
 // manyServices creates a namespace with 500 Services, which select the Pods of none.
 func (b *bed) manyServices(ctx context.Context) error {
 	var text strings.Builder
@@ -181,6 +213,15 @@ func outage(span time.Duration, stop func(*bed), start func(*bed, context.Contex
 		}
 		return fmt.Sprintf("%d processes ended meanwhile", killed), b.restart(ctx)
 	}
+}
+
+func stopBoth(b *bed) {
+	b.StopAPIServer()
+	b.StopEtcd()
+}
+
+func startBoth(b *bed, ctx context.Context) error {
+	return errors.Join(b.StartEtcd(ctx), b.StartAPIServer(ctx))
 }
 
 // fullRun leaves no space in /run of the last worker, where the proxies have their state and containerd its own, while the Service's Pods leave it.

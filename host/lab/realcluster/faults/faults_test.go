@@ -54,7 +54,9 @@ func TestRowSaysWhatFailedAndForHowLong(t *testing.T) {
 	if got := r.share(2, 4, r.old()); got != .4 {
 		t.Errorf("share of new servers %v, want 0.4", got)
 	}
-	text := markdown([]*row{r, {scenario: r.scenario, Name: r.Name, Proxy: realcluster.KubeProxy, Result: seconds([]int{0}, map[string]int{"a": 5})}})
+	c := cells{}
+	c.add(results{key{r.Name, r.Proxy}: r, key{r.Name, realcluster.KubeProxy}: {Result: seconds([]int{0}, map[string]int{"a": 5})}})
+	text := c.markdown([]*scenario{r.scenario})
 	want := "| a < b | sluice | 64 | 4 | 6.25 | 4 refused | 4 | restart: 2 s |\n|  | kube-proxy | 5 | 0 | 0.00 |  |  |  |\n"
 	if !strings.HasSuffix(text, want) {
 		t.Errorf("%s\nwant at the end\n%s", text, want)
@@ -95,7 +97,7 @@ func TestRunOfSomeReplacesTheirRows(t *testing.T) {
 		}
 	}
 	var got []int
-	for _, r := range rows.sorted(list, []realcluster.Proxy{realcluster.KubeProxy, realcluster.Sluice}) {
+	for _, r := range rows.figure(list) {
 		got = append(got, r.Result.Failed.Total())
 	}
 	if want := []int{1, 2}; !slices.Equal(got, want) {
@@ -106,6 +108,56 @@ func TestRunOfSomeReplacesTheirRows(t *testing.T) {
 	}
 	if _, err := earlier(file); err == nil {
 		t.Error("a broken file: no error")
+	}
+}
+
+// TestRowsOfTheDocumentStay: of an earlier run whose results are gone.
+func TestRowsOfTheDocumentStay(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.md")
+	list := []*scenario{{name: "one"}, {name: "two"}, {name: "three"}}
+	write := func(c cells) string {
+		t.Helper()
+		text := c.markdown(list)
+		if err := os.WriteFile(page, []byte("before\n<!-- nodes: begin -->\n"+text+"<!-- nodes: end -->\n| one | sluice | of another table |\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	run := func(name string, proxy realcluster.Proxy, connections int) results {
+		return results{key{name, proxy}: {Name: name, Proxy: proxy, Result: seconds([]int{0}, map[string]int{"a": connections})}}
+	}
+	first := cells{}
+	first.add(run("one", realcluster.Sluice, 1))
+	first.add(run("one", realcluster.KubeProxy, 2))
+	first.add(run("two", realcluster.KubeProxy, 3))
+	first.add(run("not any more", realcluster.Sluice, 4))
+	write(first)
+	again, err := published(page, "nodes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.add(run("one", realcluster.KubeProxy, 5))
+	again.add(run("two", realcluster.Sluice, 6))
+	_, got, _ := strings.Cut(write(again), "|---|\n")
+	want := "| one | sluice | 1 | 0 | 0.00 |  |  |  |\n|  | kube-proxy | 5 | 0 | 0.00 |  |  |  |\n| two | sluice | 6 | 0 | 0.00 |  |  |  |\n|  | kube-proxy | 3 | 0 | 0.00 |  |  |  |\n"
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if _, err := published(page+"x", "nodes"); err == nil {
+		t.Error("no document: no error")
+	}
+}
+
+// TestFigureNeedsAllOfIts: that of another run stays otherwise.
+func TestFigureNeedsAllOfIts(t *testing.T) {
+	list := []*scenario{{name: "drawn", group: "g"}, {name: "not drawn"}}
+	rows := results{key{"not drawn", realcluster.Sluice}: {}, key{"drawn", realcluster.KubeProxy}: {}}
+	if got := rows.figure(list); got != nil {
+		t.Errorf("without sluice's: %d rows", len(got))
+	}
+	rows[key{"drawn", realcluster.Sluice}] = &row{}
+	if got := rows.figure(list); len(got) != 3 {
+		t.Errorf("%d rows, want 3", len(got))
 	}
 }
 

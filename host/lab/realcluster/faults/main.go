@@ -3,7 +3,8 @@
 //	faults nodes [-run REGEXP] [-proxies sluice,kube-proxy] [-outage 10m] -image ARCHIVE -tag TAG [-results FILE] [-write FILE]
 //	faults pods [-run REGEXP] [-proxies sluice,kube-proxy] -image ARCHIVE -tag TAG [-results FILE] [-write FILE -svg FILE]
 //
-// With -results, the table has the rows of earlier runs too, unless a row has been run again. `make e2e-faults` and `make experiment-pods` run it.
+// Rows of the document that are not run stay. The figure needs the results of all of sluice's, which -results keeps. `make e2e-faults` and
+// `make experiment-pods` run it.
 package main
 
 import (
@@ -50,11 +51,11 @@ func run(ctx context.Context, args []string) error {
 		return errors.New("usage: faults nodes|pods [flags]")
 	}
 	var o options
-	var pattern, proxies string
+	var pattern, names string
 	flags := flag.NewFlagSet(args[0], flag.ExitOnError)
 	flags.StringVar(&pattern, "run", "", "those whose name matches")
-	flags.StringVar(&proxies, "proxies", "sluice,kube-proxy", "in this order")
-	flags.DurationVar(&o.outage, "outage", 10*time.Minute, "of the API server")
+	flags.StringVar(&names, "proxies", "sluice,kube-proxy", "in this order")
+	flags.DurationVar(&o.outage, "outage", 10*time.Minute, "of the API server and etcd, both; of one of them, a fifth of it")
 	flags.StringVar(&o.image, "image", "bin/sluice-image.tar", "archive of sluice's image")
 	flags.StringVar(&o.tag, "tag", "", "tag of the image in the archive")
 	flags.StringVar(&o.results, "results", "", "file that keeps the results of all runs")
@@ -65,7 +66,7 @@ func run(ctx context.Context, args []string) error {
 	if o.run, err = regexp.Compile(pattern); err != nil {
 		return fmt.Errorf("-run: %w", err)
 	}
-	for p := range strings.SplitSeq(proxies, ",") {
+	for p := range strings.SplitSeq(names, ",") {
 		o.proxies = append(o.proxies, realcluster.Proxy(p))
 	}
 	if !testnet.Inside() {
@@ -90,10 +91,14 @@ func run(ctx context.Context, args []string) error {
 			err = errors.Join(err, runProxy(ctx, o, args[0], proxy, mine, rows))
 		}
 	}
-	sorted := rows.sorted(list, o.proxies)
-	err = errors.Join(err, benchutil.Publish(o.write, args[0], []byte(markdown(sorted))))
-	if o.svg != "" {
-		err = errors.Join(err, os.WriteFile(o.svg, []byte(chart(sorted)), 0o644))
+	table, failed := published(o.write, args[0])
+	if failed != nil {
+		return errors.Join(err, failed)
+	}
+	table.add(rows)
+	err = errors.Join(err, benchutil.Publish(o.write, args[0], []byte(table.markdown(list))))
+	if all := rows.figure(list); o.svg != "" && all != nil {
+		err = errors.Join(err, os.WriteFile(o.svg, []byte(chart(all)), 0o644))
 	}
 	return err
 }

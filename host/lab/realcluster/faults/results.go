@@ -55,11 +55,18 @@ func (r results) save(file string) error {
 	return os.WriteFile(file, data, 0o644)
 }
 
-// sorted returns the rows in the order of the scenarios and then of the proxies.
-func (r results) sorted(list []*scenario, proxies []realcluster.Proxy) (out []*row) {
+// proxies are all, in the order of the tables.
+var proxies = []realcluster.Proxy{realcluster.Sluice, realcluster.KubeProxy}
+
+// figure returns the rows in the order of the scenarios and then of the proxies; nil if one is missing that the figure must have.
+func (r results) figure(list []*scenario) (out []*row) {
 	for _, s := range list {
 		for _, p := range proxies {
-			if x := r[key{s.name, p}]; x != nil {
+			x := r[key{s.name, p}]
+			if x == nil && s.group != "" && p == realcluster.Sluice {
+				return nil
+			}
+			if x != nil {
 				x.scenario = s
 				out = append(out, x)
 			}
