@@ -155,7 +155,7 @@ func checkServices(cfg *config.Config, set *plugins.Set, source string) (*model.
 	}
 	pl := agent.NewPlanner(cfg, nil, set)
 	pl.Replace(cluster)
-	result := pl.Plan(time.Now())
+	result := pl.PlanNow(time.Now())
 	for _, err := range result.ChoiceErrors {
 		warn(err.Error())
 	}

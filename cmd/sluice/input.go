@@ -133,7 +133,7 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 	}
 	pl := agent.NewPlanner(cfg, in.local, set)
 	pl.Replace(cluster)
-	result := pl.Plan(time.Now())
+	result := pl.PlanNow(time.Now())
 	if in.serviceFilter != "" {
 		result.Errors = slices.DeleteFunc(result.Errors, func(err error) bool { return !strings.Contains(err.Error(), in.serviceFilter) })
 		result.Warnings = slices.DeleteFunc(result.Warnings, func(w string) bool { return !strings.Contains(w, in.serviceFilter) })

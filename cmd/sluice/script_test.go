@@ -186,7 +186,7 @@ func (n *scriptNode) load(ts *testscript.TestScript, cfg *config.Config) {
 
 // step plans and programs at the current time, and returns the next wake-up time.
 func (n *scriptNode) step(ts *testscript.TestScript) time.Time {
-	s := n.planner.Plan(n.now)
+	s := n.planner.PlanNow(n.now)
 	for _, err := range s.Errors {
 		fmt.Fprintln(&n.log, err)
 	}

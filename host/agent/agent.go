@@ -180,7 +180,8 @@ func (a *Agent) runLoop(ctx context.Context) error {
 	defer a.localhost.Close()
 	readable := state.Agent{
 		Engine: a.engine, NodeName: a.config().HostnameOverride, Node: a.nodeState, Status: a.report, Connections: state.Paced(a.openConnections), SetLogLevel: a.setLogLevel, LogTail: a.logTail,
-		Config: func() any { return a.config().Effective() }, Metrics: a.telemetry.metricsHandler(),
+		ThrottledSince: a.calls.ThrottledSince,
+		Config:         func() any { return a.config().Effective() }, Metrics: a.telemetry.metricsHandler(),
 	}
 	stopSocket, err := state.Serve(a.opts.Socket, readable, a.log)
 	if err != nil {

@@ -20,7 +20,7 @@ type Options struct {
 	Backend   backend.Backend
 	Planner   *planner.Planner
 	ConnTable ConnTable // nil: connections are never reset
-	// Plugins calls the plugins; nil: the planner calls them in the loop.
+	// Plugins calls the plugins; nil: they are called in the loop.
 	Plugins Plugins
 	Log     *slog.Logger
 	// Clock reads the node's clocks. If nil, the plan's clock stops while the machine is suspended, and drains in progress start
@@ -143,7 +143,6 @@ func New(o Options) *Engine {
 	o.Planner.UseSignals(&e.signals)
 	o.Planner.PlanInBatches()
 	if o.Plugins != nil {
-		o.Planner.CallThrough(o.Plugins)
 		e.answers = o.Plugins.Ready()
 	}
 	return e

@@ -59,11 +59,10 @@ type ConnCounter interface {
 
 // Plugins calls plugins outside of the loop.
 type Plugins interface {
-	policy.Caller
-	// StartStep returns the calls that have been answered since the last step. The calls that follow may wait for their answer
-	// for this long in total before they are queued.
-	StartStep(wait time.Duration) []*policy.Call
-	// Ready receives a value when there are answers for StartStep.
+	// Call begins calls, and returns those that have been answered since the last time, see policy.Call. It waits for answers for at most this
+	// long, and not for those that are likely to take longer.
+	Call(calls []*policy.Call, wait time.Duration) []*policy.Call
+	// Ready receives a value when there are answers.
 	Ready() <-chan struct{}
 }
 

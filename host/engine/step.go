@@ -49,8 +49,7 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	if e.Recorder != nil && len(changes) > 0 {
 		e.Recorder.OnChanges(planTime, changes)
 	}
-	e.deliver(planTime)
-	step := e.Planner.Plan(planTime)
+	step := e.plan(planTime)
 	if left := e.intake.left(); left > 0 {
 		step.Remaining, step.RequeueAt = step.Remaining+left, planTime
 	}
@@ -97,16 +96,25 @@ func (e *Engine) stepTime(took, begin time.Duration) time.Duration {
 	return took
 }
 
-// deliver passes the answers of plugins to the planner.
-func (e *Engine) deliver(now time.Time) {
+// plan plans with the answers of plugins that are there or come soon.
+func (e *Engine) plan(now time.Time) planner.Result {
 	if e.Plugins == nil {
-		return
+		return e.Planner.PlanNow(now)
 	}
 	wait := answerWait
 	if !e.sync.done {
 		wait = firstAnswerWait
 	}
-	e.Planner.Deliver(e.Plugins.StartStep(wait), now)
+	e.Planner.Deliver(e.Plugins.Call(nil, 0), now)
+	for {
+		step := e.Planner.Plan(now)
+		if len(step.Calls) == 0 {
+			return step
+		}
+		begin := time.Now()
+		e.Planner.Deliver(e.Plugins.Call(step.Calls, wait), now)
+		wait -= time.Since(begin)
+	}
 }
 
 func (e *Engine) logProblems(step *planner.Result, now time.Time) {

@@ -11,40 +11,84 @@ import (
 	"github.com/sluice-proxy/sluice/host/policy"
 )
 
-// lateCaller is a Caller with a queue of limited length, which answer empties.
+// lateCaller keeps a limited number of calls, which answer empties. Other pools have places and ask again, as with host/agent/dispatch.
 type lateCaller struct {
-	limit  int
-	queued []*policy.Call
-	calls  map[model.Name]int
+	limit          int
+	queued, places []*slot
+	calls          map[model.Name]int
 }
 
-func (l *lateCaller) Call(c *policy.Call) policy.Status {
-	if i := slices.IndexFunc(l.queued, func(o *policy.Call) bool { return o.Key == c.Key && o.Name == c.Name }); i >= 0 {
-		l.queued[i] = c
-		return policy.Queued
-	}
-	if len(l.queued) >= l.limit {
-		return policy.Refused
-	}
-	l.queued = append(l.queued, c)
-	return policy.Queued
+// slot is what a pool asks a plugin.
+type slot struct {
+	key    policy.PoolKey
+	plugin string
+	call   *policy.Call // nil: it is not kept
 }
 
-func (l *lateCaller) Room(string, string) bool { return len(l.queued) < l.limit }
+// plan plans, and takes the calls.
+func (l *lateCaller) plan(p *Planner, now time.Time) Result {
+	for {
+		result := p.Plan(now)
+		if len(result.Calls) == 0 {
+			return result
+		}
+		for _, c := range result.Calls {
+			l.take(c)
+		}
+		p.Deliver(l.fill(), now)
+	}
+}
 
-func (l *lateCaller) ThrottledSince(string) time.Time { return time.Time{} }
+func (l *lateCaller) take(c *policy.Call) {
+	same := func(o *slot) bool { return o.key == c.Key && o.plugin == c.Name }
+	if c.Plugin == nil {
+		l.queued, l.places = slices.DeleteFunc(l.queued, same), slices.DeleteFunc(l.places, same)
+		return
+	}
+	s := &slot{c.Key, c.Name, c}
+	switch i := slices.IndexFunc(l.queued, same); {
+	case i >= 0:
+		l.queued[i].call = c
+	case slices.ContainsFunc(l.places, same):
+	case len(l.places) == 0 && len(l.queued) < l.limit:
+		l.queued = append(l.queued, s)
+	default:
+		if c.Repeatable() {
+			s.call = nil
+		}
+		l.places = append(l.places, s)
+	}
+}
+
+// fill returns the answers of calls that there is room for again.
+func (l *lateCaller) fill() (again []*policy.Call) {
+	for len(l.places) > 0 && len(l.queued) < l.limit {
+		s := l.places[0]
+		l.queued, l.places = append(l.queued, s), l.places[1:]
+		if s.call == nil {
+			again = append(again, s.key.Again(s.plugin))
+		}
+	}
+	return again
+}
 
 // answer answers up to n calls.
 func (l *lateCaller) answer(p *Planner, n int, now time.Time) {
-	done := l.queued[:min(n, len(l.queued))]
-	l.queued = slices.Clone(l.queued[len(done):])
+	var done []*policy.Call
+	l.queued = slices.DeleteFunc(l.queued, func(s *slot) bool {
+		if s.call == nil || len(done) == n {
+			return false
+		}
+		done = append(done, s.call)
+		return true
+	})
 	for _, c := range done {
 		c.Do()
 		if l.calls != nil {
 			l.calls[c.Key.Port.Service]++
 		}
 	}
-	p.Deliver(done, now)
+	p.Deliver(append(done, l.fill()...), now)
 }
 
 // portedService is a Service that testSettings bind to a policy, with two endpoints for each of its ports.
@@ -60,58 +104,20 @@ func portedService(name model.Name, addr netip.Addr, ports int) []model.Change {
 	return []model.Change{{Kind: model.ServiceKind, Name: name, Service: svc}, {Kind: model.SliceKind, Name: name, Slice: s}}
 }
 
-// TestNoServiceStarvesWhileCallsAreRefused: one Service has more ports than the queue has room, and another namespace has many
-// Services.
-func TestNoServiceStarvesWhileCallsAreRefused(t *testing.T) {
-	const services = 40
-	l := &lateCaller{limit: 3, calls: map[model.Name]int{}}
-	p := New(testSettings(), func(string) (policy.Plugin, error) { return requeuePlugin{}, nil })
-	p.CallThrough(l)
-	p.PlanInBatches()
-	var changes []model.Change
-	for i := range services {
-		name := model.Name{Namespace: "crowd", Name: fmt.Sprintf("s%02d", i)}
-		changes = append(changes, portedService(name, netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), 1)...)
-	}
-	large, lone := model.Name{Namespace: "large", Name: "large"}, model.Name{Namespace: "shop", Name: "lone"}
-	changes = append(changes, portedService(large, netip.MustParseAddr("10.97.0.1"), 30)...)
-	changes = append(changes, portedService(lone, netip.MustParseAddr("10.97.0.2"), 1)...)
-	p.Apply(append(changes, model.Change{Kind: model.Synced}))
-	now := time.Unix(1000, 0)
-	steps := 0
-	for ; steps < 300; steps++ { // more calls come due in a second than are answered
-		if steps == 10 && l.calls[lone] == 0 {
-			t.Error("a Service waits for all Services of another namespace")
-		}
-		p.Plan(now)
-		l.answer(p, 3, now)
-		now = now.Add(100 * time.Millisecond)
-	}
-	for name, n := range l.calls {
-		if n < 2 {
-			t.Errorf("%d calls for %s", n, name)
-		}
-	}
-	if len(l.calls) != services+2 {
-		t.Fatalf("calls for %d of %d Services", len(l.calls), services+2)
-	}
-}
-
 // TestLateAnswersOfManyPortsPlanServiceOnce counts how often a Service is planned while its 100 ports are answered one by one.
 func TestLateAnswersOfManyPortsPlanServiceOnce(t *testing.T) {
 	const ports = 100
 	l := &lateCaller{limit: ports}
 	p := New(testSettings(), nativePlugins)
-	p.CallThrough(l)
 	name := model.Name{Namespace: "shop", Name: "web"}
 	p.Apply(append(portedService(name, netip.MustParseAddr("10.96.0.1"), ports), model.Change{Kind: model.Synced}))
 	now := time.Unix(1000, 0)
-	p.Plan(now)
+	l.plan(p, now)
 	planned, wake := 0, time.Time{}
 	for range ports {
 		now = now.Add(5 * time.Millisecond)
 		l.answer(p, 1, now)
-		step := p.Plan(now)
+		step := l.plan(p, now)
 		planned += step.Planned
 		wake = step.RequeueAt
 	}
@@ -127,7 +133,6 @@ func TestLateAnswersOfManyPortsPlanServiceOnce(t *testing.T) {
 func TestRefusedCallsDoNotKeepThePlannerBusy(t *testing.T) {
 	l := &lateCaller{limit: 1}
 	p := New(testSettings(), nativePlugins)
-	p.CallThrough(l)
 	p.PlanInBatches()
 	var changes []model.Change
 	for i := range 10 {
@@ -135,7 +140,7 @@ func TestRefusedCallsDoNotKeepThePlannerBusy(t *testing.T) {
 	}
 	p.Apply(append(changes, model.Change{Kind: model.Synced}))
 	now := time.Unix(1000, 0)
-	if step := p.Plan(now); step.Planned != 10 || step.Remaining != 0 || !step.RequeueAt.IsZero() || len(step.Delta.Changes) != 10 {
+	if step := l.plan(p, now); step.Planned != 10 || step.Remaining != 0 || !step.RequeueAt.IsZero() || len(step.Delta.Changes) != 10 {
 		t.Fatalf("%d planned, %d frontends, %d remain, again at %v", step.Planned, len(step.Delta.Changes), step.Remaining, step.RequeueAt)
 	}
 	if p.Awaited() != 10 {
@@ -144,32 +149,35 @@ func TestRefusedCallsDoNotKeepThePlannerBusy(t *testing.T) {
 	planned := 0
 	for range 10 {
 		l.answer(p, 1, now)
-		step := p.Plan(now)
+		step := l.plan(p, now)
 		planned += step.Planned
 	}
-	if planned != 19 || p.Awaited() != 0 { // one with its answer and the next one in turn
+	if planned != 10 || p.Awaited() != 0 { // with its answer
 		t.Errorf("planned %d Services, %d decisions wait", planned, p.Awaited())
 	}
 	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: model.Name{Namespace: "shop", Name: "s0"}}})
-	p.Plan(now)
-	if len(p.waiting) != 0 {
-		t.Errorf("%d queues are left", len(p.waiting))
+	if l.plan(p, now); len(l.queued)+len(l.places) != 0 {
+		t.Errorf("%d calls are left", len(l.queued)+len(l.places))
 	}
 }
 
-// immediateCaller answers at once.
-type immediateCaller struct{ lateCaller }
-
-func (*immediateCaller) Call(c *policy.Call) policy.Status { c.Do(); return policy.Answered }
-
-// stages is a Caller with a queue for each plugin.
+// stages is a lateCaller for each plugin.
 type stages map[string]*lateCaller
 
-func (s stages) Call(c *policy.Call) policy.Status { return s[c.Name].Call(c) }
-
-func (s stages) Room(plugin, namespace string) bool { return s[plugin].Room(plugin, namespace) }
-
-func (s stages) ThrottledSince(string) time.Time { return time.Time{} }
+func (s stages) plan(p *Planner, now time.Time) Result {
+	for {
+		result := p.Plan(now)
+		if len(result.Calls) == 0 {
+			return result
+		}
+		for _, c := range result.Calls {
+			s[c.Name].take(c)
+		}
+		for _, l := range s {
+			p.Deliver(l.fill(), now)
+		}
+	}
+}
 
 // TestRefusedChainIsPlannedWhenItsTurnComes counts how often Services are planned whose chain is refused by a plugin in its middle.
 func TestRefusedChainIsPlannedWhenItsTurnComes(t *testing.T) {
@@ -178,7 +186,7 @@ func TestRefusedChainIsPlannedWhenItsTurnComes(t *testing.T) {
 	settings.Policies.Policies["zone"] = &policy.Policy{Name: "zone", Steps: []policy.Step{{Plugin: "first"}, {Plugin: "second"}}}
 	p := New(settings, func(string) (policy.Plugin, error) { return zonePlugin{}, nil })
 	first, second := &lateCaller{limit: services}, &lateCaller{limit: 2, calls: map[model.Name]int{}}
-	p.CallThrough(stages{"first": first, "second": second})
+	both := stages{"first": first, "second": second}
 	p.PlanInBatches()
 	var changes []model.Change
 	for i := range services {
@@ -187,7 +195,7 @@ func TestRefusedChainIsPlannedWhenItsTurnComes(t *testing.T) {
 	p.Apply(append(changes, model.Change{Kind: model.Synced}))
 	now, planned := time.Unix(1000, 0), 0
 	for range 4 * services {
-		planned += p.Plan(now).Planned
+		planned += both.plan(p, now).Planned
 		first.answer(p, 10, now)
 		second.answer(p, 2, now)
 	}
@@ -201,5 +209,96 @@ func TestRefusedChainIsPlannedWhenItsTurnComes(t *testing.T) {
 		if n != 1 {
 			t.Errorf("%s: %d calls", name, n)
 		}
+	}
+}
+
+// askedPlugin counts how often requests are built: once for each, what the plugin declares is read.
+type askedPlugin struct {
+	zonePlugin
+	built *int
+}
+
+func (p askedPlugin) Keys(string) []string { *p.built++; return nil }
+
+// TestPlanGoesOnWithAnswers: a Plan that waits for the plugins of a Service's ports changes nothing, builds each request once whatever the number
+// of ports, and plans the Service once, with the answers that are there.
+func TestPlanGoesOnWithAnswers(t *testing.T) {
+	const ports = 50
+	name, now := model.Name{Namespace: "shop", Name: "web"}, time.Unix(1000, 0)
+	for answered := range 3 { // none, half, all
+		built := 0
+		p := New(testSettings(), func(string) (policy.Plugin, error) { return askedPlugin{built: &built}, nil })
+		p.Apply(append(portedService(name, netip.MustParseAddr("10.96.0.1"), ports), model.Change{Kind: model.Synced}))
+		result := p.Plan(now)
+		if len(result.Calls) != ports || !result.Delta.Empty() || len(p.Current().Frontends) != 0 {
+			t.Fatalf("%d calls, %d changes before the answers", len(result.Calls), len(result.Delta.Changes))
+		}
+		first, calls := built, result.Calls
+		for _, c := range calls {
+			c.Do()
+		}
+		n := ports * answered / 2
+		p.Deliver(calls[:n], now)
+		result = p.Plan(now)
+		if len(result.Calls) != 0 || result.Planned != 1 || result.Remaining != 0 || len(result.Delta.Changes) != ports || built != first || p.Awaited() != ports-n {
+			t.Fatalf("%d answers: planned %d, %d remain, %d changes, %d more requests, %d wait", n, result.Planned, result.Remaining, len(result.Delta.Changes),
+				built-first, p.Awaited())
+		}
+		p.Deliver(calls[n:], now)
+		for p.Plan(now).Remaining > 0 {
+		}
+		if x, _ := p.Explain(name); p.Awaited() != 0 || x.Err != nil || len(x.Decisions) != ports {
+			t.Errorf("%d decisions wait, %v", p.Awaited(), x.Err)
+		}
+	}
+}
+
+// TestCallsOfAPlanAreBounded: the first Plan asks for all Services, with as many requests in memory as at most some hundreds take.
+func TestCallsOfAPlanAreBounded(t *testing.T) {
+	const services = 2000
+	p := New(testSettings(), nativePlugins)
+	var changes []model.Change
+	for i := range services {
+		changes = append(changes, portedService(model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}, netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 1)...)
+	}
+	p.Apply(append(changes, model.Change{Kind: model.Synced}))
+	now, most, all := time.Unix(1000, 0), 0, 0
+	result := p.Plan(now)
+	for ; len(result.Calls) > 0; result = p.Plan(now) {
+		most, all = max(most, len(result.Calls)), all+len(result.Calls)
+		for _, c := range result.Calls {
+			c.Do()
+		}
+		p.Deliver(result.Calls, now)
+	}
+	if most > 300 || all != services || result.Planned != services || len(result.Delta.Changes) != services || result.Remaining != 0 {
+		t.Errorf("%d calls, %d at once, %d planned, %d changes, %d remain", all, most, result.Planned, len(result.Delta.Changes), result.Remaining)
+	}
+}
+
+// TestAnswerOfAnEarlierPlanIsNotLostInAPause: it comes while the Service's round waits for another port.
+func TestAnswerOfAnEarlierPlanIsNotLostInAPause(t *testing.T) {
+	name, now := model.Name{Namespace: "shop", Name: "web"}, time.Unix(1000, 0)
+	p := New(testSettings(), nativePlugins)
+	changes := portedService(name, netip.MustParseAddr("10.96.0.1"), 1)
+	p.Apply(append(changes, model.Change{Kind: model.Synced}))
+	late := p.Plan(now).Calls
+	p.Plan(now)
+	p.Apply(portedService(name, netip.MustParseAddr("10.96.0.1"), 2))
+	next := p.Plan(now).Calls
+	if len(late) != 1 || len(next) != 1 {
+		t.Fatalf("%d and %d calls", len(late), len(next))
+	}
+	for _, c := range append(late, next...) {
+		c.Do()
+		p.Deliver([]*policy.Call{c}, now)
+	}
+	for n := 0; p.Plan(now).Remaining > 0; n++ {
+		if n == 10 {
+			t.Fatal("no end")
+		}
+	}
+	if x, _ := p.Explain(name); p.Awaited() != 0 || x.Decisions[0].Cluster.Pending != nil {
+		t.Errorf("%d decisions wait, %+v", p.Awaited(), x.Decisions[0].Cluster.Pending)
 	}
 }

@@ -77,24 +77,59 @@ func (p *Planner) planQueue(q *nameQueue, limit *budget, now time.Time, result *
 		if !q.queued[name] {
 			continue // it is planned already
 		}
-		if limit.spent() {
+		if p.stops(limit) {
 			q.queue = q.queue[i:]
 			return
 		}
-		p.planTurn(name, limit, now, result)
+		p.planTurn(name, false, limit, now, result)
 	}
 	*q = nameQueue{} // clear would cost as much as the map's largest size ever
 }
 
+// pausedService is a Service whose round waits for answers of plugins.
+type pausedService struct {
+	name    model.Name
+	changed bool // it is planned because it has changed
+}
+
 // planTurn gives a Service a turn.
-func (p *Planner) planTurn(name model.Name, limit *budget, now time.Time, result *Result) {
+func (p *Planner) planTurn(name model.Name, changed bool, limit *budget, now time.Time, result *Result) {
 	turn := limit.begin()
 	if p.planService(name, now, result, turn) {
 		result.Planned++
+	} else if s := p.services[name]; s != nil && s.round != nil && s.round.paused {
+		p.paused = append(p.paused, pausedService{name, changed})
+		p.asking += limit.used(turn)
 	} else {
 		p.unfinished.push(name)
 	}
 	limit.end(turn)
+}
+
+// planPaused gives the Services whose rounds wait for answers of plugins another turn, with those that are there, once none asks again: what the
+// others program would otherwise use up the budget of a Service with a longer chain.
+func (p *Planner) planPaused(limit *budget, now time.Time, result *Result) {
+	asks := false
+	for _, s := range p.paused {
+		if of := p.services[s.name]; of != nil && of.round != nil {
+			asks = p.resume(of.round, now, limit) || asks
+		}
+	}
+	if asks {
+		return
+	}
+	paused := p.paused
+	p.paused = nil
+	for _, s := range paused {
+		switch {
+		case !limit.spent():
+			p.planTurn(s.name, s.changed, limit, now, result)
+		case s.changed:
+			p.changed.push(s.name)
+		default:
+			p.unfinished.push(s.name)
+		}
+	}
 }
 
 // replanAll schedules all Services. Those that have not been planned are scheduled already.

@@ -25,7 +25,7 @@ func BenchmarkPolicyUpdate(b *testing.B) {
 func benchmarkUpdates(b *testing.B, settings Settings) {
 	p := New(settings, nativePlugins)
 	p.Apply(manyServices(10_000, 10))
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	var states [2][]model.Change
 	for i := range states {
 		for j := range 1000 {
@@ -36,7 +36,7 @@ func benchmarkUpdates(b *testing.B, settings Settings) {
 	n := 0
 	for b.Loop() {
 		p.Apply(states[n/1000%2][n%1000 : n%1000+1])
-		p.Plan(time.Unix(1000, 0))
+		p.PlanNow(time.Unix(1000, 0))
 		n++
 	}
 }
@@ -64,7 +64,7 @@ func BenchmarkLargePool(b *testing.B) {
 	p.PlanInBatches()
 	p.Apply([]model.Change{{Kind: model.Synced}})
 	now := time.Unix(1000, 0)
-	p.Plan(now)
+	p.PlanNow(now)
 	longest, plans := time.Duration(0), 0
 	for b.Loop() {
 		revision++
@@ -72,7 +72,7 @@ func BenchmarkLargePool(b *testing.B) {
 		p.PluginsReloaded()
 		for remaining := 1; remaining > 0; plans++ {
 			begin := time.Now()
-			remaining = p.Plan(now).Remaining
+			remaining = p.PlanNow(now).Remaining
 			longest = max(longest, time.Since(begin))
 		}
 	}

@@ -65,8 +65,16 @@ func (b *budget) begin() *budget {
 
 func (b *budget) end(turn *budget) {
 	if b != nil {
-		b.left -= b.turn - turn.left
+		b.left -= b.used(turn)
 	}
+}
+
+// used returns what a turn has used.
+func (b *budget) used(turn *budget) int {
+	if b == nil {
+		return 0
+	}
+	return b.turn - turn.left
 }
 
 // change spends the cost of changing a frontend of the plan; nil is none.

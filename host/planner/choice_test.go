@@ -41,7 +41,7 @@ func choicePlanner(n int) (*Planner, *weightPlugin, Settings) {
 		}
 	}
 	p.Apply(append(changes, model.Change{Kind: model.Synced}))
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	return p, plugin, s
 }
 
@@ -66,7 +66,7 @@ func TestErrorsOfAnnotationsAreReportedOnce(t *testing.T) {
 	planned := func(what string, reported string, choices [ChoiceNotAllowed + 1]int, weight uint16) {
 		t.Helper()
 		now = now.Add(time.Second)
-		r := p.Plan(now)
+		r := p.PlanNow(now)
 		text := ""
 		for _, err := range r.ChoiceErrors {
 			text += err.Error()
@@ -131,7 +131,7 @@ func TestAnnotationsOfATenantCostOthersNothing(t *testing.T) {
 			changes = append(changes, choose(p, n, annotation))
 		}
 		p.Apply(changes)
-		r := p.Plan(now)
+		r := p.PlanNow(now)
 		if r.Planned != len(names) || len(r.ChoiceErrors) > len(names) {
 			t.Errorf("round %d: %d Services planned, %d errors; the namespace has %d", round, r.Planned, len(r.ChoiceErrors), len(names))
 		}

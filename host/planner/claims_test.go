@@ -129,7 +129,7 @@ func TestClaimsMatchReferenceImplementation(t *testing.T) {
 			p.PlanInBatches()
 		}
 		p.Apply([]model.Change{{Kind: model.Synced}})
-		p.Plan(time.Unix(1000, 0))
+		p.PlanNow(time.Unix(1000, 0))
 		services := map[model.Name]*model.Service{}
 		var node []netip.Addr
 		reserved := map[plan.Key]bool{}
@@ -163,7 +163,7 @@ func TestClaimsMatchReferenceImplementation(t *testing.T) {
 			}
 			p.stepCost = 8 + r.IntN(300)
 			for steps := 0; ; steps++ {
-				step := p.Plan(time.Unix(1000, 0))
+				step := p.PlanNow(time.Unix(1000, 0))
 				if step.Remaining == 0 {
 					break
 				} else if steps == 10_000 {
@@ -219,7 +219,7 @@ func TestCostOfContestedFrontendsIsLogarithmic(t *testing.T) {
 	cost := func(services int) int {
 		p := New(testSettings(), nativePlugins)
 		p.Apply(append(contestants(services, 5), model.Change{Kind: model.Synced}))
-		p.Plan(time.Unix(1000, 0))
+		p.PlanNow(time.Unix(1000, 0))
 		if got, want := p.builder.conflicts, 10*(services-1); got != want {
 			t.Fatalf("%d conflicts, want %d", got, want)
 		}
@@ -232,7 +232,7 @@ func TestCostOfContestedFrontendsIsLogarithmic(t *testing.T) {
 			for _, change := range []model.Change{{Kind: c.Kind, Name: c.Name}, c} {
 				p.builder.work = workCount{}
 				p.Apply([]model.Change{change})
-				p.Plan(time.Unix(1000, 0))
+				p.PlanNow(time.Unix(1000, 0))
 				if p.builder.work.puts > 25 {
 					t.Errorf("%d frontends changed by one Service of 15", p.builder.work.puts)
 				}
@@ -260,7 +260,7 @@ func TestCostOfLargeServiceIsLinear(t *testing.T) {
 	cost := func(ports int) workCount {
 		p := New(testSettings(), nativePlugins)
 		p.Apply([]model.Change{{Kind: model.ServiceKind, Name: model.Name{Namespace: "shop", Name: "large"}, Service: largeService(ports, 60)}, {Kind: model.Synced}})
-		p.Plan(time.Unix(1000, 0))
+		p.PlanNow(time.Unix(1000, 0))
 		if n := len(p.Current().Frontends); n != 61*ports {
 			t.Fatalf("%d frontends of %d ports", n, ports)
 		}
@@ -310,14 +310,14 @@ func TestLimitsKeepTheSameOnEveryNode(t *testing.T) {
 			count := func(step Result) Result { limited += len(step.NewlyLimited); return step }
 			if node%2 == 0 {
 				p.Apply(append(slices.Clone(changes), model.Change{Kind: model.Synced}))
-				count(p.Plan(time.Unix(1000, 0)))
+				count(p.PlanNow(time.Unix(1000, 0)))
 			} else {
 				p.PlanInBatches()
 				p.Apply([]model.Change{{Kind: model.Synced}})
-				p.Plan(time.Unix(1000, 0))
+				p.PlanNow(time.Unix(1000, 0))
 				p.stepCost = 16
 				p.Apply(changes)
-				for n := 0; count(p.Plan(time.Unix(1000, 0))).Remaining > 0; n++ {
+				for n := 0; count(p.PlanNow(time.Unix(1000, 0))).Remaining > 0; n++ {
 					if n == 1000 {
 						t.Fatalf("seed %d: no end", seed)
 					}
@@ -348,7 +348,7 @@ func TestLimitsKeepTheSameOnEveryNode(t *testing.T) {
 			}
 			all := New(testSettings(), nativePlugins)
 			all.Apply(append(slices.Clone(changes), model.Change{Kind: model.Synced}))
-			all.Plan(time.Unix(1000, 0))
+			all.PlanNow(time.Unix(1000, 0))
 			whole := all.Current().Equal(p.Current())
 			x, err := p.Explain(svc.Name)
 			if err != nil || whole != (len(x.Omitted) == 0) || len(x.Omitted) != len(p.Omitted()) || (limited > 0) == whole {
@@ -369,7 +369,7 @@ func TestChangesOfOneNamespaceDoNotDelayAnother(t *testing.T) {
 	p := New(settings, nativePlugins)
 	p.PlanInBatches()
 	p.Apply([]model.Change{{Kind: model.Synced}})
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	large := largeService(2000, 60)
 	large.Name.Namespace = "tenant"
 	hostile := append(contestants(2000, 5), model.Change{Kind: model.ServiceKind, Name: large.Name, Service: large})
@@ -382,7 +382,7 @@ func TestChangesOfOneNamespaceDoNotDelayAnother(t *testing.T) {
 			Ports: []model.ServicePort{{Name: "p0", Protocol: model.TCP, Port: uint16(1 + steps)}}}
 		p.Apply([]model.Change{{Kind: model.ServiceKind, Name: name, Service: svc}})
 		p.builder.work = workCount{}
-		step := p.Plan(time.Unix(1000, 0))
+		step := p.PlanNow(time.Unix(1000, 0))
 		if p.Current().Frontends[plan.Key{Addr: svc.ClusterIPs[0], Port: svc.Ports[0].Port, Protocol: model.TCP}] == nil {
 			t.Fatalf("step %d: the other namespace's Service was not planned", steps)
 		}
@@ -406,7 +406,7 @@ func BenchmarkLargeService(b *testing.B) {
 	for b.Loop() {
 		p := New(testSettings(), nativePlugins)
 		p.Apply([]model.Change{{Kind: model.ServiceKind, Name: large.Name, Service: large}, {Kind: model.Synced}})
-		p.Plan(time.Unix(1000, 0))
+		p.PlanNow(time.Unix(1000, 0))
 	}
 }
 
@@ -415,7 +415,7 @@ func BenchmarkContestants(b *testing.B) {
 	for b.Loop() {
 		p := New(testSettings(), nativePlugins)
 		p.Apply(changes)
-		p.Plan(time.Unix(1000, 0))
+		p.PlanNow(time.Unix(1000, 0))
 	}
 }
 

@@ -60,10 +60,10 @@ func TestClusterIPIsNoEndpointWithoutServiceCIDRs(t *testing.T) {
 				for i := range all {
 					p.Apply(all[i : i+1])
 					if !together {
-						p.Plan(time.Unix(1000, 0))
+						p.PlanNow(time.Unix(1000, 0))
 					}
 				}
-				p.Plan(time.Unix(1000, 0))
+				p.PlanNow(time.Unix(1000, 0))
 				var got []string
 				for _, f := range p.Current().Frontends {
 					if f.Owner.Service == tenant {

@@ -42,7 +42,7 @@ func TestCostOfChangeIsIndependentOfClusterSize(t *testing.T) {
 		p.PlanInBatches()
 		p.Apply(manyServices(services, 10))
 		now := time.Unix(1000, 0)
-		if step := p.Plan(now); step.Planned != services || step.Remaining != 0 || len(step.Delta.Changes) != services {
+		if step := p.PlanNow(now); step.Planned != services || step.Remaining != 0 || len(step.Delta.Changes) != services {
 			t.Fatalf("%d Services: %d planned at first, %d left, %d frontends", services, step.Planned, step.Remaining, len(step.Delta.Changes))
 		}
 		name := model.Name{Namespace: "shop", Name: fmt.Sprint("s", services/2)}
@@ -54,7 +54,7 @@ func TestCostOfChangeIsIndependentOfClusterSize(t *testing.T) {
 		return testing.AllocsPerRun(200, func() {
 			n++
 			p.Apply(states[n%2 : n%2+1])
-			if step := p.Plan(now); step.Planned != 1 || len(step.Delta.Changes) != 1 || step.Remaining != 0 {
+			if step := p.PlanNow(now); step.Planned != 1 || len(step.Delta.Changes) != 1 || step.Remaining != 0 {
 				t.Fatalf("%d Services: %d planned, %d left, %d frontends changed by one slice", services, step.Planned, step.Remaining, len(step.Delta.Changes))
 			}
 		})
@@ -77,7 +77,7 @@ func TestAllocationsGrowWithServiceOnly(t *testing.T) {
 	cost := func(endpoints int) float64 {
 		p := New(testSettings(), nativePlugins)
 		p.Apply(manyServices(10, endpoints))
-		p.Plan(time.Unix(1000, 0))
+		p.PlanNow(time.Unix(1000, 0))
 		name, n := model.Name{Namespace: "shop", Name: "s5"}, 0
 		states := [2]model.Change{}
 		for i := range states {
@@ -86,7 +86,7 @@ func TestAllocationsGrowWithServiceOnly(t *testing.T) {
 		return testing.AllocsPerRun(100, func() {
 			n++
 			p.Apply(states[n%2 : n%2+1])
-			p.Plan(time.Unix(1000, 0))
+			p.PlanNow(time.Unix(1000, 0))
 		})
 	}
 	if few, lots := cost(10), cost(200); lots > few {
@@ -127,14 +127,14 @@ func TestSharedChangesAreBatchedAndServiceChangesComeFirst(t *testing.T) {
 	all := manyServices(services, 4)
 	p.Apply(all)
 	now := time.Unix(1000, 0)
-	p.Plan(now)
+	p.PlanNow(now)
 	p.Apply([]model.Change{ownNode("z1")})
 	steps := 0
 	for left := services; ; steps++ {
 		name := model.Name{Namespace: "shop", Name: fmt.Sprint("s", services-1-steps)}
 		p.Apply([]model.Change{{Kind: model.SliceKind, Name: name, Slice: slice(name, 7)}})
 		all = append(all, model.Change{Kind: model.SliceKind, Name: name, Slice: slice(name, 7)})
-		step := p.Plan(now)
+		step := p.PlanNow(now)
 		most := 1 // every other Plan plans only what has changed
 		if steps%2 == 1 {
 			most = 1 + maxStepCost/(2*elementCost) // two endpoints of each Service
@@ -159,7 +159,7 @@ func TestSharedChangesAreBatchedAndServiceChangesComeFirst(t *testing.T) {
 	}
 	scratch := New(testSettings(), nativePlugins)
 	scratch.Apply(append(all, ownNode("z1")))
-	scratch.Plan(now)
+	scratch.PlanNow(now)
 	if !scratch.Current().Equal(p.Current()) {
 		t.Error("the plan of batches differs from the plan of one step")
 	}
@@ -176,7 +176,7 @@ func TestFewChangesDoNotWaitForMany(t *testing.T) {
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.97.0.1")}, Ports: []model.ServicePort{{Name: "p0", Protocol: model.TCP, Port: 80}}}})
 	p.Apply(all)
 	now := time.Unix(1000, 0)
-	p.Plan(now)
+	p.PlanNow(now)
 	change := func(name model.Name, n int) model.Change {
 		return model.Change{Kind: model.SliceKind, Name: name, Slice: slice(name, n)}
 	}
@@ -188,7 +188,7 @@ func TestFewChangesDoNotWaitForMany(t *testing.T) {
 	alone, left := 0, services+1
 	for steps := 0; left > 0; steps++ {
 		p.Apply([]model.Change{change(other, 5+steps%2)})
-		step := p.Plan(now)
+		step := p.PlanNow(now)
 		if n := len(p.Current().Frontends[plan.Key{Addr: netip.MustParseAddr("10.97.0.1"), Port: 80, Protocol: model.TCP}].Pool.Endpoints); n != 5+steps%2 {
 			t.Fatalf("step %d: the other Service has %d endpoints", steps, n)
 		}
@@ -209,7 +209,7 @@ func TestStepCostFollowsStepDuration(t *testing.T) {
 	p.PlanInBatches()
 	p.Apply(manyServices(3000, 1))
 	now := time.Unix(1000, 0)
-	p.Plan(now)
+	p.PlanNow(now)
 	p.AdaptStep(time.Minute)
 	if p.stepCost != maxStepCost {
 		t.Errorf("%d after a first Plan that took long", p.stepCost)
@@ -218,7 +218,7 @@ func TestStepCostFollowsStepDuration(t *testing.T) {
 	planned := func() int {
 		move++
 		p.Apply([]model.Change{ownNode(fmt.Sprint("z", move%2))})
-		return p.Plan(now).Planned
+		return p.PlanNow(now).Planned
 	}
 	steps := func(took time.Duration) (n int) {
 		for range 20 {
@@ -232,13 +232,13 @@ func TestStepCostFollowsStepDuration(t *testing.T) {
 		t.Errorf("cost %d; %d Services when steps take a second, %d when they take little", p.stepCost, long, short)
 	}
 	p.Apply([]model.Change{ownNode("z7")})
-	for p.Plan(now).Remaining > 0 {
+	for p.PlanNow(now).Remaining > 0 {
 		p.AdaptStep(2 * time.Millisecond)
 	}
 	p.AdaptStep(time.Minute)
 	name := model.Name{Namespace: "shop", Name: "s1"}
 	p.Apply([]model.Change{{Kind: model.SliceKind, Name: name, Slice: slice(name, 3)}})
-	p.Plan(now)
+	p.PlanNow(now)
 	before := p.stepCost
 	p.AdaptStep(time.Minute)
 	if p.stepCost != before {
@@ -253,7 +253,6 @@ func TestBatchedPlanEqualsUnboundedPlan(t *testing.T) {
 		p := New(testSettings(), nativePlugins)
 		p.PlanInBatches()
 		l := &lateCaller{limit: 2}
-		p.CallThrough(l)
 		scratch := New(testSettings(), nativePlugins)
 		now := time.Unix(1000, 0)
 		synced := []model.Change{{Kind: model.Synced}}
@@ -263,19 +262,19 @@ func TestBatchedPlanEqualsUnboundedPlan(t *testing.T) {
 			c := []model.Change{randomChange(r)}
 			p.Apply(c)
 			scratch.Apply(c)
-			p.Plan(now)
+			l.plan(p, now)
 			if r.IntN(5) > 0 {
 				continue
 			}
 			for n := 0; ; n++ {
 				l.answer(p, 2, now)
-				if step := p.Plan(now); step.Remaining == 0 && p.Awaited() == 0 && (step.RequeueAt.IsZero() || step.RequeueAt.After(now)) {
+				if step := l.plan(p, now); step.Remaining == 0 && p.Awaited() == 0 && (step.RequeueAt.IsZero() || step.RequeueAt.After(now)) {
 					break
 				} else if n == 1000 {
 					t.Fatalf("seed %d: no end, %d left", seed, step.Remaining)
 				}
 			}
-			scratch.Plan(now)
+			scratch.PlanNow(now)
 			if !p.Current().Equal(scratch.Current()) {
 				t.Fatalf("seed %d: in limited steps\n%s\nat once\n%s", seed, plan.Format(p.Current()), plan.Format(scratch.Current()))
 			}
@@ -295,12 +294,12 @@ func TestChangeOfTheZoneIsSpread(t *testing.T) {
 		}
 		p.Apply(append(changes, model.Change{Kind: model.Synced}))
 		now := time.Unix(1000, 0)
-		p.Plan(now)
+		p.PlanNow(now)
 		n := 0
 		allocations = testing.AllocsPerRun(20, func() {
 			n++
 			p.Apply([]model.Change{zoneOf("n0", fmt.Sprint("z", n))})
-			if r := p.Plan(now); r.Remaining > 0 && r.Planned > planned {
+			if r := p.PlanNow(now); r.Remaining > 0 && r.Planned > planned {
 				planned = r.Planned
 			}
 		})

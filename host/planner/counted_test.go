@@ -92,7 +92,7 @@ func TestOutcomesAreCountedOnlyWhereTheyAreNeeded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := countedPlanner(&needyPlugin{needs: c.needs}, c.change)
-			p.Plan(time.Unix(1000, 0))
+			p.PlanNow(time.Unix(1000, 0))
 			if got := countingServices(p.Current()); !slices.Equal(got, c.want) {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
@@ -106,13 +106,13 @@ func TestOutcomesAreCountedOnlyWhereTheyAreNeeded(t *testing.T) {
 func TestCountingEndsWithTheNeed(t *testing.T) {
 	plugin := &needyPlugin{needs: abi.NeedOutcomes | abi.NeedConnections}
 	p := countedPlanner(plugin, nil)
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	if !p.CountsOutcomes() || !p.NeedsConnections() {
 		t.Fatal("nothing is counted")
 	}
 	plugin.needs = 0
 	p.PluginsReloaded()
-	p.Plan(time.Unix(1001, 0))
+	p.PlanNow(time.Unix(1001, 0))
 	if p.CountsOutcomes() || p.NeedsConnections() || len(p.counted.services) != 0 || countingServices(p.Current()) != nil {
 		t.Errorf("still counted: %+v", p.counted)
 	}
@@ -120,10 +120,10 @@ func TestCountingEndsWithTheNeed(t *testing.T) {
 
 func TestDeletedServiceIsNotCounted(t *testing.T) {
 	p := countedPlanner(&needyPlugin{needs: abi.NeedOutcomes | abi.NeedConnections}, nil)
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	name := model.Name{Namespace: "shop", Name: "zoned"}
 	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: name}})
-	r := p.Plan(time.Unix(1001, 0))
+	r := p.PlanNow(time.Unix(1001, 0))
 	if p.CountsOutcomes() || p.NeedsConnections() || len(p.counted.services) != 0 {
 		t.Errorf("still counted: %+v", p.counted)
 	}
@@ -138,7 +138,7 @@ func TestTotalsOfServices(t *testing.T) {
 	totals := map[model.Name]Connections{}
 	add := func(changes ...outcomes.Change) int {
 		p.AddOutcomes(time.Unix(1000, 0), time.Second, changes)
-		r := p.Plan(time.Unix(1000, 0))
+		r := p.PlanNow(time.Unix(1000, 0))
 		for _, c := range r.Connections {
 			totals[c.Service] = c.Connections
 		}
@@ -176,7 +176,7 @@ func testOnlyNewFailures(t *testing.T, shadow bool) {
 	})
 	signals := &failures{reading: 1}
 	p.UseSignals(signals)
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	for _, c := range []struct {
 		what    string
 		change  outcomes.Change
@@ -194,7 +194,7 @@ func testOnlyNewFailures(t *testing.T, shadow bool) {
 		if shadow && len(p.due.queued) > 0 {
 			t.Errorf("%s: the Service is due although only the shadow needs outcomes", c.what)
 		}
-		if r := p.Plan(time.Unix(1001, 0)); r.Planned != c.planned || plugin.calls-calls != c.called {
+		if r := p.PlanNow(time.Unix(1001, 0)); r.Planned != c.planned || plugin.calls-calls != c.called {
 			t.Errorf("%s: %d planned, %d calls, want %d and %d", c.what, r.Planned, plugin.calls-calls, c.planned, c.called)
 		}
 	}
@@ -202,7 +202,7 @@ func testOnlyNewFailures(t *testing.T, shadow bool) {
 
 func TestConnectionsToCount(t *testing.T) {
 	p := countedPlanner(&needyPlugin{needs: abi.NeedConnections}, nil)
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	endpoints, frontends := p.ConnectionsToCount(), p.FrontendsToCount()
 	if len(endpoints) != 1 || !slices.Equal(endpoints[0], []model.EndpointKey{countedKey(0), countedKey(1)}) {
 		t.Errorf("got %v", endpoints)

@@ -37,7 +37,7 @@ func TestTotalsEqualRecount(t *testing.T) {
 			}
 			p.Apply([]model.Change{c})
 			now = now.Add(time.Second)
-			step := p.Plan(now)
+			step := p.PlanNow(now)
 			for _, h := range step.HealthChecks {
 				if reported[h.Service] == h {
 					t.Fatalf("seed %d: reported twice: %+v", seed, h)
@@ -49,7 +49,7 @@ func TestTotalsEqualRecount(t *testing.T) {
 			scratch := New(settings, nativePlugins)
 			scratch.Replace(p.cluster)
 			scratch.evaluator.Node = p.evaluator.Node // what was last known of the Node outlasts it
-			want := scratch.Plan(now)
+			want := scratch.PlanNow(now)
 			if !reflect.DeepEqual(step.Totals, want.Totals) {
 				t.Fatalf("seed %d: running\n%+v\nfrom scratch\n%+v", seed, step.Totals, want.Totals)
 			}
@@ -118,7 +118,7 @@ func TestHealthChecksCountReadyLocalAddressesOnce(t *testing.T) {
 	p := New(testSettings(), nativePlugins)
 	step := func(changes ...model.Change) []HealthCheck {
 		p.Apply(changes)
-		s := p.Plan(time.Unix(1000, 0))
+		s := p.PlanNow(time.Unix(1000, 0))
 		return s.HealthChecks
 	}
 	want := func(what string, got []HealthCheck, local4, local6 int) {
@@ -163,7 +163,7 @@ func TestNodeStatusReportsEligibility(t *testing.T) {
 		{"it is gone", model.Change{Kind: model.NodeKind, Name: n0}, false},
 	} {
 		p.Apply([]model.Change{c.change})
-		if s := p.Plan(time.Unix(1000, 0)); s.NodeStatus.Eligible != c.want {
+		if s := p.PlanNow(time.Unix(1000, 0)); s.NodeStatus.Eligible != c.want {
 			t.Errorf("%s: eligible %t", c.what, s.NodeStatus.Eligible)
 		}
 	}
@@ -184,7 +184,7 @@ func TestHealthCheckAddressesFollowNodePortPrefixes(t *testing.T) {
 		}
 		p := New(s, nativePlugins)
 		p.Apply([]model.Change{{Kind: model.NodeKind, Name: model.Name{Name: "n0"}, Node: node}, {Kind: model.Synced}})
-		if got := fmt.Sprint(p.Plan(time.Unix(1000, 0)).NodeStatus.HealthAddrs); got != want {
+		if got := fmt.Sprint(p.PlanNow(time.Unix(1000, 0)).NodeStatus.HealthAddrs); got != want {
 			t.Errorf("%q: %s, want %s", prefixes, got, want)
 		}
 	}
@@ -196,7 +196,7 @@ func TestTriggersAreReportedOnceWithoutAChange(t *testing.T) {
 		c := lbSlice(model.IPv4, nodes...)
 		c.Slice.Trigger = at
 		p.Apply([]model.Change{c})
-		return p.Plan(time.Unix(1000, 0))
+		return p.PlanNow(time.Unix(1000, 0))
 	}
 	p.Apply([]model.Change{lb(nil), {Kind: model.Synced}})
 	for _, c := range []struct {
@@ -233,7 +233,7 @@ func TestServicesWithoutLocalEndpointsAreCountedByPolicyAndFamily(t *testing.T) 
 		{"all elsewhere, external only", lbSlice(model.IPv4, "n1"), 0, 1},
 	} {
 		p.Apply([]model.Change{c.change})
-		s := p.Plan(time.Unix(1000, 0))
+		s := p.PlanNow(time.Unix(1000, 0))
 		got := s.Totals.Family.At(model.IPv4)
 		if got.NoLocalInternal != c.internal || got.NoLocalExternal != c.external {
 			t.Errorf("%s: internal %d, external %d, want %d, %d", c.what, got.NoLocalInternal, got.NoLocalExternal, c.internal, c.external)
@@ -271,29 +271,27 @@ func TestFallbacksAreCountedByPluginAndDecision(t *testing.T) {
 		return model.Change{Kind: model.SliceKind, Name: n, Slice: slice(n, count)}
 	}
 	p.Apply([]model.Change{svc(old, 1), eps(old, 2), {Kind: model.Synced}})
-	got := p.Plan(time.Unix(1000, 0)).Totals
+	got := p.PlanNow(time.Unix(1000, 0)).Totals
 	if got.Fallbacks != nil || got.Failing != 0 || len(got.Policies) != 1 || got.Policies[0].Decisions[policy.FromChain] != 1 {
 		t.Fatalf("without failures: %+v", got)
 	}
 	late := &lateCaller{limit: 1}
-	p.CallThrough(late)
 	p.Apply([]model.Change{eps(old, 4)})
-	if got := p.Plan(time.Unix(1000, 0)).Totals; got.Fallbacks != nil || got.Failing != 0 || got.Policies[0].Decisions[policy.FromLastGood] != 1 {
+	if got := late.plan(p, time.Unix(1000, 0)).Totals; got.Fallbacks != nil || got.Failing != 0 || got.Policies[0].Decisions[policy.FromLastGood] != 1 {
 		t.Fatalf("waiting: %+v", got)
 	}
 	late.answer(p, 1, time.Unix(1000, 0))
-	p.Plan(time.Unix(1000, 0))
-	p.CallThrough(&immediateCaller{})
+	p.PlanNow(time.Unix(1000, 0))
 	plugin.fail = true
 	young := model.Name{Namespace: "shop", Name: "young"}
 	p.Apply([]model.Change{eps(old, 3), svc(young, 2), eps(young, 2)})
-	got = p.Plan(time.Unix(1001, 0)).Totals
+	got = p.PlanNow(time.Unix(1001, 0)).Totals
 	want := []PluginFallback{{Plugin: "by-zone", LastGood: 1, Default: 1}}
 	if !reflect.DeepEqual(got.Fallbacks, want) || got.Failing != 2 {
 		t.Fatalf("failing %d, fallbacks %+v, want %+v", got.Failing, got.Fallbacks, want)
 	}
 	plugin.fail = false
-	got = p.Plan(time.Unix(1100, 0)).Totals
+	got = p.PlanNow(time.Unix(1100, 0)).Totals
 	if got.Fallbacks != nil || got.Failing != 0 {
 		t.Fatalf("after recovery: failing %d, %+v", got.Failing, got.Fallbacks)
 	}

@@ -24,7 +24,7 @@ func TestExplainReturnsEndpointsOfLastDecision(t *testing.T) {
 				}
 			}
 			p.Apply([]model.Change{c})
-			p.Plan(time.Unix(1000, 0))
+			p.PlanNow(time.Unix(1000, 0))
 		}
 		for _, name := range p.ServiceNames() {
 			x, err := p.Explain(name)

@@ -80,8 +80,6 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	if s.decisions != nil {
 		e.Decisions = s.decisions.unpack(p.cluster.Slices[name])
 		for i := range e.Decisions {
-			p.explainPending(&e.Decisions[i].Cluster)
-			p.explainPending(&e.Decisions[i].Local)
 			e.Seen = append(e.Seen, p.seen(svc, &e.Decisions[i]))
 		}
 	} else if e.Policy == nil { // decisions of the default rules are not cached: they follow from the cluster state
@@ -157,24 +155,6 @@ func (p *Planner) seen(svc *model.Service, d *PortDecision) (out PortSeen) {
 }
 
 func isHeld(h *policy.Hold, i int) bool { return h != nil && h.Until != nil && h.Until[i] != 0 }
-
-// explainPending completes what a decision waits for.
-func (p *Planner) explainPending(d *policy.Decision) {
-	p.explainEvaluation(&d.Evaluation)
-	if d.Shadow != nil {
-		shadow := *d.Shadow
-		d.Shadow = &shadow
-		p.explainEvaluation(&shadow.Evaluation)
-	}
-}
-
-func (p *Planner) explainEvaluation(d *policy.Evaluation) {
-	if d.Pending != nil {
-		pending := *d.Pending
-		pending.ThrottledSince = p.evaluator.ThrottledSince(pending.Plugin)
-		d.Pending = &pending
-	}
-}
 
 // NotFound returns the error about a Service that the planner does not have, with those that are probably meant: of the same name in other
 // namespaces, or else of a similar name.

@@ -27,7 +27,7 @@ func TestExternalIPsFollowTheSetting(t *testing.T) {
 	want := func(when, owner string, frontends int, warning string) {
 		t.Helper()
 		now = now.Add(time.Second)
-		r := p.Plan(now)
+		r := p.PlanNow(now)
 		warnings = strings.Join(r.Warnings, "\n")
 		f := p.Current().Frontends[plan.Key{Addr: external, Port: 80, Protocol: model.TCP}]
 		if got := fmt.Sprint(f != nil && f.Owner.Service.String() == owner); (owner != "") != (f != nil) || owner != "" && got != "true" || len(p.Current().Frontends) != frontends {

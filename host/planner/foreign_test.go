@@ -71,15 +71,15 @@ func TestModesThatBindAddressesLeaveThoseOfOthersAlone(t *testing.T) {
 						}
 						claims := func() {
 							p.Apply([]model.Change{{Kind: model.ServiceKind, Name: tenant, Service: svc}})
-							p.Plan(time.Unix(1000, 0))
+							p.PlanNow(time.Unix(1000, 0))
 						}
 						owns := func() {
 							p.SetHosts(c.is.hosts)
 							for i := range c.is.changes {
 								p.Apply(c.is.changes[i : i+1])
-								p.Plan(time.Unix(1000, 0))
+								p.PlanNow(time.Unix(1000, 0))
 							}
-							p.Plan(time.Unix(1000, 0))
+							p.PlanNow(time.Unix(1000, 0))
 						}
 						if order == "owner first" {
 							owns()
@@ -109,7 +109,7 @@ func TestModesThatBindAddressesLeaveThoseOfOthersAlone(t *testing.T) {
 						s := p.settings
 						for _, s.BindsAddresses = range []bool{false, binds} {
 							p.Configure(s)
-							p.Plan(time.Unix(1001, 0))
+							p.PlanNow(time.Unix(1001, 0))
 							if has(c.at) != (!s.BindsAddresses || owner == "") {
 								t.Errorf("binds %v: frontend at %s: %v", s.BindsAddresses, c.at, has(c.at))
 							}

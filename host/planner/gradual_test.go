@@ -228,14 +228,14 @@ func TestLargePoolIsPlannedInParts(t *testing.T) {
 		p := New(testSettings(), plugins)
 		p.PlanInBatches()
 		p.Apply([]model.Change{{Kind: model.Synced}})
-		p.Plan(now)
+		p.PlanNow(now)
 		all := []model.Change{{Kind: model.Synced}}
 		for i, changes := range history {
 			revision++
 			p.Apply(changes)
 			all = append(all, changes...)
 			for steps := 1; ; steps++ {
-				step := p.Plan(now)
+				step := p.PlanNow(now)
 				changed := 0
 				for _, c := range step.Delta.Changes {
 					changed += slotChanges(poolOf(c.Old, 0), poolOf(c.New, 0))
@@ -252,7 +252,7 @@ func TestLargePoolIsPlannedInParts(t *testing.T) {
 			}
 			scratch := New(testSettings(), plugins)
 			scratch.Apply(all)
-			scratch.Plan(now)
+			scratch.PlanNow(now)
 			if !p.Current().Equal(scratch.Current()) {
 				t.Fatalf("%s: change %d: in parts\n%s\nat once\n%s", what, i, plan.Format(p.Current()), plan.Format(scratch.Current()))
 			}
@@ -276,12 +276,12 @@ func TestStepIsBoundedByTheSlotsOfWeights(t *testing.T) {
 	}
 	p.Apply(changes)
 	now := time.Unix(1000, 0)
-	p.Plan(now)
+	p.PlanNow(now)
 	revision++
 	p.Apply([]model.Change{ownNode("z1")})
 	total := 0
 	for steps := 1; ; steps++ {
-		step := p.Plan(now)
+		step := p.PlanNow(now)
 		changed := 0
 		for _, c := range step.Delta.Changes {
 			changed += slotChanges(&c.Old.Pool, &c.New.Pool)
@@ -329,7 +329,7 @@ func TestStepIsBoundedByTheEndpointsOfAffinity(t *testing.T) {
 	changes := manyServices(services, endpoints)
 	p.Apply(changes)
 	now := time.Unix(1000, 0)
-	p.Plan(now)
+	p.PlanNow(now)
 	for _, affinity := range []time.Duration{time.Hour, 0} {
 		for _, c := range changes {
 			if c.Service != nil {
@@ -340,7 +340,7 @@ func TestStepIsBoundedByTheEndpointsOfAffinity(t *testing.T) {
 		}
 		all := 0
 		for remaining := 1; remaining > 0; {
-			step := p.Plan(now)
+			step := p.PlanNow(now)
 			n := len(step.Delta.Changes)
 			if limit := 1 + 2*maxStepCost/elementCost/endpoints; n > limit {
 				t.Errorf("a step changes %d Services, more than %d", n, limit)

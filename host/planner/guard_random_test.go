@@ -170,7 +170,7 @@ func TestGuardsAndNodesMatchTheRules(t *testing.T) {
 				}
 				p.AddOutcomes(now, time.Second, changes)
 			}
-			for p.Plan(now).Remaining > 0 {
+			for p.PlanNow(now).Remaining > 0 {
 			}
 			concerned := map[string]map[model.Name]bool{}
 			for _, name := range p.ServiceNames() {

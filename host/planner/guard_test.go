@@ -65,7 +65,7 @@ func guardedSet() *policy.Set {
 // second plans, and a second later takes a reading with a number of connections to an endpoint, of which some failed, and plans again.
 func (g *guarded) second(connections, failed uint64) (out []GuardChange) {
 	g.t.Helper()
-	out = append(out, g.Plan(g.now).Guards...)
+	out = append(out, g.PlanNow(g.now).Guards...)
 	g.now = g.now.Add(time.Second)
 	var changes []outcomes.Change
 	for key := range g.counted.services {
@@ -73,7 +73,7 @@ func (g *guarded) second(connections, failed uint64) (out []GuardChange) {
 		break
 	}
 	g.AddOutcomes(g.now, time.Second, changes)
-	return append(out, g.Plan(g.now).Guards...)
+	return append(out, g.PlanNow(g.now).Guards...)
 }
 
 // policies returns the policies in force, as a text for each Service.
@@ -126,7 +126,7 @@ const without, with = "zone none none zone", "trial trial trial trial"
 
 func TestGuardedPolicyComesIntoForceAndFallsBack(t *testing.T) {
 	g := newGuarded(t, 4)
-	g.Plan(g.now)
+	g.PlanNow(g.now)
 	g.expect("at first", without)
 	if !g.CountsOutcomes() {
 		t.Fatal("outcomes are not counted")
@@ -150,7 +150,7 @@ func TestGuardedPolicyComesIntoForceAndFallsBack(t *testing.T) {
 		g.second(100, 0)
 	}
 	g.expect("later", without)
-	r := g.Plan(g.now)
+	r := g.PlanNow(g.now)
 	if want := (GuardTotals{Policy: "trial", Phase: policy.GuardFallenBack}); len(r.Totals.Guards) != 1 || r.Totals.Guards[0] != want {
 		t.Errorf("totals %+v", r.Totals.Guards)
 	}
@@ -166,7 +166,7 @@ func TestGuardedPolicyComesIntoForceAndFallsBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.Replace(cluster)
-	g.Plan(g.now)
+	g.PlanNow(g.now)
 	g.expect("after a restart", without)
 	g.plugin = plugin
 	g.PluginsReloaded()
@@ -176,13 +176,13 @@ func TestGuardedPolicyComesIntoForceAndFallsBack(t *testing.T) {
 	// Another revision of the plugin is tried again.
 	g.plugin.revision = "2"
 	g.PluginsReloaded()
-	g.Plan(g.now)
+	g.PlanNow(g.now)
 	g.expect("another revision", without)
 	g.untilChange(100, 1)
 	g.expect("another revision, after the baseline", with)
 	g.plugin.revision = "3"
 	g.PluginsReloaded()
-	g.Plan(g.now)
+	g.PlanNow(g.now)
 	g.expect("a revision after one that is in force", with)
 	if n, c := g.untilChange(100, 90); n > 4 || c.Phase != policy.GuardFallenBack {
 		t.Fatalf("it is not compared: %d readings, %+v", n, c)
@@ -193,7 +193,7 @@ func TestGuardedPolicyComesIntoForceAndFallsBack(t *testing.T) {
 	g.config.Policies.Policies["trial"].Guard = policy.Guard{}
 	g.config.Policies.Bindings[1].Applied.Guard = policy.Guard{}
 	g.Configure(g.config)
-	if r := g.Plan(g.now); len(r.Totals.Guards) > 0 || g.CountsOutcomes() {
+	if r := g.PlanNow(g.now); len(r.Totals.Guards) > 0 || g.CountsOutcomes() {
 		t.Errorf("without a guard: %+v, outcomes counted: %t", r.Totals.Guards, g.CountsOutcomes())
 	}
 	for _, name := range g.ServiceNames() {
@@ -223,7 +223,7 @@ func TestConnectionsBeforeAChangeOfPolicyDoNotCount(t *testing.T) {
 	svc.Name = name
 	slice := slice(name, 1)
 	g.Apply([]model.Change{{Kind: model.ServiceKind, Name: name, Service: &svc}, {Kind: model.SliceKind, Name: slice.Name, Slice: slice}})
-	g.Plan(g.now)
+	g.PlanNow(g.now)
 	g.expect("a new Service", "trial "+with)
 }
 
@@ -231,7 +231,7 @@ func TestConnectionsBeforeAChangeOfPolicyDoNotCount(t *testing.T) {
 func TestBlindGuardChangesNothing(t *testing.T) {
 	g := newGuarded(t, 4)
 	for _, want := range []string{without, with} {
-		blindAt := g.Plan(g.now).RequeueAt
+		blindAt := g.PlanNow(g.now).RequeueAt
 		if !blindAt.Equal(g.now.Add(10*time.Second)) && want == without {
 			t.Errorf("blind at %s, now is %s", blindAt, g.now)
 		}
@@ -240,7 +240,7 @@ func TestBlindGuardChangesNothing(t *testing.T) {
 			changes int
 		}{{9 * time.Second, 0}, {2 * time.Second, 1}, {time.Hour, 0}} {
 			g.now = g.now.Add(c.after)
-			r := g.Plan(g.now)
+			r := g.PlanNow(g.now)
 			if len(r.Guards) != c.changes || c.changes > 0 && (!r.Guards[0].Blind || !strings.Contains(r.Guards[0].Text, "blind")) {
 				t.Errorf("%s, %d: %+v", want, i, r.Guards)
 			}
@@ -262,13 +262,13 @@ func TestBlindGuardChangesNothing(t *testing.T) {
 // TestGuardsConcernServicesOnly: a guarded policy without Services is not reported, and gets no further.
 func TestGuardsConcernServicesOnly(t *testing.T) {
 	g := newGuarded(t, 4)
-	g.Plan(g.now)
+	g.PlanNow(g.now)
 	for _, name := range g.ServiceNames() {
 		g.Apply([]model.Change{{Kind: model.ServiceKind, Name: name}})
 	}
-	g.Plan(g.now)
+	g.PlanNow(g.now)
 	g.now = g.now.Add(time.Hour)
-	if c := g.second(0, 0); len(c) > 0 || len(g.Plan(g.now).Totals.Guards) > 0 || len(g.guards[0].services) > 0 {
+	if c := g.second(0, 0); len(c) > 0 || len(g.PlanNow(g.now).Totals.Guards) > 0 || len(g.guards[0].services) > 0 {
 		t.Errorf("%+v", c)
 	}
 	if s := g.evaluator.Guards["trial"]; s.Measured > 0 {
@@ -280,7 +280,7 @@ func TestGuardsConcernServicesOnly(t *testing.T) {
 func TestGuardedPolicyIsPlannedAtOnceWithoutSignals(t *testing.T) {
 	p := New(Settings{Node: "n0", MasqueradeMark: 1, Policies: guardedSet()}, nativePlugins)
 	p.Apply(manyServices(1, 2))
-	if r := p.Plan(time.Unix(1000, 0)); len(r.Totals.Guards) > 0 || !r.RequeueAt.IsZero() {
+	if r := p.PlanNow(time.Unix(1000, 0)); len(r.Totals.Guards) > 0 || !r.RequeueAt.IsZero() {
 		t.Errorf("%+v", r.Totals.Guards)
 	}
 	e, err := p.Explain(p.ServiceNames()[0])

@@ -228,13 +228,13 @@ func TestHoldsMatchOracle(t *testing.T) {
 				if step > 0 && c.rng.IntN(6) == 0 {
 					pl = restarted(t, pl, settings, failingSignals{failing: c.failing})
 					pl.Apply(c.changes()) // what is ready now is known once it has been seen again
-					pl.Plan(c.now)
+					pl.PlanNow(c.now)
 				}
 				c.step()
 			}
 			c.observe(o)
 			pl.Apply(c.changes())
-			if result = pl.Plan(c.now); len(result.Errors) > 0 {
+			if result = pl.PlanNow(c.now); len(result.Errors) > 0 {
 				t.Fatal(result.Errors)
 			}
 			held += result.Totals.Held
@@ -314,7 +314,7 @@ func TestWeightsAreNeverWiderThanTheHold(t *testing.T) {
 			c.step()
 			c.observe(o)
 			pl.Apply(c.changes())
-			pl.Plan(c.now)
+			pl.PlanNow(c.now)
 			found := o.endpoints(c.svc, c.svc.Ports[0], model.IPv4)
 			heldCluster, heldLocal := o.held.held(found, func(oracleEndpoint) bool { return true }), o.held.held(found, o.here)
 			for _, f := range pl.Current().Frontends {

@@ -44,7 +44,7 @@ func newHolding(t *testing.T, svc func(*model.Service)) *holding {
 
 func (h *holding) plan() {
 	h.Apply(h.c.changes())
-	h.last = h.Plan(h.c.now)
+	h.last = h.PlanNow(h.c.now)
 }
 
 // set sets which endpoints are ready, and plans.
@@ -89,13 +89,13 @@ func TestHoldBeginsBelowItsPercentageAndEndsInTime(t *testing.T) {
 		t.Fatalf("requeue at %s, want %s", h.last.RequeueAt, want)
 	}
 	h.c.now = h.last.RequeueAt.Add(-time.Millisecond)
-	h.last = h.Plan(h.c.now)
+	h.last = h.PlanNow(h.c.now)
 	h.expect("until the first hold ends", []byte{1, 2, 3, 4})
 	h.c.now = h.c.now.Add(time.Millisecond)
-	h.last = h.Plan(h.c.now)
+	h.last = h.PlanNow(h.c.now)
 	h.expect("two holds have ended", []byte{1, 2})
 	h.c.now = h.last.RequeueAt
-	h.last = h.Plan(h.c.now)
+	h.last = h.PlanNow(h.c.now)
 	h.expect("all holds have ended", []byte{1})
 	if c := h.last.Holds; len(c) != 1 || c[0].Held || !c[0].Cluster {
 		t.Errorf("changes of holds %+v", c)
@@ -167,7 +167,7 @@ func TestPanicCountsOutcomesAndEndsTheHoldOfAnEndpointThatFails(t *testing.T) {
 	at := netip.MustParseAddrPort("10.244.0.3:8080")
 	failing.failing[at] = true
 	h.AddOutcomes(time.Unix(1000, 0), time.Second, []outcomes.Change{{Key: model.EndpointKey{Addr: at, Protocol: model.TCP}, Refused: 1, Failed: true}})
-	h.last = h.Plan(h.c.now)
+	h.last = h.PlanNow(h.c.now)
 	h.expect("connections to one fail", []byte{1, 2, 4})
 	delete(failing.failing, at)
 	h.plan()

@@ -21,7 +21,7 @@ func TestLongAnnotationThatAPluginDeclaresIsReported(t *testing.T) {
 	}
 	long := strings.Repeat("x", model.MaxAnnotation+1)
 	p.Apply(append(service(nil), model.Change{Kind: model.Synced}))
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	for _, test := range []struct {
 		what          string
 		annotations   map[string]string
@@ -34,7 +34,7 @@ func TestLongAnnotationThatAPluginDeclaresIsReported(t *testing.T) {
 		{"corrected", map[string]string{"example.com/mode": "fast"}, 0, 0},
 	} {
 		p.Apply(service(test.annotations))
-		r := p.Plan(time.Unix(1000, 0))
+		r := p.PlanNow(time.Unix(1000, 0))
 		if len(r.NewlyLimited) != test.newly || len(p.Omitted()) != test.listed {
 			t.Errorf("%s: new %v, all %v", test.what, r.NewlyLimited, p.Omitted())
 		}

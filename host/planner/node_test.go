@@ -57,7 +57,7 @@ func TestPodSourcesFollowNodePodCIDRs(t *testing.T) {
 	step := func(sources []netip.Prefix, masq plan.Masquerade, warnings ...string) {
 		t.Helper()
 		now = now.Add(time.Second)
-		s := p.Plan(now)
+		s := p.PlanNow(now)
 		if got := p.Current().Global.PodSources; !slices.Equal(got, sources) {
 			t.Errorf("sources %v, want %v", got, sources)
 		}
@@ -89,13 +89,13 @@ func TestPodSourcesFollowNodePodCIDRs(t *testing.T) {
 func TestLateDetectorAppliesToAllServices(t *testing.T) {
 	s := Settings{Node: "n0"}
 	p := plannerWithNode(s, nil)
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	if clusterIP(p).Masquerade != plan.MasqueradeNever {
 		t.Fatal("masqueraded without a detector")
 	}
 	s.PodInterfaces = []string{"veth*"}
 	p.Configure(s)
-	p.Plan(time.Unix(1001, 0))
+	p.PlanNow(time.Unix(1001, 0))
 	if clusterIP(p).Masquerade != plan.MasqueradeOutside {
 		t.Error("not masqueraded with a detector")
 	}
@@ -121,7 +121,7 @@ func TestPrimaryNodePortAddresses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.settings.Node = "n0"
 			p := plannerWithNode(c.settings, c.node)
-			step := p.Plan(time.Unix(1000, 0))
+			step := p.PlanNow(time.Unix(1000, 0))
 			if got := p.Current().Global.NodePortAddrs; !slices.Equal(got, c.want) {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
@@ -134,9 +134,9 @@ func TestPrimaryNodePortAddresses(t *testing.T) {
 
 func TestNodePortAddressesFollowLinkAddresses(t *testing.T) {
 	p := plannerWithNode(Settings{Node: "n0", NodePortPrefixes: prefixes("0.0.0.0/0"), LocalAddrs: addrs("192.0.2.1")}, nil)
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	p.SetLocalAddrs(addrs("192.0.2.1", "192.0.2.5"))
-	step := p.Plan(time.Unix(1001, 0))
+	step := p.PlanNow(time.Unix(1001, 0))
 	if step.Delta.Global == nil || !slices.Equal(p.Current().Global.NodePortAddrs, addrs("192.0.2.1", "192.0.2.5")) {
 		t.Errorf("delta %+v, addresses %v", step.Delta, p.Current().Global.NodePortAddrs)
 	}
@@ -155,7 +155,7 @@ func TestServiceCIDRsBecomeRangesOfThePlan(t *testing.T) {
 	want := func(list ...string) {
 		t.Helper()
 		now = now.Add(time.Second)
-		p.Plan(now)
+		p.PlanNow(now)
 		if got := p.Current().Global.ServiceCIDRs; !slices.Equal(got, prefixes(list...)) {
 			t.Errorf("got %v, want %v", got, list)
 		}
@@ -184,7 +184,7 @@ func TestNodePortsUseSelectedLinkLocalAddressesButNotLoopback(t *testing.T) {
 	}
 	p := New(s, nil)
 	p.Apply([]model.Change{{Kind: model.Synced}})
-	p.Plan(time.Unix(0, 0))
+	p.PlanNow(time.Unix(0, 0))
 	want := "[169.254.20.10 fe80::5]"
 	if got := fmt.Sprint(p.Current().Global.NodePortAddrs); got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -208,7 +208,7 @@ func TestLocalhostNodePortAddresses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := plannerWithNode(Settings{Node: "n0", NodePortPrefixes: c.prefixes, NodePortPrimary: c.primary, LocalAddrs: local}, node)
-			r := p.Plan(time.Unix(1, 0))
+			r := p.PlanNow(time.Unix(1, 0))
 			if got := p.Current().Global.NodePortAddrs; !slices.Equal(got, c.nodePorts) {
 				t.Errorf("NodePorts on %v, want %v", got, c.nodePorts)
 			}

@@ -25,7 +25,7 @@ func TestLabelsOfTheNodeChooseBindings(t *testing.T) {
 		node(nil), {Kind: model.Synced},
 	})
 	now := time.Unix(1000, 0)
-	p.Plan(now)
+	p.PlanNow(now)
 	for i, c := range []struct {
 		change  model.Change
 		planned int
@@ -39,7 +39,7 @@ func TestLabelsOfTheNodeChooseBindings(t *testing.T) {
 		{node(map[string]string{"pool": "lab"}), 1, "zone"},
 	} {
 		p.Apply([]model.Change{c.change})
-		r := p.Plan(now)
+		r := p.PlanNow(now)
 		e, err := p.Explain(name)
 		if err != nil {
 			t.Fatal(err)
@@ -55,7 +55,7 @@ func TestLabelsOfTheNodeChooseBindings(t *testing.T) {
 	svc := *p.cluster.Services[name]
 	svc.Policy = "zone"
 	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: name, Service: &svc}})
-	p.Plan(now)
+	p.PlanNow(now)
 	if e, err := p.Explain(name); err != nil || e.Policy == nil || e.NodeBindings != nil {
 		t.Errorf("a Service that has chosen its policy: %v, %+v", err, e)
 	}

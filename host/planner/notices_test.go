@@ -22,7 +22,7 @@ func limited(t *testing.T, l Limits) *Planner {
 	s.Ports = []model.SlicePort{{Name: "a", Protocol: model.UDP, Port: 8080}, {Name: "b", Protocol: model.UDP, Port: 8081}}
 	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: name, Service: svc}, {Kind: model.SliceKind, Name: name, Slice: s},
 		nodeChange(&model.Node{Name: "n0", Addresses: addrs("10.0.0.1", "fd00::1")}), {Kind: model.Synced}})
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	return p
 }
 
@@ -79,7 +79,7 @@ func TestFrontendsWithoutSourceRangesAreNamed(t *testing.T) {
 			svc.SourceRanges = append(svc.SourceRanges, netip.MustParsePrefix(r))
 		}
 		p.Apply([]model.Change{{Kind: model.ServiceKind, Name: name, Service: svc}, nodeChange(&model.Node{Name: "n0", Addresses: addrs("10.0.0.1")}), {Kind: model.Synced}})
-		p.Plan(time.Unix(1000, 0))
+		p.PlanNow(time.Unix(1000, 0))
 		x, err := p.Explain(name)
 		if err != nil {
 			t.Fatal(err)
@@ -148,7 +148,7 @@ func TestOnlyLimitsOfFrontendsLeaveThemOut(t *testing.T) {
 	svc := *p.cluster.Services[name]
 	svc.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("10.0.2.0/24")}
 	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: name, Service: &svc}})
-	p.Plan(time.Unix(1001, 0))
+	p.PlanNow(time.Unix(1001, 0))
 	if len(p.Omitted()) == 0 {
 		t.Fatal("no source range is left out")
 	}

@@ -355,7 +355,7 @@ func TestTracesMatchOracle(t *testing.T) {
 		c := testgen.NewCluster(seed, testgen.ClusterOptions{})
 		p := planner.New(c.Settings, nil)
 		p.Replace(c.Snapshot())
-		if step := p.Plan(time.Unix(1_700_000_000, 0)); len(step.Errors) > 0 {
+		if step := p.PlanNow(time.Unix(1_700_000_000, 0)); len(step.Errors) > 0 {
 			t.Fatalf("seed %d: %v", seed, step.Errors)
 		}
 		if err := plan.Validate(p.Current()); err != nil {

@@ -17,7 +17,7 @@ func TestOverviewCountsWhatThePlanHas(t *testing.T) {
 		c := testgen.NewCluster(seed, testgen.ClusterOptions{})
 		p := planner.New(c.Settings, nil)
 		p.Apply(c.Changes)
-		p.Plan(time.Unix(1_700_000_000, 0))
+		p.PlanNow(time.Unix(1_700_000_000, 0))
 		all := p.Overview("")
 		if names := p.ServiceNames(); len(names) != len(all) {
 			t.Fatalf("seed %d: %d Services, want %d", seed, len(all), len(names))

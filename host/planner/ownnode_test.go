@@ -70,11 +70,11 @@ func TestNodeThatGoesOrIsIncompleteKeepsWhatWasLastKnown(t *testing.T) {
 			settings := Settings{Node: "n0", PodsOfNode: true}
 			p := plannerWithNode(settings, &whole)
 			now := time.Unix(1000, 0)
-			r := p.Plan(now)
+			r := p.PlanNow(now)
 			for _, n := range c.nodes {
 				p.Apply([]model.Change{nodeChange(n)})
 				now = now.Add(time.Second)
-				r = p.Plan(now)
+				r = p.PlanNow(now)
 			}
 			check("running", p, &r)
 
@@ -94,7 +94,7 @@ func TestNodeThatGoesOrIsIncompleteKeepsWhatWasLastKnown(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.Apply([]model.Change{nodeChange(is)})
-			r = p.Plan(now)
+			r = p.PlanNow(now)
 			check("restarted", p, &r)
 		})
 	}
@@ -104,7 +104,7 @@ func TestNodeThatGoesOrIsIncompleteKeepsWhatWasLastKnown(t *testing.T) {
 func TestNodeComesAndGoesBeforeTheFirstPlan(t *testing.T) {
 	p := plannerWithNode(Settings{Node: "n0"}, &model.Node{Name: "n0", Addresses: addrs("192.0.2.1")})
 	p.Apply([]model.Change{nodeChange(nil)})
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	if got := p.Current().Global.NodePortAddrs; !slices.Equal(got, addrs("192.0.2.1")) {
 		t.Errorf("NodePorts at %v", got)
 	}
@@ -133,7 +133,7 @@ func TestLastKnownNodeOfADamagedOrForeignCheckpoint(t *testing.T) {
 			if _, _, err := p.Restore([]byte(c.text), policy.Epoch{}); (err != nil) != c.fails {
 				t.Errorf("%v", err)
 			}
-			r := p.Plan(time.Unix(1000, 0))
+			r := p.PlanNow(time.Unix(1000, 0))
 			if got := p.Current().Global.NodePortAddrs; !slices.Equal(got, c.want) {
 				t.Errorf("NodePorts at %v, want %v", got, c.want)
 			}

@@ -28,14 +28,16 @@ type Planner struct {
 	zones        []abi.Zone
 	nodesPartial bool // zones is empty because not all Nodes of the cluster have been read
 	services     map[model.Name]*serviceState
-	changed      fairQueue             // Services that have changed
-	unfinished   fairQueue             // Services that take more than one turn, see planServices
-	due          nameQueue             // Services to recompute because of the time or the answer of a plugin
-	deferred     nameQueue             // Services to recompute after those because a guard has changed
-	sweep        sweep                 // Services to recompute after those because shared state has changed
-	shadows      nameQueue             // Services to recompute after all others, because of the shadow of their policy
-	waiting      map[string]*waitQueue // by plugin
-	answers      []*policy.Call        // whose chains are to be continued
+	changed      fairQueue       // Services that have changed
+	unfinished   fairQueue       // Services that take more than one turn, see planServices
+	due          nameQueue       // Services to recompute because of the time or the answer of a plugin
+	deferred     nameQueue       // Services to recompute after those because a guard has changed
+	sweep        sweep           // Services to recompute after those because shared state has changed
+	shadows      nameQueue       // Services to recompute after all others, because of the shadow of their policy
+	answers      []*policy.Call  // whose chains are to be continued
+	work         work            // of the Plan that waits for answers
+	paused       []pausedService // Services whose rounds wait for them
+	asking       int             // cost of the turns that have ended so since Result.Calls
 	inBatches    bool
 	stepCost     int  // how much one Plan does, see AdaptStep
 	full         bool // the last Plan has done as much as it may
@@ -51,14 +53,14 @@ type Planner struct {
 	sheds        sheds
 	counted      countedEndpoints
 	policies     countedPolicies
-	guards       []*guard      // sorted by policy
-	guardsDirty  bool          // guards is out of date
-	guardChanges []GuardChange // that no Result has reported
-	mark         uint64        // identifies a change of outcomes, see AddOutcomes
-	totalsOf     nameQueue     // Services whose ServiceConnections no Result has reported
-	scratch      service.Port  // reused by evaluate
-	spare        *round        // a zero value for begin, or nil
-	apiServer    bool          // the API server's endpoints have changed
+	guards       []*guard        // sorted by policy
+	guardsDirty  bool            // guards is out of date
+	guardChanges []GuardChange   // that no Result has reported
+	mark         uint64          // identifies a change of outcomes, see AddOutcomes
+	totalsOf     nameQueue       // Services whose ServiceConnections no Result has reported
+	ports        []*service.Port // for reuse
+	spare        []*round        // for reuse
+	apiServer    bool            // the API server's endpoints have changed
 	pods         podIndex
 	keepsUDP     map[model.Name]bool // Services with endpoints that do not serve and keep their UDP flows
 	// nodePortAddrs are the addresses that served NodePorts when UDP flows through them were last reported.
@@ -80,13 +82,11 @@ func New(s Settings, plugins func(string) (policy.Plugin, error)) *Planner {
 		foreign:    newForeign(),
 		changed:    newFairQueue(),
 		unfinished: newFairQueue(),
-		waiting:    map[string]*waitQueue{},
 		counted:    newCountedEndpoints(),
 		keepsUDP:   map[model.Name]bool{},
 		stepCost:   maxStepCost,
 		counters:   counters{policies: map[string]*PolicyTotals{}, fallbacks: map[string]*PluginFallback{}},
 	}
-	p.evaluator.Admit = p.admits
 	p.Configure(s)
 	return p
 }
@@ -198,9 +198,6 @@ func (p *Planner) NodeAddrs() plan.NodeAddrs { return p.rules.NodeAddrs }
 
 // Conflicts returns the frontends that a Service wants and another one has, sorted.
 func (p *Planner) Conflicts() []plan.Degradation { return p.builder.Conflicts() }
-
-// CallThrough makes c call the plugins from now on. Without it, Plan calls them itself.
-func (p *Planner) CallThrough(c policy.Caller) { p.evaluator.CallThrough(c) }
 
 // PluginCalls returns the number of plugin calls that have been answered so far.
 func (p *Planner) PluginCalls() uint64 { return p.evaluator.PluginCalls() }

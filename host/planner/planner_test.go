@@ -137,12 +137,12 @@ func TestIncrementalPlanEqualsFullPlan(t *testing.T) {
 				p.Apply([]model.Change{randomChange(r)})
 			}
 			now = now.Add(time.Duration(r.IntN(2000)) * time.Millisecond)
-			copied.Apply(p.Plan(now).Delta)
+			copied.Apply(p.PlanNow(now).Delta)
 
 			scratch := New(settings, nativePlugins)
 			scratch.Replace(p.cluster)
 			scratch.evaluator.Node = p.evaluator.Node // what was last known of the Node outlasts it
-			scratch.Plan(now)
+			scratch.PlanNow(now)
 			if !p.Current().Equal(scratch.Current()) {
 				t.Fatalf("seed %d: incremental\n%s\nfrom scratch\n%s", seed, plan.Format(p.Current()), plan.Format(scratch.Current()))
 			}
@@ -172,18 +172,18 @@ func TestChangeCallsNoPluginOfOtherServices(t *testing.T) {
 			model.Change{Kind: model.SliceKind, Name: name, Slice: slice(name, 3)})
 	}
 	p.Apply(append(changes, model.Change{Kind: model.Synced}))
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	if p.PluginCalls() != 50 {
 		t.Fatalf("%d calls for 50 Services", p.PluginCalls())
 	}
 	name := model.Name{Namespace: "shop", Name: "s7"}
 	p.Apply([]model.Change{{Kind: model.SliceKind, Name: name, Slice: slice(name, 4)}})
-	step := p.Plan(time.Unix(1001, 0))
+	step := p.PlanNow(time.Unix(1001, 0))
 	if p.PluginCalls() != 51 || len(step.Delta.Changes) != 1 {
 		t.Fatalf("%d calls, %d changes after one slice changed", p.PluginCalls(), len(step.Delta.Changes))
 	}
 	p.Apply([]model.Change{{Kind: model.SliceKind, Name: name, Slice: slice(name, 4)}})
-	if step := p.Plan(time.Unix(1002, 0)); p.PluginCalls() != 51 || !step.Delta.Empty() {
+	if step := p.PlanNow(time.Unix(1002, 0)); p.PluginCalls() != 51 || !step.Delta.Empty() {
 		t.Fatalf("%d calls, delta %v after an equal slice", p.PluginCalls(), step.Delta)
 	}
 }
@@ -202,7 +202,7 @@ func TestNoPlanBeforeInitialSync(t *testing.T) {
 	p := New(testSettings(), nativePlugins)
 	name := model.Name{Namespace: "shop", Name: "web"}
 	p.Apply([]model.Change{{Kind: model.SliceKind, Name: name, Slice: slice(name, 1)}})
-	if step := p.Plan(time.Unix(1, 0)); !step.Delta.Empty() || p.Synced() {
+	if step := p.PlanNow(time.Unix(1, 0)); !step.Delta.Empty() || p.Synced() {
 		t.Fatalf("planned %v", step.Delta)
 	}
 }
@@ -218,7 +218,7 @@ func TestOlderServiceGetsContestedFrontend(t *testing.T) {
 	}
 	p := New(testSettings(), nativePlugins)
 	p.Apply([]model.Change{svc("young", 9), svc("old", 5), {Kind: model.Synced}})
-	step := p.Plan(time.Unix(1000, 0))
+	step := p.PlanNow(time.Unix(1000, 0))
 	if text := strings.Join(step.Warnings, "\n"); !strings.Contains(text, "Service shop/young 192.0.2.1:80/TCP") || !strings.Contains(text, "the older Service shop/old has it") {
 		t.Fatalf("conflict is not reported: %q", text)
 	}
@@ -234,7 +234,7 @@ func TestOlderServiceGetsContestedFrontend(t *testing.T) {
 		t.Fatalf("conflicts %v", c)
 	}
 	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: model.Name{Namespace: "shop", Name: "old"}}})
-	p.Plan(time.Unix(1001, 0))
+	p.PlanNow(time.Unix(1001, 0))
 	if got := p.Current().Frontends[key].Owner.Service.Name; got != "young" || len(p.Conflicts()) != 0 {
 		t.Fatalf("%s has it, conflicts %v", got, p.Conflicts())
 	}
@@ -252,26 +252,18 @@ func TestExternalAddressDoesNotTakeClusterIP(t *testing.T) {
 	}
 	p := New(testSettings(), nativePlugins)
 	p.Apply([]model.Change{svc("evil", 1, true), {Kind: model.Synced}})
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	p.Apply([]model.Change{svc("kubernetes", 9, false)})
-	p.Plan(time.Unix(1001, 0))
+	p.PlanNow(time.Unix(1001, 0))
 	key := plan.Key{Addr: ip, Port: 443, Protocol: model.TCP}
 	if f := p.Current().Frontends[key]; f.Owner.Service.Name != "kubernetes" || f.Kind != plan.ClusterIP {
 		t.Fatalf("%s has it as its %s", f.Owner, f.Kind)
 	}
 	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: model.Name{Namespace: "shop", Name: "kubernetes"}}})
-	p.Plan(time.Unix(1002, 0))
+	p.PlanNow(time.Unix(1002, 0))
 	if f := p.Current().Frontends[key]; f.Owner.Service.Name != "evil" {
 		t.Fatalf("%s has it", f.Owner)
 	}
-}
-
-// requeuePlugin always requests to be called again as soon as possible.
-type requeuePlugin struct{ zonePlugin }
-
-func (requeuePlugin) Decide(req *abi.Request, resp *abi.Response) error {
-	resp.RequeueAfter = time.Second
-	return zonePlugin{}.Decide(req, resp)
 }
 
 func TestExplainCallsNoPluginAfterPolicyChange(t *testing.T) {
@@ -286,7 +278,7 @@ func TestExplainCallsNoPluginAfterPolicyChange(t *testing.T) {
 		}},
 		{Kind: model.SliceKind, Name: name, Slice: slice(name, 2)}, {Kind: model.Synced},
 	})
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	if x, err := p.Explain(name); err != nil || x.Policy != nil || len(x.Decisions) != 1 {
 		t.Fatalf("by the default rules: %+v, %v", x, err)
 	}
@@ -295,7 +287,7 @@ func TestExplainCallsNoPluginAfterPolicyChange(t *testing.T) {
 	if err != nil || x.Policy == nil || p.PluginCalls() != 0 {
 		t.Fatalf("%+v, %v, %d calls", x, err, p.PluginCalls())
 	}
-	p.Plan(time.Unix(1001, 0))
+	p.PlanNow(time.Unix(1001, 0))
 	if x, _ := p.Explain(name); len(x.Decisions) != 1 || p.PluginCalls() != 1 {
 		t.Fatalf("decided %d, %d calls", len(x.Decisions), p.PluginCalls())
 	}
@@ -343,9 +335,9 @@ func TestAllocatedAddressIsNotAnExternalIP(t *testing.T) {
 			for _, order := range [][]model.Change{{tenant, victim}, {victim, tenant}} {
 				p := New(settings, nativePlugins)
 				p.Apply(append(order[:1:1], model.Change{Kind: model.Synced}))
-				p.Plan(time.Unix(1000, 0))
+				p.PlanNow(time.Unix(1000, 0))
 				p.Apply(order[1:])
-				p.Plan(time.Unix(1000, 0))
+				p.PlanNow(time.Unix(1000, 0))
 				f := p.Current().Frontends[plan.Key{Addr: addr(c.at)[0], Port: 8443, Protocol: model.TCP}]
 				if (f != nil) != c.served {
 					t.Fatalf("the tenant has frontend %v at %s\n%s", f, c.at, plan.Format(p.Current()))
@@ -358,7 +350,7 @@ func TestAllocatedAddressIsNotAnExternalIP(t *testing.T) {
 					t.Errorf("conflicts %v", x.Conflicts)
 				}
 				p.Apply([]model.Change{{Kind: model.ServiceKind, Name: victim.Name}})
-				p.Plan(time.Unix(1000, 0))
+				p.PlanNow(time.Unix(1000, 0))
 				if p.Current().Frontends[plan.Key{Addr: addr(c.at)[0], Port: 8443, Protocol: model.TCP}] == nil {
 					t.Error("the address is free, but the tenant does not get it")
 				}
@@ -383,7 +375,7 @@ func TestExternalIPDoesNotTakeTheAPIServersAddress(t *testing.T) {
 		{Kind: model.ServiceKind, Name: tenant.Name, Service: tenant},
 		{Kind: model.SliceKind, Name: apiServer.Name, Slice: apiServer}, {Kind: model.Synced},
 	})
-	step := p.Plan(time.Unix(1000, 0))
+	step := p.PlanNow(time.Unix(1000, 0))
 	key := func(port uint16) plan.Key { return plan.Key{Addr: at, Port: port, Protocol: model.TCP} }
 	if p.Current().Frontends[key(6443)] != nil || p.Current().Frontends[key(443)] == nil {
 		t.Fatal(plan.Format(p.Current()))
@@ -392,7 +384,7 @@ func TestExternalIPDoesNotTakeTheAPIServersAddress(t *testing.T) {
 		t.Errorf("conflicts %s", text)
 	}
 	p.Apply([]model.Change{{Kind: model.SliceKind, Name: apiServer.Name}})
-	p.Plan(time.Unix(1001, 0))
+	p.PlanNow(time.Unix(1001, 0))
 	if p.Current().Frontends[key(6443)] == nil {
 		t.Error("the API server has moved, but the external IP is not served")
 	}

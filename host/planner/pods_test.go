@@ -63,7 +63,7 @@ func TestChangeOfAPodPlansOnlyItsServices(t *testing.T) {
 	}
 	p.Apply(append(changes, model.Change{Kind: model.Synced}))
 	now := time.Unix(1000, 0)
-	if r := p.Plan(now); r.Planned != services {
+	if r := p.PlanNow(now); r.Planned != services {
 		t.Fatalf("%d planned", r.Planned)
 	}
 	at := func(i int) model.Name {
@@ -76,7 +76,7 @@ func TestChangeOfAPodPlansOnlyItsServices(t *testing.T) {
 	plan := func(what string, want int, changes ...model.Change) {
 		t.Helper()
 		p.Apply(changes)
-		if r := p.Plan(now); r.Planned != want {
+		if r := p.PlanNow(now); r.Planned != want {
 			t.Errorf("%s: %d planned, want %d", what, r.Planned, want)
 		}
 	}
@@ -107,15 +107,15 @@ func TestPodsOfServicesWithoutKeysCostNothing(t *testing.T) {
 	plugin := labelPlugin{[]string{"service-label:x"}}
 	p := New(testSettings(), func(string) (policy.Plugin, error) { return &plugin, nil })
 	p.Apply(append(podService("shop", "web", "web-1", 1), podLabel("shop", "web-1", "3"), model.Change{Kind: model.Synced}))
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	p.Apply([]model.Change{podLabel("shop", "web-1", "4")})
-	if r := p.Plan(time.Unix(1000, 0)); r.Planned != 0 || len(p.pods) != 0 {
+	if r := p.PlanNow(time.Unix(1000, 0)); r.Planned != 0 || len(p.pods) != 0 {
 		t.Errorf("%d planned, %d Pods in the index", r.Planned, len(p.pods))
 	}
 	// A reloaded plugin declares keys.
 	plugin.keys = []string{"label:weight"}
 	p.PluginsReloaded()
-	p.Plan(time.Unix(1001, 0))
+	p.PlanNow(time.Unix(1001, 0))
 	if got := weightOf(t, p, model.Name{Namespace: "shop", Name: "web"}); got != 4 || len(p.pods) != 1 {
 		t.Errorf("weight %d, %d Pods in the index", got, len(p.pods))
 	}
@@ -128,7 +128,7 @@ func TestPodsAreWaitedForWithinABound(t *testing.T) {
 	pods := func(s model.PodsState) model.Change { return model.Change{Kind: model.PodsKind, Name: web, Pods: s} }
 	p.Apply(append(podService("shop", "web", "web-1", 1), model.Change{Kind: model.PodsKind, Partial: true}, model.Change{Kind: model.Synced}))
 	now := time.Unix(1000, 0)
-	r := p.Plan(now)
+	r := p.PlanNow(now)
 	if p.PluginCalls() != 0 || len(r.Errors) > 0 || r.RequeueAt.IsZero() || r.RequeueAt.Sub(now) > time.Minute {
 		t.Fatalf("%d calls, errors %v, again at %s", p.PluginCalls(), r.Errors, r.RequeueAt)
 	}
@@ -136,11 +136,11 @@ func TestPodsAreWaitedForWithinABound(t *testing.T) {
 		t.Errorf("explained as %+v, %v", x, err)
 	}
 	now = r.RequeueAt
-	if p.Plan(now); p.PluginCalls() != 1 || weightOf(t, p, web) != 1 {
+	if p.PlanNow(now); p.PluginCalls() != 1 || weightOf(t, p, web) != 1 {
 		t.Errorf("%d calls after the bound", p.PluginCalls())
 	}
 	p.Apply([]model.Change{podLabel("shop", "web-1", "5"), pods(model.PodsRead)})
-	if r := p.Plan(now); r.Planned != 1 || weightOf(t, p, web) != 5 {
+	if r := p.PlanNow(now); r.Planned != 1 || weightOf(t, p, web) != 5 {
 		t.Errorf("%d planned, weight %d", r.Planned, weightOf(t, p, web))
 	}
 }
@@ -169,7 +169,7 @@ func TestFloodOfPodChangesDelaysNoOtherNamespace(t *testing.T) {
 	changes = append(changes, podService("shop", "web", "web-1", services)...)
 	p.Apply(append(changes, podLabel("shop", "web-1", "1"), model.Change{Kind: model.Synced}))
 	now := time.Unix(1000, 0)
-	p.Plan(now)
+	p.PlanNow(now)
 	left := false
 	for round := range 5 {
 		changes = changes[:0]
@@ -178,7 +178,7 @@ func TestFloodOfPodChangesDelaysNoOtherNamespace(t *testing.T) {
 		}
 		want := uint16(10 + round)
 		p.Apply(append(changes, podLabel("shop", "web-1", fmt.Sprint(want))))
-		r := p.Plan(now)
+		r := p.PlanNow(now)
 		left = left || r.Remaining > 0
 		if got := weightOf(t, p, model.Name{Namespace: "shop", Name: "web"}); got != want {
 			t.Errorf("round %d: weight %d, want %d, with %d Services remaining", round, got, want, r.Remaining)

@@ -37,7 +37,7 @@ func TestConnectionsOfPoliciesEqualAListOfReadings(t *testing.T) {
 		plan := func() {
 			t.Helper()
 			now = now.Add(time.Second)
-			res := p.Plan(now)
+			res := p.PlanNow(now)
 			if res.PolicyConnections == nil {
 				return
 			}
@@ -127,9 +127,9 @@ func TestPoliciesThatAreIdleAreForgottenAtLast(t *testing.T) {
 // TestReadingsWithoutPoliciesReportNothing: what is not counted costs nothing.
 func TestReadingsWithoutPoliciesReportNothing(t *testing.T) {
 	p := countedPlanner(&needyPlugin{}, nil)
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	p.AddOutcomes(time.Unix(1000, 0), time.Second, []outcomes.Change{{Key: countedKey(0), Answered: 5}})
-	if r := p.Plan(time.Unix(1001, 0)); r.PolicyConnections != nil || len(p.policies.all) > 0 {
+	if r := p.PlanNow(time.Unix(1001, 0)); r.PolicyConnections != nil || len(p.policies.all) > 0 {
 		t.Errorf("%+v", r.PolicyConnections)
 	}
 }

@@ -19,7 +19,7 @@ func TestEndpointsInReservedBlocksThatTheClusterUses(t *testing.T) {
 	want := func(when string, n int) {
 		t.Helper()
 		now = now.Add(time.Second)
-		p.Plan(now)
+		p.PlanNow(now)
 		if got := len(clusterIP(p).Pool.Endpoints); got != n {
 			t.Errorf("%s: %d endpoints, want %d", when, got, n)
 		}

@@ -32,7 +32,7 @@ func TestEachPoolIsResetOnce(t *testing.T) {
 		for _, name := range p.ServiceNames() {
 			p.markChanged(name)
 		}
-		for _, r := range p.Plan(time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond)).Resets {
+		for _, r := range p.PlanNow(time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond)).Resets {
 			all = append(all, fmt.Sprint(ms, " ", r.Frontend))
 		}
 	}

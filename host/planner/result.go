@@ -13,6 +13,9 @@ import (
 
 // Result is the result of a Plan.
 type Result struct {
+	// Calls are calls of plugins that the Plan waits for: see Plan. Nothing else is set then.
+	Calls []*policy.Call
+
 	Delta     *plan.Delta
 	Resets    []plan.Reset
 	StaleUDP  []plan.Key // frontends whose UDP flows may be stale, to pass to UDPFlows once the plan is programmed

@@ -20,7 +20,7 @@ func TestRefusedConnectionsOfTCPAreRetried(t *testing.T) {
 				{Name: "sctp", Protocol: model.SCTP, Port: 80}},
 		}
 		p.Apply([]model.Change{{Kind: model.ServiceKind, Name: s.Name, Service: s}, {Kind: model.Synced}})
-		p.Plan(time.Unix(int64(1000+i), 0))
+		p.PlanNow(time.Unix(int64(1000+i), 0))
 		if n := len(p.Current().Frontends); n != 13 {
 			t.Fatalf("%d frontends, want 13", n)
 		}

@@ -26,8 +26,11 @@ type round struct {
 	quota     quota
 	next      int       // what to evaluate next: twice the index of the port, plus one for IPv6
 	port      portRound // that of next
-	evaluated bool      // all ports
-	again     bool      // the Service has changed since the beginning
+	// open are evaluated ports before next that are not added, because one before them waits for the answer to a call of this Plan.
+	open      []portRound
+	paused    bool // it goes on when these answers are there, or are late
+	evaluated bool // all ports
+	again     bool // the Service has changed since the beginning
 
 	frontends []*plan.Frontend
 	summary   summaryBuilder
@@ -36,7 +39,6 @@ type round struct {
 	ports     []model.PortName
 	enforced  chainWait
 	shadow    chainWait
-	refused   []string // plugins
 	// The first frontend of the port with the most endpoints, if that is more than the limit.
 	crowded   *plan.Frontend
 	endpoints int
@@ -51,8 +53,10 @@ type round struct {
 
 // begin begins a round.
 func (p *Planner) begin(svc *model.Service) *round {
-	r := p.spare
-	if p.spare = nil; r == nil {
+	var r *round
+	if n := len(p.spare); n > 0 {
+		r, p.spare = p.spare[n-1], p.spare[:n-1]
+	} else {
 		r = &round{}
 	}
 	p.warnOfExternalIPs(svc)
@@ -82,18 +86,30 @@ var families = [...]model.Family{model.IPv4, model.IPv6}
 
 // evaluate evaluates the remaining ports as far as the budget allows, and reports whether that is all of them.
 func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *budget) (done bool) {
-	if r.evaluated {
+	if r.paused = false; r.evaluated {
 		return true
 	}
+	if r.paused = p.resume(r, now, budget); r.paused {
+		return false
+	}
+	p.closePorts(r, budget)
 	for ; r.next < len(families)*len(r.svc.Ports) && !r.quota.exhausted(); r.next++ {
 		f := families[r.next%len(families)]
 		if !hasFamily(r.svc, f) {
 			p.deletePools(r.svc, &r.svc.Ports[r.next/len(families)], f)
 			continue
 		}
-		if budget.spent() || !p.evaluatePort(r, s, f, now, budget) {
+		// While a Service exceeds its limits, it is not known which ports are left out: each one waits for those before.
+		if r.paused = p.evaluator.Full() || len(r.open) > 0 && s.summary.limited; r.paused {
 			return false
 		}
+		if budget.spent() || !p.evaluatePort(r, s, f, now, budget) {
+			r.paused = len(r.open) > 0 || r.port.asks()
+			return false
+		}
+	}
+	if r.paused = len(r.open) > 0; r.paused {
+		return false
 	}
 	if r.quota.first == nil && r.next < len(families)*len(r.svc.Ports) && r.quota.wanted > len(r.frontends) {
 		next := &r.svc.Ports[r.next/len(families)]
@@ -111,9 +127,37 @@ func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *bud
 // portRound is the evaluation of a port in one family; before it begins, the decision has no Port. A port with many endpoints takes several turns: selecting 10,000 endpoints takes 2 ms,
 // and so does deciding about a pool of them.
 type portRound struct {
-	decision PortDecision
-	holds    [2]*policy.Hold // by pool
-	decided  [2]bool
+	decision  PortDecision
+	next      int             // round.next
+	holds     [2]*policy.Hold // by pool
+	decided   [2]bool
+	asked     [2]bool      // the decision waits for the answer to a call of this Plan
+	requeueAt [2]time.Time // of the pool's policy
+}
+
+func (o *portRound) asks() bool { return o.asked != [2]bool{} }
+
+// waitsFor reports whether a round goes on with the decision about a pool.
+func (r *round) waitsFor(k policy.PoolKey) bool {
+	for i := range r.open {
+		if r.open[i].waitsFor(k) {
+			return true
+		}
+	}
+	return r.port.waitsFor(k)
+}
+
+func (o *portRound) waitsFor(k policy.PoolKey) bool {
+	p := o.decision.Port
+	return p != nil && o.asked[k.Pool] && p.Name == k.Port && p.Family == k.Family
+}
+
+// pool returns the decision about a pool, and whether the port has it.
+func (o *portRound) pool(pool int) (d *policy.Decision, used bool) {
+	if pool == abi.PoolLocal {
+		return &o.decision.Local, o.decision.Port.UsesLocal
+	}
+	return &o.decision.Cluster, o.decision.Port.UsesCluster
 }
 
 // largePort is from how many endpoints on a port takes several turns.
@@ -123,11 +167,7 @@ const largePort = 1000
 func (p *Planner) evaluatePort(r *round, s *serviceState, f model.Family, now time.Time, budget *budget) (done bool) {
 	if r.port.decision.Port == nil {
 		endpointSlices := p.cluster.Slices[r.svc.Name]
-		port := service.SelectEndpointsInto(&p.scratch, r.svc, &r.svc.Ports[r.next/len(families)], f, endpointSlices, p.nodeInfo)
-		if len(port.Endpoints) >= largePort { // the next turn may be after that of another Service
-			own := p.scratch
-			port, p.scratch = &own, service.Port{}
-		}
+		port := service.SelectEndpointsInto(p.newPort(), r.svc, &r.svc.Ports[r.next/len(families)], f, endpointSlices, p.nodeInfo)
 		budget.spend(lookCost * (len(endpointSlices) + len(port.Endpoints)))
 		p.beginPort(r, &r.port, port, now)
 	}
@@ -140,22 +180,103 @@ func (p *Planner) evaluatePort(r *round, s *serviceState, f model.Family, now ti
 		if large && budget.spent() {
 			return false
 		}
-		calls := p.evaluator.PluginCalls()
-		used := p.decidePool(r, &r.port, uint8(pool), now)
-		budget.spend(callCost * int(p.evaluator.PluginCalls()-calls))
-		if used && r.policy != nil {
+		if p.decidePool(r, &r.port, pool, now) && r.policy != nil {
 			budget.spend(len(r.policy.Steps) * (requestCost + requestCostEach*len(d.Port.Endpoints)))
 		}
 	}
 	if large && budget.spent() {
 		return false
 	}
-	r.udp.add(d.Port)
-	frontends := p.rules.frontends(r, d)
-	budget.spend(frontendCost * (1 + len(frontends)))
-	r.add(&p.settings.ServiceLimits, d, frontends)
+	if len(r.open) > 0 || r.port.asks() {
+		r.port.next = r.next
+		r.open = append(r.open, r.port)
+	} else {
+		p.addPort(r, &r.port, budget)
+	}
 	r.port = portRound{}
 	return true
+}
+
+// resume goes on with the decisions of the open ports for which answers are there, and reports whether plugins have to answer again, such as the
+// next one of a chain.
+func (p *Planner) resume(r *round, now time.Time, budget *budget) (asks bool) {
+	for i := range r.open {
+		o := &r.open[i]
+		for pool, asked := range o.asked {
+			if asked {
+				calls := p.evaluator.PluginCalls()
+				p.decidePool(r, o, pool, now)
+				budget.spend(callCost * int(p.evaluator.PluginCalls()-calls))
+			}
+		}
+		asks = asks || o.asks()
+	}
+	return asks
+}
+
+// closePorts adds the open ports.
+func (p *Planner) closePorts(r *round, budget *budget) {
+	for i := range r.open {
+		o := &r.open[i]
+		if r.quota.exhausted() {
+			p.evaluator.DeleteFamily(o.decision.Port.Name, o.decision.Port.Family)
+			r.next = min(r.next, o.next)
+			continue
+		}
+		p.addPort(r, o, budget)
+	}
+	clear(r.open)
+	r.open = r.open[:0]
+}
+
+// addPort adds a port that is decided.
+func (p *Planner) addPort(r *round, o *portRound, budget *budget) {
+	for pool := range o.decided {
+		d, used := o.pool(pool)
+		if !used {
+			continue
+		}
+		if r.err == nil {
+			r.err = d.Err
+		}
+		r.enforced.add(&d.Evaluation, o.requeueAt[pool])
+		if d.Shadow != nil {
+			r.shadow.add(&d.Shadow.Evaluation, d.Shadow.RequeueAt)
+		}
+	}
+	r.udp.add(o.decision.Port)
+	frontends := p.rules.frontends(r, &o.decision)
+	budget.spend(frontendCost * (1 + len(frontends)))
+	r.add(&p.settings.ServiceLimits, &o.decision, frontends)
+	p.releasePort(o.decision.Port)
+}
+
+// maxSpare is how many rounds and ports are kept for reuse: as many as wait for answers at the same time.
+const maxSpare = 64
+
+// newPort returns a port to select endpoints into.
+func (p *Planner) newPort() *service.Port {
+	if n := len(p.ports); n > 0 {
+		port := p.ports[n-1]
+		p.ports = p.ports[:n-1]
+		return port
+	}
+	return &service.Port{}
+}
+
+// releasePort keeps a port for reuse.
+func (p *Planner) releasePort(port *service.Port) {
+	if cap(port.Endpoints) < largePort && len(p.ports) < maxSpare {
+		p.ports = append(p.ports, port)
+	}
+}
+
+// release keeps a round for reuse.
+func (p *Planner) release(r *round) {
+	*r = round{open: r.open}
+	if len(p.spare) < maxSpare {
+		p.spare = append(p.spare, r)
+	}
 }
 
 // decide evaluates the policy of a Service port in one family.
@@ -163,7 +284,7 @@ func (p *Planner) decide(r *round, port *service.Port, now time.Time) PortDecisi
 	var of portRound
 	p.beginPort(r, &of, port, now)
 	for pool := range of.decided {
-		p.decidePool(r, &of, uint8(pool), now)
+		p.decidePool(r, &of, pool, now)
 	}
 	return of.decision
 }
@@ -177,30 +298,21 @@ func (p *Planner) beginPort(r *round, of *portRound, port *service.Port, now tim
 	*of = portRound{decision: PortDecision{Port: port}, holds: holds}
 }
 
-// decidePool evaluates the policy for a pool, and reports whether the port has it.
-func (p *Planner) decidePool(r *round, of *portRound, pool uint8, now time.Time) (used bool) {
-	of.decided[pool] = true
-	port, decision := of.decision.Port, &of.decision.Cluster
-	used = port.UsesCluster
-	if pool == abi.PoolLocal {
-		decision, used = &of.decision.Local, port.UsesLocal
+// decidePool evaluates the policy for a pool, or goes on with the answers that it waits for, and reports whether the port has the pool.
+func (p *Planner) decidePool(r *round, o *portRound, pool int, now time.Time) (used bool) {
+	port, decide := o.decision.Port, p.evaluator.Ask
+	if o.asked[pool] {
+		decide = p.evaluator.Resume
 	}
-	if !used {
-		p.evaluator.DeletePool(policy.PoolKey{Port: port.Name, Family: port.Family, Pool: pool})
+	decision, used := o.pool(pool)
+	if o.decided[pool] = true; !used {
+		p.evaluator.DeletePool(policy.PoolKey{Port: port.Name, Family: port.Family, Pool: uint8(pool)})
 		return false
 	}
 	in := p.input(r.svc, port)
-	in.Pool = pool
-	got, at := p.evaluator.Decide(r.policy, &in, now)
-	if r.err == nil {
-		r.err = got.Err
-	}
-	r.addWait(&r.enforced, &got.Evaluation, at)
-	if got.Shadow != nil {
-		r.addWait(&r.shadow, &got.Shadow.Evaluation, got.Shadow.RequeueAt)
-	}
-	got.Hold = of.holds[pool]
-	*decision = got
+	in.Pool = uint8(pool)
+	*decision, o.requeueAt[pool], o.asked[pool] = decide(r.policy, &in, now)
+	decision.Hold = o.holds[pool]
 	return true
 }
 
@@ -222,20 +334,6 @@ func (p *Planner) input(svc *model.Service, port *service.Port) policy.Input {
 		Service: svc, Port: port, Node: p.nodeInfo.Node, Zone: p.nodeInfo.Zone, Zones: p.zones,
 		NodesUnknown: p.nodesPartial, NodeIndex: p.nodeIndex, NodeCount: p.nodeCount,
 		Pods: policy.Pods{All: p.cluster.Pods, Pending: p.cluster.PodsOf(svc.Name) == model.PodsPending},
-	}
-}
-
-// addWait adds what a chain of the policy waits for.
-func (r *round) addWait(w *chainWait, d *policy.Evaluation, requeueAt time.Time) {
-	if !requeueAt.IsZero() {
-		w.requeueAt = earlier(w.requeueAt, requeueAt.UnixMilli())
-	}
-	switch {
-	case d.Pending == nil:
-	case !d.Refused:
-		w.awaited++
-	case !slices.Contains(r.refused, d.Pending.Plugin):
-		r.refused = append(r.refused, d.Pending.Plugin)
 	}
 }
 
@@ -302,8 +400,7 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	result.UDPDrains.Expired += r.udp.drains.Expired
 	p.forget(s.ports, r.ports)
 	s.ports = r.ports
-	s.enforced.awaited, s.shadow.awaited, s.turn = r.enforced.awaited, r.shadow.awaited, ""
-	p.setRefused(name, s, r.refused)
+	s.enforced.awaited, s.shadow.awaited = r.enforced.awaited, r.shadow.awaited
 	p.setCounted(name, s, r.counted)
 	p.setRequeue(name, s, false, earlier(earlier(r.enforced.requeueAt, r.udp.requeueAt), s.dueResets(r.frontends, now.UnixMilli(), result)))
 	p.setRequeue(name, s, true, r.shadow.requeueAt)

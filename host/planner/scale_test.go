@@ -61,7 +61,7 @@ func newChainBed(t *testing.T, services int) *chainBed {
 		changes = append(changes, chainService(crowd(i), 1+i)...)
 	}
 	b.Apply(append(changes, model.Change{Kind: model.Synced}))
-	b.Plan(b.now)
+	b.PlanNow(b.now)
 	if n := b.calls(); n != 3*services {
 		t.Fatalf("%d calls for %d Services", n, services)
 	}
@@ -127,12 +127,12 @@ func TestChangeAsksForOneService(t *testing.T) {
 	b := newChainBed(t, 10_000)
 	b.change(1)
 	b.now = b.now.Add(time.Second)
-	step := b.Plan(b.now)
+	step := b.PlanNow(b.now)
 	if got := b.byService(); step.Planned != 1 || len(got) != 1 || got["shop/web"] != 3 || b.ready() != 9 {
 		t.Errorf("%d Services planned, calls %v, %d endpoints", step.Planned, got, b.ready())
 	}
 	b.now = b.now.Add(time.Hour)
-	if step = b.Plan(b.now); step.Planned != 0 || b.calls() != 0 {
+	if step = b.PlanNow(b.now); step.Planned != 0 || b.calls() != 0 {
 		t.Errorf("an hour later: %d Services planned", step.Planned)
 	}
 }
@@ -176,7 +176,7 @@ func TestManyFailuresDisturbNoOtherService(t *testing.T) {
 				if changed {
 					b.change(1 + steps%5)
 				}
-				remaining = b.Plan(b.now).Remaining
+				remaining = b.PlanNow(b.now).Remaining
 				calls := b.byService()
 				if changed && b.ready() != 9-steps%5 {
 					t.Fatalf("step %d: the change of the other Service is not in the plan", steps)
@@ -202,7 +202,6 @@ func TestManyFailuresDisturbNoOtherService(t *testing.T) {
 func TestServiceIsPlannedTwiceAtMostForAChain(t *testing.T) {
 	const services, room = 200, 8
 	b, l := newChainBed(t, services), &lateCaller{limit: room}
-	b.CallThrough(l)
 	for _, c := range b.plugins {
 		c.revision = "2"
 	}
@@ -212,15 +211,15 @@ func TestServiceIsPlannedTwiceAtMostForAChain(t *testing.T) {
 		if steps == 3*services {
 			t.Fatal("no end")
 		}
-		step := b.Plan(b.now)
+		step := l.plan(b.Planner, b.now)
 		planned, remaining = planned+step.Planned, step.Remaining
 		if len(l.queued) > 0 {
 			remaining = 1
 		}
 		l.answer(b.Planner, room/2, b.now)
 	}
-	if n := b.calls(); n != 3*services || b.Awaited() != 0 || len(b.waiting) != 0 {
-		t.Errorf("%d calls, %d decisions and %d queues wait", n, b.Awaited(), len(b.waiting))
+	if n := b.calls(); n != 3*services || b.Awaited() != 0 || len(l.places) != 0 {
+		t.Errorf("%d calls, %d decisions and %d places wait", n, b.Awaited(), len(l.places))
 	}
 	if planned > 2*services {
 		t.Errorf("%d Services planned %d times", services, planned)
@@ -232,7 +231,7 @@ func TestServiceIsPlannedTwiceAtMostForAChain(t *testing.T) {
 func TestChangeIsPlannedBeforeTheBacklog(t *testing.T) {
 	b := newChainBed(t, 2)
 	b.Configure(testSettings()) // without plugins
-	for b.Plan(b.now).Remaining > 0 {
+	for b.PlanNow(b.now).Remaining > 0 {
 	}
 	giant := model.Name{Namespace: "crowd", Name: "giant"}
 	s := slice(giant, 5000)
@@ -242,11 +241,11 @@ func TestChangeIsPlannedBeforeTheBacklog(t *testing.T) {
 	b.Apply([]model.Change{{Kind: model.SliceKind, Name: giant, Slice: s}, {Kind: model.ServiceKind, Name: giant, Service: &model.Service{
 		Name: giant, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.97.0.1")}, Ports: []model.ServicePort{{Name: "p0", Protocol: model.TCP, Port: 80}},
 	}}})
-	b.Plan(b.now)
+	b.PlanNow(b.now)
 	var alone []bool
 	for i := range 6 {
 		b.change(1 + i%5)
-		step := b.Plan(b.now)
+		step := b.PlanNow(b.now)
 		if b.ready() != 9-i%5 || step.Remaining == 0 || step.RequeueAt.IsZero() {
 			t.Fatalf("step %d: %d endpoints, %d remain, next at %v", i, b.ready(), step.Remaining, step.RequeueAt)
 		}
@@ -257,7 +256,7 @@ func TestChangeIsPlannedBeforeTheBacklog(t *testing.T) {
 			t.Fatalf("Plans with the change alone: %v, want every other", alone)
 		}
 	}
-	for n := 0; b.Plan(b.now).Remaining > 0; n++ {
+	for n := 0; b.PlanNow(b.now).Remaining > 0; n++ {
 		if n == 1000 {
 			t.Fatal("no end")
 		}

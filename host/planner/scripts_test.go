@@ -148,7 +148,7 @@ func (s *script) plan() (*planner.Planner, error) {
 		s.planner.Replace(cluster)
 		s.changed = false
 	}
-	s.planner.Plan(s.now)
+	s.planner.PlanNow(s.now)
 	return s.planner, nil
 }
 

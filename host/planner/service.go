@@ -20,8 +20,6 @@ type serviceState struct {
 	choiceErr    *policy.ChoiceError // of the annotation, that a Result has reported; nil: none
 	enforced     chainWait
 	shadow       chainWait
-	refused      []string               // plugins that have refused a call, see waitQueue
-	turn         string                 // plugin for which it is its turn, see waitQueue; "" for none
 	settings     policy.ServiceSettings // of the last round
 	settingsErr  string                 // that a Result has reported; "" for none
 	resetDone    map[resetKey]int64     // deadlines that a Result has reported in Resets
@@ -45,6 +43,16 @@ type serviceState struct {
 type chainWait struct {
 	requeueAt int64 // Unix milliseconds, 0: only on a change
 	awaited   int   // plugin calls that are queued or running
+}
+
+// add adds what a chain of a pool waits for.
+func (w *chainWait) add(d *policy.Evaluation, requeueAt time.Time) {
+	if !requeueAt.IsZero() {
+		w.requeueAt = earlier(w.requeueAt, requeueAt.UnixMilli())
+	}
+	if d.Pending != nil {
+		w.awaited++
+	}
 }
 
 func (s *serviceState) wait(shadow bool) *chainWait {
@@ -88,8 +96,7 @@ func (p *Planner) planService(name model.Name, now time.Time, result *Result, bu
 	s.round = nil
 	p.finish(r, s, now, result)
 	again := r.again
-	*r = round{}
-	p.spare = r
+	p.release(r)
 	return !again
 }
 
@@ -99,7 +106,6 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 	}
 	p.evaluator.DeleteSettings(name)
 	p.evaluator.DeleteChoice(name)
-	p.setRefused(name, s, nil)
 	p.pods.replace(name, s.pods.names, nil)
 	p.sheds.set(name, nil, 0)
 	p.setCounted(name, s, countedService{})

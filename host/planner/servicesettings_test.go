@@ -39,7 +39,7 @@ func settingsPlanner(plugin *weightPlugin) (*Planner, Settings) {
 	s.Policies = &policy.Set{Policies: map[string]*policy.Policy{"weighted": weighted}, Default: "weighted"}
 	p := New(s, func(string) (policy.Plugin, error) { return plugin, nil })
 	p.Apply(append(manyServices(20, 2), model.Change{Kind: model.Synced}))
-	p.Plan(time.Unix(1000, 0))
+	p.PlanNow(time.Unix(1000, 0))
 	return p, s
 }
 
@@ -68,7 +68,7 @@ func TestErrorsOfServiceSettingsAreReportedOnce(t *testing.T) {
 		t.Helper()
 		now = now.Add(time.Second)
 		p.Apply([]model.Change{annotate(p, name, text)})
-		r := p.Plan(now)
+		r := p.PlanNow(now)
 		if len(r.SettingsErrors) != reported || r.Totals.OwnSettings != own || r.Totals.RefusedSettings != refused || len(r.Errors) > 0 {
 			t.Fatalf("%s: errors %v, %v, %d in force, %d refused", text, r.SettingsErrors, r.Errors, r.Totals.OwnSettings, r.Totals.RefusedSettings)
 		}
@@ -91,7 +91,7 @@ func TestErrorsOfServiceSettingsAreReportedOnce(t *testing.T) {
 	step(``, 0, 0, 0, 2)
 	step(`{`, 1, 0, 1, 2)
 	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: name}})
-	if r := p.Plan(now); r.Totals.RefusedSettings != 0 {
+	if r := p.PlanNow(now); r.Totals.RefusedSettings != 0 {
 		t.Errorf("deleted: %+v", r.Totals)
 	}
 }
@@ -101,7 +101,7 @@ func TestSettingsOfAServiceWithoutPolicyAreAnError(t *testing.T) {
 	s.Policies = &policy.Set{}
 	p.Configure(s)
 	p.Apply([]model.Change{annotate(p, p.ServiceNames()[0], "{}")})
-	r := p.Plan(time.Unix(1001, 0))
+	r := p.PlanNow(time.Unix(1001, 0))
 	if len(r.SettingsErrors) != 1 || !strings.Contains(r.SettingsErrors[0].Error(), "the Service has no policy") {
 		t.Error(r.SettingsErrors)
 	}
@@ -116,7 +116,7 @@ func TestNewSettingsAskOnlyTheirServices(t *testing.T) {
 		t.Helper()
 		plugin.asked = nil
 		now = now.Add(time.Second)
-		p.Plan(now)
+		p.PlanNow(now)
 		if len(plugin.asked) != want {
 			t.Errorf("%s: %d calls, for %v; want %d", what, len(plugin.asked), plugin.asked, want)
 		}

@@ -207,12 +207,12 @@ func TestPolicyShedsAreBoundedAndReportedOnce(t *testing.T) {
 		func(string) (policy.Plugin, error) { return shedAll{}, nil })
 	now := time.UnixMilli(1_700_000_000_000)
 	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: svc.Name, Service: svc}, {Kind: model.SliceKind, Name: slice.Name, Slice: slice}, {Kind: model.Synced}})
-	if got := p.Plan(now).ShedsBounded; len(got) != 1 || got[0] != (ShedBounded{svc.Name, "p", 1}) {
+	if got := p.PlanNow(now).ShedsBounded; len(got) != 1 || got[0] != (ShedBounded{svc.Name, "p", 1}) {
 		t.Fatalf("bounded: %+v", got)
 	}
 	now = now.Add(time.Second)
 	p.markChanged(svc.Name)
-	if got := p.Plan(now).ShedsBounded; len(got) != 0 {
+	if got := p.PlanNow(now).ShedsBounded; len(got) != 0 {
 		t.Errorf("reported again: %+v", got)
 	}
 	nodePort := plan.Key{Addr: netip.IPv4Unspecified(), Port: 30080, Protocol: model.TCP}
@@ -222,7 +222,7 @@ func TestPolicyShedsAreBoundedAndReportedOnce(t *testing.T) {
 	}
 	p.ShedsDone(now, true, nil)
 	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: svc.Name}})
-	if p.Plan(now); !p.NextSheds().IsZero() {
+	if p.PlanNow(now); !p.NextSheds().IsZero() {
 		t.Error("the sheds of a deleted Service go on")
 	}
 }

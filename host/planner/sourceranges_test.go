@@ -73,7 +73,7 @@ func TestChangesOfSourceRangesDoNotDelayAnotherNamespace(t *testing.T) {
 			}
 			apply(c.before, 0)
 			p.Apply([]model.Change{{Kind: model.Synced}})
-			p.Plan(time.Unix(1000, 0))
+			p.PlanNow(time.Unix(1000, 0))
 			apply(c.after, 1)
 			all, most, steps := 0, 0, 0
 			changed := -1 // the step in which the other namespace's Service has changed; -1: it is planned
@@ -85,7 +85,7 @@ func TestChangesOfSourceRangesDoNotDelayAnotherNamespace(t *testing.T) {
 					changed = steps
 					p.Apply([]model.Change{rangedService("victim", 100, 1, 1, changed%200)})
 				}
-				step := p.Plan(time.Unix(1000, 0))
+				step := p.PlanNow(time.Unix(1000, 0))
 				f := p.Current().Frontends[plan.Key{Addr: netip.MustParseAddr("203.0.113.100"), Port: 80, Protocol: model.TCP}]
 				if f != nil && f.SourceRanges[0].Addr().As4()[1] == byte(changed%200) {
 					changed = -1

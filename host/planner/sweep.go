@@ -80,12 +80,12 @@ func (w *sweep) concerns(s *serviceState) bool {
 // planSweep continues the sweep until the budget is spent.
 func (p *Planner) planSweep(limit *budget, now time.Time, result *Result) {
 	w := &p.sweep
-	for w.left > 0 && !limit.spent() {
+	for w.left > 0 && !p.stops(limit) {
 		s := w.next
 		w.next = s.visit.next
 		limit.spend(lookCost)
-		if w.concerns(s) && !p.planAgain(s.visit.name) && (s.visit.changes < w.all || !p.waitForRoom(s.visit.name, s)) {
-			p.planTurn(s.visit.name, limit, now, result)
+		if w.concerns(s) && !p.planAgain(s.visit.name) {
+			p.planTurn(s.visit.name, false, limit, now, result)
 		} else {
 			w.visited(s)
 		}

@@ -89,7 +89,7 @@ func TestStaleUDPOfPartialPlans(t *testing.T) {
 			}
 			pending := map[plan.Key]bool{}
 			for remaining := 1; remaining > 0; {
-				result := p.Plan(now)
+				result := p.PlanNow(now)
 				if remaining = result.Remaining; remaining > 0 {
 					partial++
 				}
@@ -148,7 +148,7 @@ func TestStaleUDPMatchesReferenceImplementation(t *testing.T) {
 		settings.Policies = nil
 		p := New(settings, nil)
 		p.Apply([]model.Change{{Kind: model.Synced}})
-		p.Plan(time.Unix(1_000_000, 0))
+		p.PlanNow(time.Unix(1_000_000, 0))
 		now := time.Unix(1_000_000, 0)
 		var flows []udpFlow
 		since := map[leaving]time.Time{} // since when endpoints terminate and do not serve, where the Service asks
@@ -157,7 +157,7 @@ func TestStaleUDPMatchesReferenceImplementation(t *testing.T) {
 				p.Apply([]model.Change{randomUDPChange(r)})
 			}
 			now = now.Add(time.Duration(r.IntN(3)) * time.Second)
-			result := p.Plan(now)
+			result := p.PlanNow(now)
 			now2 := map[leaving]time.Time{}
 			for _, svc := range p.cluster.Services {
 				for i := range svc.Ports {

@@ -63,7 +63,7 @@ func (e *engine) Plan(c *plugintest.Cluster, now time.Time) (wake time.Time, err
 		return wake, err
 	}
 	e.planner.Replace(snapshot(c))
-	r := e.planner.Plan(now)
+	r := e.planner.PlanNow(now)
 	return r.RequeueAt, nil
 }
 

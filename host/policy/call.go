@@ -4,16 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Call is one call of a plugin for a pool. It shares no memory with the Evaluator.
+// Call is one call of a plugin for a pool that an Evaluator asks for, see Evaluator.Calls. Whoever makes it owns it until it is passed to
+// Evaluator.Answer: it shares no memory with the Evaluator.
+//
+// Of the calls of a pool and a plugin, the newest replaces one that has not begun, which has no answer then. While one is running, a newer
+// one may be dropped: the pool asks again when the first has its answer.
 type Call struct {
-	Key      PoolKey
-	Shadow   bool   // of the policy's shadow: what is enforced does not wait for it
-	Name     string // of the plugin
+	Key    PoolKey
+	Shadow bool   // of the policy's shadow: what is enforced does not wait for it
+	Name   string // of the plugin
+	// Plugin is nil if the pool asks the plugin no more: a call of it that has not begun has no answer.
 	Plugin   Plugin
 	Request  abi.Request
 	Response abi.Response
@@ -27,48 +31,24 @@ type Call struct {
 	// Of the keys, reused for Request.ServiceValues and Endpoint.Values.
 	podKeys               []declaredKey
 	serviceValues, values []abi.Value
-	run                   chainRun
+	run                   *chainRun // nil: none, see Again
 }
 
 // Do calls the plugin.
-func (c *Call) Do() { c.Err = c.Plugin.Decide(&c.Request, &c.Response) }
-
-// Status is what a Caller has done with a Call.
-type Status uint8
-
-// The statuses. While a call is Queued it belongs to the Caller. Otherwise the Caller has no reference to it.
-const (
-	// Answered means that Response and Err are set.
-	Answered Status = iota
-	// Queued means that the answer is passed to Evaluator.Deliver later. The call has replaced one of the same pool and step
-	// that had not begun, which is not delivered.
-	Queued
-	// Busy means that the call was not accepted because an earlier one of the same pool and step is running. Deliver of
-	// that one follows.
-	Busy
-	// Refused means that the call was not accepted because too many calls of the plugin are queued. The pool has to be decided
-	// again once Room returns true.
-	Refused
-)
-
-// Caller calls plugins: at once, or concurrently with the Evaluator.
-type Caller interface {
-	Call(*Call) Status
-	// Room reports whether several calls of a plugin for Services of a namespace would be accepted.
-	Room(plugin, namespace string) bool
-	// ThrottledSince returns since when, by the wall clock, the calls of a plugin wait because it has used up its share of CPU
-	// time, zero if they do not.
-	ThrottledSince(plugin string) time.Time
+func (c *Call) Do() {
+	if c.Plugin != nil {
+		c.Err = c.Plugin.Decide(&c.Request, &c.Response)
+	}
 }
 
-// direct is the Caller that answers at once.
-type direct struct{}
+// Repeatable reports whether the pool loses nothing when the answer of the call is Again: it is the first of its chain.
+func (c *Call) Repeatable() bool { return c.run == nil || c.run.index == 0 }
 
-func (direct) Call(c *Call) Status { c.Do(); return Answered }
-
-func (direct) Room(string, string) bool { return true }
-
-func (direct) ThrottledSince(string) time.Time { return time.Time{} }
+// Again returns the answer of a Repeatable call that whoever makes calls has not kept: the pool asks again.
+func (k PoolKey) Again(plugin string) *Call {
+	_, shadow := CutShadow(plugin)
+	return &Call{Key: k, Shadow: shadow, Name: plugin, Err: errAgain}
+}
 
 // Check sets the weights of ineligible endpoints to 0, and returns an error if no weight is left.
 func (c *Call) Check() error {
@@ -100,7 +80,7 @@ const (
 // newCall returns a call to build a request with n endpoints in: the smallest one with room for them, or the largest.
 func (e *Evaluator) newCall(n int) *Call {
 	if len(e.free) == 0 {
-		return &Call{}
+		return &Call{run: &chainRun{}}
 	}
 	best := 0
 	for i := range e.free {
@@ -118,7 +98,7 @@ func (e *Evaluator) newCall(n int) *Call {
 // release keeps a call that nothing refers to any more for reuse.
 func (e *Evaluator) release(c *Call) {
 	if len(e.free) < maxFreeCalls && e.freeEndpoints+c.room() <= maxFreeEndpoints {
-		c.Plugin, c.Err, c.run = nil, nil, chainRun{}
+		c.Plugin, c.Err, *c.run = nil, nil, chainRun{}
 		if cap(c.values) > maxFreeEndpoints {
 			c.values = nil
 		}

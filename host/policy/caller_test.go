@@ -12,34 +12,50 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// lateCaller is a Caller whose calls are answered when the test says so.
+// lateCaller makes calls when the test says so, as host/agent/dispatch does.
 type lateCaller struct {
-	direct
 	immediate bool // answers at once
-	full      bool // refuses calls
+	full      bool // keeps no new call that can be asked for again
 	queued    []*Call
 	running   []*Call
+	places    []*Call // that are not kept
 	accepted  int
 }
 
-func (l *lateCaller) Call(c *Call) Status {
-	if l.immediate {
-		return l.direct.Call(c)
+func sameCall(c *Call) func(*Call) bool {
+	return func(o *Call) bool { return o.Key == c.Key && o.Name == c.Name && o.Shadow == c.Shadow }
+}
+
+func (l *lateCaller) take(calls []*Call) {
+	for _, c := range calls {
+		i := slices.IndexFunc(l.queued, sameCall(c))
+		switch {
+		case c.Plugin == nil:
+			l.queued, l.places = slices.DeleteFunc(l.queued, sameCall(c)), slices.DeleteFunc(l.places, sameCall(c))
+		case i >= 0:
+			l.queued[i] = c
+		case slices.ContainsFunc(l.running, sameCall(c)), slices.ContainsFunc(l.places, sameCall(c)):
+		case l.full && c.Repeatable():
+			l.places = append(l.places, c)
+		default:
+			l.accepted++
+			l.queued = append(l.queued, c)
+		}
 	}
-	same := func(o *Call) bool { return o.Key == c.Key && o.Name == c.Name && o.Shadow == c.Shadow }
-	if i := slices.IndexFunc(l.queued, same); i >= 0 {
-		l.queued[i] = c
-		return Queued
-	}
-	if slices.ContainsFunc(l.running, same) {
-		return Busy
-	}
+}
+
+// retry asks for the calls that were not kept, if there is room.
+func (l *lateCaller) retry(e *Evaluator) {
 	if l.full {
-		return Refused
+		return
 	}
-	l.accepted++
-	l.queued = append(l.queued, c)
-	return Queued
+	places := l.places
+	l.places = nil
+	for _, c := range places {
+		again := c.Key.Again(c.Name)
+		again.Shadow = c.Shadow
+		e.Answer(again)
+	}
 }
 
 // begin starts the first queued call.
@@ -53,13 +69,13 @@ func (l *lateCaller) end(e *Evaluator) {
 	c := l.running[0]
 	l.running = l.running[1:]
 	c.Do()
-	e.Deliver(c)
+	e.Answer(c)
 }
 
 func newLateFixture(plugins ...*fakePlugin) (*fixture, *lateCaller) {
-	b, l := newFixture(plugins...), &lateCaller{}
-	b.evaluator.CallThrough(l)
-	return b, l
+	b := newFixture(plugins...)
+	b.late = &lateCaller{}
+	return b, b.late
 }
 
 func (b *fixture) expectPending(t *testing.T, what string, from Origin, weights ...uint16) {
@@ -117,9 +133,30 @@ func TestNewInputSupersedesCallThatHasNotBegun(t *testing.T) {
 	if d := b.expect(t, "as before", FromChain, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7); d.Pending != nil {
 		t.Fatal("it waits although the last answer is for this input")
 	}
+	if len(l.queued) != 0 {
+		t.Fatal("a call is queued that nothing waits for")
+	}
+}
+
+// TestAnswerOfObsoleteCallIsOfNoUse: it had begun when the input became again what the last answer was for.
+func TestAnswerOfObsoleteCallIsOfNoUse(t *testing.T) {
+	p := &fakePlugin{decide: setWeights(7)}
+	b, l := newLateFixture(p)
+	b.decide()
 	l.begin()
 	l.end(b.evaluator)
-	b.expect(t, "the obsolete answer", FromChain, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7)
+	b.expect(t, "answered", FromChain, 7, 7, 7)
+	p.decide = setWeights(9)
+	b.set(2, 0)
+	b.decide()
+	l.begin()
+	b.set(3, 0)
+	b.expect(t, "as before", FromChain, 7, 7, 7)
+	l.end(b.evaluator)
+	b.expect(t, "the obsolete answer", FromChain, 7, 7, 7)
+	if n := len(l.queued); n != 0 {
+		t.Fatalf("%d calls queued", n)
+	}
 }
 
 // TestAnswersReachPoolThatChangesFaster: every answer is for endpoints that have changed meanwhile, in a chain of two plugins.
@@ -182,32 +219,58 @@ func TestFailingPoolFailsWhileItWaits(t *testing.T) {
 	b.expect(t, "good again", FromChain, 9, 9, 9)
 }
 
-func TestRefusedCallIsMadeLater(t *testing.T) {
+// TestCallThatIsNotKeptIsAskedForAgain: only the first of a chain; the others would lose the answers before them.
+func TestCallThatIsNotKeptIsAskedForAgain(t *testing.T) {
 	first, second := &fakePlugin{decide: setWeights(7)}, &fakePlugin{decide: setWeights(8)}
 	b, l := newLateFixture(first, second)
 	l.full = true
 	b.expectPending(t, "full", FromDefault, 1, 1, 1)
-	if d, _ := b.decide(); !d.Refused {
-		t.Fatal("not refused")
+	b.expectPending(t, "still full", FromDefault, 1, 1, 1)
+	if len(l.places) != 1 || l.accepted != 0 {
+		t.Fatalf("%d places, %d accepted", len(l.places), l.accepted)
 	}
 	l.full = false
-	if d, _ := b.decide(); d.Refused {
-		t.Fatal("refused although there is room")
-	}
+	b.decide()
 	l.begin()
 	l.end(b.evaluator)
 	l.full = true
 	b.set(2, 0) // the chain for three endpoints is not lost
-	if d, _ := b.decide(); !d.Refused {
-		t.Fatal("the second call is not refused")
-	}
-	l.full = false
 	b.decide()
 	l.begin()
 	l.end(b.evaluator)
 	b.expectPending(t, "the answer for three endpoints", FromLastGood, 8, 8)
 	if first.calls != 1 || second.calls != 1 {
 		t.Fatalf("%d and %d calls", first.calls, second.calls)
+	}
+}
+
+// TestNobodyWaitsForWhatIsNotAskedAnyMore: a call that has not begun is withdrawn, whatever the reason why its pool does not ask.
+func TestNobodyWaitsForWhatIsNotAskedAnyMore(t *testing.T) {
+	for what, stop := range map[string]func(*fixture){
+		"deleted":      func(b *fixture) { b.evaluator.Delete(b.in.Port.Name) },
+		"no endpoints": func(b *fixture) { b.set(0, 0) },
+		"no policy":    func(b *fixture) { b.policy = nil },
+		"other plugin": func(b *fixture) {
+			b.plugins["other"] = &fakePlugin{decide: setWeights(1)}
+			b.policy = &Policy{Name: "p", Steps: []Step{{Plugin: "other"}}}
+		},
+		"no plugin": func(b *fixture) { b.policy = &Policy{Name: "p"} },
+	} {
+		for _, full := range []bool{false, true} {
+			b, l := newLateFixture(&fakePlugin{decide: setWeights(7)})
+			l.full = full
+			b.decide()
+			stop(b)
+			if what != "deleted" {
+				b.decide()
+			}
+			l.take(b.evaluator.Calls())
+			for _, c := range slices.Concat(l.queued, l.places) {
+				if c.Name == "plugin0" {
+					t.Errorf("%s, full %t: a call waits that nobody waits for", what, full)
+				}
+			}
+		}
 	}
 }
 
@@ -302,7 +365,7 @@ func TestLateAnswersEqualImmediateAnswers(t *testing.T) {
 				if c.Do(); r.IntN(4) == 0 {
 					c.Err = errors.New("at will")
 				}
-				late.evaluator.Deliver(c)
+				late.evaluator.Answer(c)
 			}
 			decide()
 		}

@@ -41,7 +41,7 @@ type chain struct {
 	lastGood   *lastGood     // the last answer; nil: none
 	digest     requestDigest // of the last request
 	generation uint64
-	awaited    *Call       // that the evaluation waits for; nil: none
+	awaited    *chainRun   // that the chain waits for: whoever makes calls has one of the pool, or its answer; nil: none
 	failure    *StepResult // of the last run that has ended; nil: it succeeded
 	// pendingSince is since when the current input waits for a plugin, Unix milliseconds; 0: it does not.
 	pendingSince int64
@@ -61,7 +61,7 @@ func (ch *chain) of(p *Policy) []Step {
 
 // use makes the chain that of a policy. If its steps change, the states of plugins whose settings stay the same are kept. The last good
 // decision is kept as long as the policy keeps its name: it is better than none while the new chain fails.
-func (ch *chain) use(p *Policy, renamed bool) {
+func (e *Evaluator) use(ch *chain, p *Policy, renamed bool) {
 	before := ch.policy
 	if renamed {
 		ch.lastGood = nil
@@ -73,8 +73,8 @@ func (ch *chain) use(p *Policy, renamed bool) {
 		ch.saved = ch.saveSteps()
 	}
 	steps := ch.of(p)
+	e.stopWaiting(ch)
 	ch.policy, ch.steps, ch.failure = p, make([]stepState, len(steps)), nil
-	ch.stopWaiting()
 	for i, s := range steps {
 		if i < len(ch.saved) && ch.saved[i].Plugin == s.Plugin && ch.saved[i].Settings == s.Settings {
 			ch.steps[i].state = ch.saved[i].State
@@ -83,33 +83,41 @@ func (ch *chain) use(p *Policy, renamed bool) {
 }
 
 // stopWaiting forgets the run that the chain awaits.
-func (ch *chain) stopWaiting() { ch.awaited, ch.pendingSince = nil, 0 }
+func (e *Evaluator) stopWaiting(ch *chain) {
+	if ch.awaited != nil {
+		e.withdraw(ch.awaited)
+	}
+	ch.awaited, ch.pendingSince = nil, 0
+}
 
-// chainRun is an evaluation of a chain for one request, of which the Call is the current one. Its answer stays
-// useful when the input changes before the last plugin has answered: it is applied by address, see lastGood.
+// chainRun is an evaluation of a chain for one request. Its answer stays useful when the input changes before the last plugin has answered:
+// it is applied by address, see lastGood.
 type chainRun struct {
-	index        int           // of the plugin to call
+	key    PoolKey
+	plugin string     // that is asked
+	of     *stepState // the first of the chain's steps: a chain that is replaced has others
+	answer *Call      // nil: there is none yet
+	again  bool       // the call has not been made, and is to be asked for again
+
+	index        int           // of the plugin
 	digest       requestDigest // of the request for the first plugin
 	stepDigest   requestDigest // of the request for plugin number index
 	nodesUnknown bool          // Input.NodesUnknown
 	outcomes     outcomesOf    // those in the request
 	podsUnknown  bool          // see chain.waitForPods
-	answered     bool          // the call has been delivered
-	unsent       error         // why the call was not accepted, errBusy or errRefused; nil: it was
 }
 
 // Why the answer of a chain is not available yet.
 var (
 	// errNodesUnknown is the error of a plugin that needs the cluster's Nodes before they are read.
 	errNodesUnknown = fmt.Errorf("%w: the cluster's Nodes are not known yet", ErrPending)
-	errQueued       = fmt.Errorf("%w: the call is queued", ErrPending)
-	errBusy         = fmt.Errorf("%w: the call for earlier endpoints is running", ErrPending)
-	errRefused      = fmt.Errorf("%w: too many calls are queued", ErrPending)
+	errAsked        = fmt.Errorf("%w: it has been asked", ErrPending)
+	errAgain        = fmt.Errorf("%w: too many calls wait", ErrPending)
 )
 
-// run calls the plugins of a chain whose input has changed or whose requeue time has passed, beginning with number index. With an
-// error, index is the plugin that failed or has not answered. onStep is called for each plugin with an answer.
-func (e *Evaluator) run(ch *chain, c *Call, nowMS int64, onStep func(*stepState)) error {
+// run asks the plugins of a chain whose input has changed or whose requeue time has passed, beginning with number index, until one has to answer
+// first: the error is errAsked then, and the chain awaits it. With an error, index is the plugin that failed or has not answered.
+func (e *Evaluator) run(ch *chain, c *Call, nowMS int64) error {
 	for ; c.run.index < len(ch.steps); c.run.index++ {
 		s := &ch.steps[c.run.index]
 		if err := e.runStep(ch, s, c, nowMS); err != nil {
@@ -118,15 +126,14 @@ func (e *Evaluator) run(ch *chain, c *Call, nowMS int64, onStep func(*stepState)
 		for i, w := range s.results.weights {
 			c.Request.Endpoints[i].Weight = uint32(w)
 		}
-		onStep(s)
 	}
 	return nil
 }
 
-// runStep calls a plugin if that is due, and returns the error of its last call.
+// runStep records the answer of a plugin, or asks it if that is due, and returns the error of its last call.
 func (e *Evaluator) runStep(ch *chain, s *stepState, c *Call, nowMS int64) error {
-	if c.run.answered {
-		c.run.answered = false
+	if c.run.answer != nil {
+		c.run.answer = nil
 		return e.record(ch, s, c, nowMS)
 	}
 	step := &ch.plugins()[c.run.index]
@@ -149,24 +156,31 @@ func (e *Evaluator) runStep(ch *chain, s *stepState, c *Call, nowMS int64) error
 	if !s.due(digest, nowMS, needs, c.run.outcomes) {
 		return s.err
 	}
-	if replaces := ch.awaited != nil && ch.awaited != c; !replaces && e.Admit != nil && !e.Admit(step.Plugin, c.Key.Port.Service) {
-		return errRefused
-	}
 	c.run.stepDigest = digest
 	c.Name, c.Plugin, c.Err = step.Plugin, plugin, nil
 	c.Request.Settings = step.settings()
 	c.state = append(c.state[:0], s.state...)
 	c.Request.State = c.state
 	c.Response.Reset(len(c.Request.Endpoints))
-	switch e.caller.Call(c) {
-	case Queued:
-		return errQueued
-	case Busy:
-		return errBusy
-	case Refused:
-		return errRefused
-	default:
-		return e.record(ch, s, c, nowMS)
+	e.ask(ch, c)
+	return errAsked
+}
+
+// ask makes the chain wait for a call. If it waits for another plugin, that is asked no more.
+func (e *Evaluator) ask(ch *chain, c *Call) {
+	c.run.key, c.run.plugin, c.run.of = c.Key, c.Name, &ch.steps[0]
+	if a := ch.awaited; a != nil && a.plugin != c.Name {
+		e.withdraw(a)
+	}
+	ch.awaited = c.run
+	e.asked, e.askedEndpoints = append(e.asked, c), e.askedEndpoints+len(c.Request.Endpoints)
+}
+
+// withdraw tells whoever makes calls that the pool does not ask the plugin any more.
+func (e *Evaluator) withdraw(r *chainRun) {
+	if r.answer == nil {
+		_, shadow := CutShadow(r.plugin)
+		e.asked = append(e.asked, &Call{Key: r.key, Shadow: shadow, Name: r.plugin})
 	}
 }
 

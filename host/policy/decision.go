@@ -2,7 +2,6 @@ package policy
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/service"
@@ -68,15 +67,12 @@ type Evaluation struct {
 	Err     error
 	Steps   []StepResult // answers of the plugins, up to the first that failed
 	Pending *Pending     // the chain is waiting for a plugin; nil: it is not
-	// Refused reports that the call it waits for is not queued, see Caller.Room.
-	Refused bool
 }
 
 // Pending is the call that a decision waits for. Until its answer the previous decision stays in force.
 type Pending struct {
-	Plugin         string
-	Since          int64     // Unix milliseconds
-	ThrottledSince time.Time // see Caller.ThrottledSince; set by the planner's Explain
+	Plugin string
+	Since  int64 // Unix milliseconds
 }
 
 // Origin is where a decision comes from.

@@ -1,52 +1,52 @@
 package policy
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"time"
 )
 
-// evaluate returns the answer of a chain for an input and when to evaluate it again (zero: only on a change, or when
-// Deliver reports it), or an error that wraps ErrPending while the answer is not available.
+// pass is which part of a decision is made.
+type pass uint8
+
+const (
+	whole    pass = iota
+	asking        // what is asked is decided in the pass that follows
+	resuming      // the input is that of the pass before
+)
+
+// evaluate returns the answer of a chain for an input and when to evaluate it again (zero: only on a change, or when Answer reports it), or
+// an error that wraps ErrPending while the answer is not available: errAsked itself in the pass that asks.
 //
 // A chain awaits one run at a time. The run for a newer input supersedes it only as long as none of its calls has begun. A pool
 // that changes faster than its plugins answer gets every answer that way, applied by address, instead of none.
-func (e *Evaluator) evaluate(ch *chain, times *conditionTimes, in *Input, now time.Time, d *Evaluation) (*lastGood, time.Time, error) {
+func (e *Evaluator) evaluate(ch *chain, times *conditionTimes, in *Input, now time.Time, d *Evaluation, of pass) (*lastGood, time.Time, error) {
 	nowMS := now.UnixMilli()
-	if c := ch.awaited; c != nil && (c.run.answered || c.run.unsent != nil) {
-		e.resume(ch, times, c, nowMS)
+	var c *Call
+	switch a := ch.awaited; {
+	case a == nil || a.again:
+	case a.answer != nil && of == resuming && a.digest == ch.digest:
+		c = a.answer
+	case a.answer != nil:
+		e.resume(ch, times, a.answer, nowMS)
+	case of == resuming:
+		return nil, time.Time{}, ch.pending(d, a.index, now, errAsked)
 	}
-	c := e.newCall(len(in.Port.Endpoints))
-	outcomes := e.build(c, ch, times, in, now)
-	digest := e.digester.request(&c.Request)
-	if digest != ch.digest {
-		ch.digest = digest
-		ch.generation++
+	if c == nil {
+		if c = e.next(ch, times, in, now); c == nil {
+			return nil, time.Time{}, ch.pending(d, ch.awaited.index, now, errAsked)
+		}
 	}
-	c.Request.Generation = ch.generation
-	if a := ch.awaited; a != nil && (a.run.index > 0 || a.run.digest == digest) {
-		e.release(c)
-		d.Refused = errors.Is(a.run.unsent, errRefused)
-		return nil, time.Time{}, ch.pending(d, a.run.index, now, cmp.Or(a.run.unsent, errQueued))
-	}
-	c.Shadow = ch.shadow
-	c.run = chainRun{
-		digest: digest, nodesUnknown: in.NodesUnknown, podsUnknown: ch.waitForPods(in, c.keys, nowMS), outcomes: outcomes,
-	}
-	err := e.run(ch, c, nowMS, func(s *stepState) {
-		d.Steps = append(d.Steps, e.stepResult(ch.plugins()[c.run.index].Plugin, s, in))
-	})
+	err := e.run(ch, c, nowMS)
 	switch {
-	case errors.Is(err, errQueued):
-		ch.awaited = c
-		return nil, time.Time{}, ch.pending(d, c.run.index, now, err)
-	case errors.Is(err, errBusy), errors.Is(err, errRefused):
-		d.Refused = errors.Is(err, errRefused)
-		defer e.release(c)
+	case !errors.Is(err, errAsked):
+	case of == asking || of == resuming:
+		return nil, time.Time{}, errAsked
+	default:
 		return nil, time.Time{}, ch.pending(d, c.run.index, now, err)
 	}
-	ch.awaited, ch.pendingSince = nil, 0 // an older chain is obsolete
+	d.Steps = e.stepResults(ch, c.run.index, in)
+	e.ended(ch, c)
 	defer e.release(c)
 	requeueAt := ch.untilPods(err, ch.requeueAt(c.run.index))
 	if err != nil {
@@ -58,16 +58,33 @@ func (e *Evaluator) evaluate(ch *chain, times *conditionTimes, in *Input, now ti
 	return ch.combine(&c.Request, times.addrs), requeueAt, nil
 }
 
+// next returns a call with the request for the first plugin of a run for an input, nil if the chain awaits a run for that, or one that has
+// begun.
+func (e *Evaluator) next(ch *chain, times *conditionTimes, in *Input, now time.Time) *Call {
+	c := e.newCall(len(in.Port.Endpoints))
+	outcomes := e.build(c, ch, times, in, now)
+	digest := e.digester.request(&c.Request)
+	if digest != ch.digest {
+		ch.digest = digest
+		ch.generation++
+	}
+	if a := ch.awaited; a != nil && !a.again && (a.index > 0 || a.digest == digest) {
+		e.release(c)
+		return nil
+	}
+	c.Request.Generation, c.Shadow = ch.generation, ch.shadow
+	*c.run = chainRun{
+		digest: digest, nodesUnknown: in.NodesUnknown, podsUnknown: ch.waitForPods(in, c.keys, now.UnixMilli()), outcomes: outcomes,
+	}
+	return c
+}
+
 // resume continues the awaited chain after an answer. If that completes the chain, its answer becomes the last good decision:
 // the chain of the current input may have to wait.
 func (e *Evaluator) resume(ch *chain, times *conditionTimes, c *Call, nowMS int64) {
-	c.run.unsent = nil
-	err := e.run(ch, c, nowMS, func(*stepState) {})
+	err := e.run(ch, c, nowMS)
 	switch {
-	case errors.Is(err, errQueued):
-		return
-	case errors.Is(err, errBusy), errors.Is(err, errRefused):
-		c.run.unsent = err
+	case errors.Is(err, errAsked):
 		return
 	case err == nil:
 		e.answered(ch, c)
@@ -75,8 +92,16 @@ func (e *Evaluator) resume(ch *chain, times *conditionTimes, c *Call, nowMS int6
 	default:
 		ch.failed(c.run.index, err)
 	}
-	ch.awaited, ch.pendingSince = nil, 0
+	e.ended(ch, c)
 	e.release(c)
+}
+
+// ended records that the chain waits for nothing after a run. What it has awaited for another input is obsolete.
+func (e *Evaluator) ended(ch *chain, c *Call) {
+	if ch.awaited == c.run {
+		ch.awaited = nil
+	}
+	e.stopWaiting(ch)
 }
 
 // answered records that all plugins of a chain have answered.
@@ -125,15 +150,21 @@ func (ch *chain) requeueAt(last int) time.Time {
 	return time.UnixMilli(at)
 }
 
-// stepResult returns a plugin's last answer for the endpoints of in.
-func (e *Evaluator) stepResult(name string, s *stepState, in *Input) StepResult {
-	n := len(in.Port.Endpoints)
-	if len(e.portIndex) == n { // the request has all endpoints
-		return StepResult{Plugin: name, Weights: s.results.weights, Reasons: s.results.reasons}
+// stepResults returns the last answers of the first n plugins for the endpoints of in.
+func (e *Evaluator) stepResults(ch *chain, n int, in *Input) (out []StepResult) {
+	for k := range ch.steps[:n] {
+		s, r := &ch.steps[k], StepResult{Plugin: ch.plugins()[k].Plugin}
+		if r.Weights, r.Reasons = s.results.weights, s.results.reasons; len(r.Weights) != len(in.Port.Endpoints) { // the request had local ones only
+			weights, reasons, j := make([]uint16, len(in.Port.Endpoints)), make([]string, len(in.Port.Endpoints)), 0
+			for i := range in.Port.Endpoints {
+				if in.Port.Endpoints[i].Local {
+					weights[i], reasons[i] = s.results.weights[j], s.results.reasons.At(j)
+					j++
+				}
+			}
+			r.Weights, r.Reasons = weights, PackReasons(len(reasons), func(i int) string { return reasons[i] })
+		}
+		out = append(out, r)
 	}
-	weights, reasons := make([]uint16, n), make([]string, n)
-	for i, w := range s.results.weights {
-		weights[e.portIndex[i]], reasons[e.portIndex[i]] = w, s.results.reasons.At(i)
-	}
-	return StepResult{Plugin: name, Weights: weights, Reasons: PackReasons(n, func(i int) string { return reasons[i] })}
+	return out
 }

@@ -10,11 +10,10 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Evaluator evaluates policies. It stores the plugins' answers for each pool and calls a plugin again only when its input has
-// changed or its requeue time has passed. It is not safe for concurrent use.
+// Evaluator evaluates policies. It stores the plugins' answers for each pool and asks a plugin again only when its input has
+// changed or its requeue time has passed. It calls no plugin: what it asks is in Calls, and the answers come back through Answer. It is not
+// safe for concurrent use.
 type Evaluator struct {
-	// Admit reports whether a new call of a plugin for a Service may be passed to the Caller; otherwise it is refused. Nil: always.
-	Admit func(plugin string, service model.Name) bool
 	// Signals returns what is known of connections to endpoints. Nil: nothing.
 	Signals Signals
 	// Guards are the states of the guards of policies, by name. Save and Restore include them.
@@ -23,7 +22,6 @@ type Evaluator struct {
 	Node *model.Node
 
 	plugins   func(string) (Plugin, error)
-	caller    Caller
 	pools     map[PoolKey]*poolState
 	readiness map[readinessKey]*readiness // of Service ports whose policy has Panic
 	settings  map[model.Name]*ownSettings // of the Services that have some
@@ -33,55 +31,91 @@ type Evaluator struct {
 	portIndex []int   // from the endpoints of the last request that was built to Port.Endpoints
 	free      []*Call // for reuse
 	// freeEndpoints is the room of these calls.
-	freeEndpoints int
-	calls         uint64 // answered so far
+	freeEndpoints  int
+	calls          uint64  // answered so far
+	asked          []*Call // since the last Calls
+	askedEndpoints int     // of them
 }
 
 // NewEvaluator returns an Evaluator without state. plugins returns the current revision of a plugin by name; every decision calls
-// it, so it must be cheap. They are called at once; CallThrough changes that.
+// it, so it must be cheap.
 func NewEvaluator(plugins func(string) (Plugin, error)) *Evaluator {
 	return &Evaluator{
-		plugins: plugins, caller: direct{}, pools: map[PoolKey]*poolState{}, readiness: map[readinessKey]*readiness{},
+		plugins: plugins, pools: map[PoolKey]*poolState{}, readiness: map[readinessKey]*readiness{},
 		settings: map[model.Name]*ownSettings{}, choices: map[model.Name]string{}, revisions: map[*Policy]cachedRevision{},
 		Guards: map[string]*GuardState{},
 	}
 }
 
-// CallThrough makes c call the plugins from now on.
-func (e *Evaluator) CallThrough(c Caller) { e.caller = c }
-
 // PluginCalls returns the number of plugin calls that have been answered so far.
 func (e *Evaluator) PluginCalls() uint64 { return e.calls }
 
-// Deliver passes the answer of a call that was Queued. It reports whether its pool has to be decided again.
-func (e *Evaluator) Deliver(c *Call) bool {
-	m := e.pools[c.Key]
-	if m == nil {
-		return false
-	}
-	of := &m.enforced
-	if c.Shadow {
-		of = m.shadow
-	}
-	if of != nil && of.awaited == c {
-		c.run.answered = true
-	}
-	return of != nil
+// maxAsked and maxAskedEndpoints are from how many calls, or endpoints in their requests, on Calls should be emptied.
+const (
+	maxAsked          = 256
+	maxAskedEndpoints = maxFreeEndpoints
+)
+
+// Full reports whether there are so many Calls that their requests take much memory.
+func (e *Evaluator) Full() bool {
+	return len(e.asked) >= maxAsked || e.askedEndpoints >= maxAskedEndpoints
 }
 
-// Continue continues the chain of an answer that was passed to Deliver. It reports whether the next call is queued, or the plugin that
-// has refused it; otherwise the pool has to be decided again.
-func (e *Evaluator) Continue(c *Call, now time.Time) (queued bool, refusedBy string) {
+// Calls returns the calls that are to be made since the last time, those of a pool in their order. Their answers are for Answer.
+func (e *Evaluator) Calls() []*Call {
+	out := e.asked
+	e.asked, e.askedEndpoints = nil, 0
+	return out
+}
+
+// Answer passes a call that has been made. It reports whether its pool has to be decided again.
+func (e *Evaluator) Answer(c *Call) bool {
+	ch := e.chainOf(c)
+	if ch == nil || ch.awaited == nil || c.Plugin == nil && c.Err == nil {
+		return false
+	}
+	if c.run == nil || c.run.of != &ch.steps[0] { // of a chain that is replaced: a call meanwhile may have been dropped
+		ch.awaited.again = ch.awaited.again || ch.awaited.plugin == c.Name && ch.awaited.answer == nil
+		return ch.awaited.again
+	}
+	c.run.answer, c.run.again, ch.awaited = c, false, c.run
+	return true
+}
+
+// chainOf returns the chain that a call belongs to, nil if it does not exist any more.
+func (e *Evaluator) chainOf(c *Call) *chain {
 	m := e.pools[c.Key]
-	if m == nil || m.enforced.awaited != c || !c.run.answered {
-		return false, ""
+	switch {
+	case m == nil:
+		return nil
+	case c.Shadow:
+		return m.shadow
 	}
-	ch := &m.enforced
-	e.resume(ch, &m.times, c, now.UnixMilli())
-	if ch.awaited == c && errors.Is(c.run.unsent, errRefused) {
-		return false, ch.plugins()[c.run.index].Plugin
+	return &m.enforced
+}
+
+// Continue continues the chain of an answer that was passed to Answer. It reports whether the next call of the chain is in Calls; otherwise the
+// pool has to be decided again.
+func (e *Evaluator) Continue(c *Call, now time.Time) (asked bool) {
+	ch := e.chainOf(c)
+	if ch == nil || ch.awaited == nil || ch.awaited.answer != c {
+		return false
 	}
-	return ch.awaited == c && c.run.unsent == nil, ""
+	e.resume(ch, &e.pools[c.Key].times, c, now.UnixMilli())
+	return ch.awaited != nil
+}
+
+// DecideNow makes the calls that a decision waits for in the calling goroutine, until it waits for none, and returns it.
+func (e *Evaluator) DecideNow(p *Policy, in *Input, now time.Time) (Decision, time.Time) {
+	d, at, asks := e.Ask(p, in, now)
+	for asks {
+		for _, c := range e.Calls() {
+			c.Do()
+			e.Answer(c)
+		}
+		d, at, asks = e.Resume(p, in, now)
+	}
+	return d, at
 }
 
 // Awaited returns the number of pools whose decision waits for a plugin; shadows do not count. It looks at all pools.
@@ -93,12 +127,6 @@ func (e *Evaluator) Awaited() (n int) {
 	}
 	return n
 }
-
-// ThrottledSince returns since when the calls of a plugin wait for CPU time, see Caller.
-func (e *Evaluator) ThrottledSince(plugin string) time.Time { return e.caller.ThrottledSince(plugin) }
-
-// Room reports whether calls of a plugin for a namespace would be accepted, see Caller.
-func (e *Evaluator) Room(plugin, namespace string) bool { return e.caller.Room(plugin, namespace) }
 
 // poolState is the state of a PoolKey.
 type poolState struct {
@@ -115,44 +143,68 @@ const (
 )
 
 // Decide returns the decision for a pool, and when to call Decide again (zero: only on a change; see Shadow.RequeueAt for the
-// shadow). Without a policy or without eligible endpoints the default rules decide and no plugin is called. now must be by a clock that
-// nobody can set: requests have its times, and decisions.
+// shadow). If plugins have to answer first, Calls has the calls, and the decision is the one until then. Without a policy or without eligible
+// endpoints the default rules decide and no plugin is asked. now must be by a clock that nobody can set: requests have its times, and
+// decisions.
 func (e *Evaluator) Decide(p *Policy, in *Input, now time.Time) (Decision, time.Time) {
+	d, at, _ := e.decideIn(whole, p, in, now)
+	return d, at
+}
+
+// Ask is Decide, unless it asks plugins: Resume then has the decision, with their answers or without.
+func (e *Evaluator) Ask(p *Policy, in *Input, now time.Time) (d Decision, at time.Time, asks bool) {
+	return e.decideIn(asking, p, in, now)
+}
+
+// Resume is Ask after Answer, with the same input and time: the answers are not looked for by their digest.
+func (e *Evaluator) Resume(p *Policy, in *Input, now time.Time) (d Decision, at time.Time, asks bool) {
+	return e.decideIn(resuming, p, in, now)
+}
+
+func (e *Evaluator) decideIn(of pass, p *Policy, in *Input, now time.Time) (_ Decision, _ time.Time, asks bool) {
 	if p == nil {
-		delete(e.pools, keyOf(in))
-		return Decision{Weights: defaultWeights(in)}, time.Time{}
+		e.DeletePool(keyOf(in))
+		return Decision{Weights: defaultWeights(in)}, time.Time{}, false
 	}
 	for { // at most three times: with the settings of the Service, the last good ones, those of the policy
 		applied := e.Settings(in.Service, p).InForce
 		m := e.poolFor(keyOf(in), applied)
-		m.times.update(in.Port.Endpoints, now)
-		d, at := e.decide(m, in, now)
+		if of != resuming {
+			m.times.update(in.Port.Endpoints, now)
+		}
+		d, at := e.decide(m, in, now, of)
 		if e.Settings(in.Service, p).InForce != applied {
 			continue
 		}
+		asks = d.Err == errAsked
 		if m.shadow != nil {
-			d.Shadow = e.decideShadow(m, in, now, &d)
+			d.Shadow = e.decideShadow(m, in, now, &d, of)
+			asks = asks || d.Shadow.Err == errAsked
 		}
-		return d, at
+		return d, at, asks
 	}
 }
 
-func (e *Evaluator) decide(m *poolState, in *Input, now time.Time) (Decision, time.Time) {
+func (e *Evaluator) decide(m *poolState, in *Input, now time.Time, of pass) (Decision, time.Time) {
 	d := Decision{Weights: defaultWeights(in), Policy: m.name}
 	c := &m.enforced
 	p := c.policy
 	if len(p.Steps) == 0 {
-		if c.stopWaiting(); p.Panic.Below > 0 {
+		if e.stopWaiting(c); p.Panic.Below > 0 {
 			d.Origin = FromChain
 		}
 		c.lastGood = nil
 		return d, time.Time{}
 	}
 	if !anyPositive(d.Weights) {
-		c.stopWaiting()
+		e.stopWaiting(c)
 		return d, time.Time{}
 	}
-	answer, requeueAt, err := e.evaluate(c, &m.times, in, now, &d.Evaluation)
+	answer, requeueAt, err := e.evaluate(c, &m.times, in, now, &d.Evaluation, of)
+	if err == errAsked {
+		d.Err = err
+		return d, requeueAt
+	}
 	if err != nil {
 		d.Err = fmt.Errorf("policy %s: %s: %w", p.Name, keyOf(in), err)
 		if p.OnFailure == LastGood || errors.Is(err, ErrPending) {
@@ -191,15 +243,18 @@ func (e *Evaluator) poolFor(key PoolKey, p *Policy) *poolState {
 	}
 	renamed := m.name != p.Name
 	m.name = p.Name
-	m.enforced.use(p, renamed)
+	e.use(&m.enforced, p, renamed)
 	switch {
 	case len(p.Shadow) == 0:
+		if m.shadow != nil {
+			e.stopWaiting(m.shadow)
+		}
 		m.shadow = nil
 	case m.shadow == nil:
 		m.shadow = &chain{shadow: true}
 		fallthrough
 	default:
-		m.shadow.use(p, renamed)
+		e.use(m.shadow, p, renamed)
 	}
 	return m
 }
@@ -219,7 +274,14 @@ func (e *Evaluator) DeleteFamily(p model.PortName, f model.Family) {
 }
 
 // DeletePool deletes the state of a pool.
-func (e *Evaluator) DeletePool(k PoolKey) { delete(e.pools, k) }
+func (e *Evaluator) DeletePool(k PoolKey) {
+	if m := e.pools[k]; m != nil {
+		if e.stopWaiting(&m.enforced); m.shadow != nil {
+			e.stopWaiting(m.shadow)
+		}
+		delete(e.pools, k)
+	}
+}
 
 // defaultWeights returns the weights of the default rules: 1 for each chosen endpoint.
 func defaultWeights(in *Input) []uint16 {

@@ -52,6 +52,7 @@ type fixture struct {
 	policy    *Policy
 	in        Input
 	now       time.Time
+	late      *lateCaller // nil: plugins answer at once
 }
 
 func newFixture(plugins ...*fakePlugin) *fixture {
@@ -97,7 +98,15 @@ func (b *fixture) set(ready, terminating int) {
 	b.in = Input{Service: &model.Service{Name: p.Name.Service}, Port: p}
 }
 
-func (b *fixture) decide() (Decision, time.Time) { return b.evaluator.Decide(b.policy, &b.in, b.now) }
+func (b *fixture) decide() (Decision, time.Time) {
+	if b.late == nil || b.late.immediate {
+		return b.evaluator.DecideNow(b.policy, &b.in, b.now)
+	}
+	b.late.retry(b.evaluator)
+	d, at := b.evaluator.Decide(b.policy, &b.in, b.now)
+	b.late.take(b.evaluator.Calls())
+	return d, at
+}
 
 func (b *fixture) expect(t *testing.T, what string, from Origin, weights ...uint16) Decision {
 	t.Helper()

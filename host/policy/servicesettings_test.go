@@ -174,10 +174,9 @@ func TestFailureIsNoRefusal(t *testing.T) {
 }
 
 func TestLateRefusalKeepsTheDecision(t *testing.T) {
-	b, l := newSettingsFixture()
-	_ = l
+	b, _ := newSettingsFixture()
 	late := &lateCaller{immediate: true}
-	b.evaluator.CallThrough(late)
+	b.late = late
 	b.annotate(`{"plugin0": {"weight": 5}}`)
 	b.expect(t, "good", FromChain, 5, 5, 5)
 	late.immediate = false

@@ -33,16 +33,19 @@ type Shadow struct {
 }
 
 // decideShadow asks the shadow of a pool for the input of the decision d, and compares.
-func (e *Evaluator) decideShadow(m *poolState, in *Input, now time.Time, d *Decision) *Shadow {
+func (e *Evaluator) decideShadow(m *poolState, in *Input, now time.Time, d *Decision, of pass) *Shadow {
 	s, c := &Shadow{}, m.shadow
 	defaults := defaultWeights(in)
 	if !anyPositive(defaults) {
-		c.stopWaiting()
+		e.stopWaiting(c)
 		return s
 	}
-	answer, at, err := e.evaluate(c, &m.times, in, now, &s.Evaluation)
+	answer, at, err := e.evaluate(c, &m.times, in, now, &s.Evaluation, of)
 	s.RequeueAt = at
 	switch {
+	case err == errAsked:
+		s.Err = err
+		return s
 	case err == nil:
 		c.lastGood = answer
 		s.Weights = answer.weights(in)

@@ -314,14 +314,14 @@ func TestShadowHasNoEffect(t *testing.T) {
 				c := k.queued[i]
 				k.queued = slices.Delete(k.queued, i, i+1)
 				c.Do()
-				shadowed.evaluator.Deliver(c)
+				shadowed.evaluator.Answer(c)
 			}
 			for n := r.IntN(3); n > 0 && len(k.queued) > 0; n-- { // a shadow's call, or none: it hangs
 				if i := slices.IndexFunc(k.queued, func(c *Call) bool { return c.Shadow }); i >= 0 {
 					c := k.queued[i]
 					k.queued = slices.Delete(k.queued, i, i+1)
 					c.Do()
-					shadowed.evaluator.Deliver(c)
+					shadowed.evaluator.Answer(c)
 				}
 			}
 			if r.IntN(10) == 0 { // a change of the shadow

@@ -168,7 +168,7 @@ func TestFailuresDoNotShortenTheBackoffOfAFailingPlugin(t *testing.T) {
 func TestFailureDuringALateCallCallsThePluginAgain(t *testing.T) {
 	b, p, s := newSignalsFixture(abi.NeedOutcomes)
 	late := &lateCaller{}
-	b.evaluator.CallThrough(late)
+	b.late = late
 	b.decide()
 	late.begin()
 	s.reading, s.failedAt[1] = 6, 6

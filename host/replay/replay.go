@@ -188,7 +188,7 @@ func (r *run) plan(now time.Time) error {
 		if i == maxInstant {
 			return fmt.Errorf("run %s: %d plans at %s without an end", r.Name, i, now.UTC())
 		}
-		res := r.planner.Plan(now)
+		res := r.planner.PlanNow(now)
 		r.requeueAt = res.RequeueAt
 		r.count(&res)
 		if r.OnPlan != nil {

@@ -170,7 +170,7 @@ func (r *nodeRun) decide(t time.Duration) (requeue time.Duration) {
 				continue
 			}
 			in.Pool = uint8(pool)
-			d, at := r.evaluator.Decide(of, &in, now)
+			d, at := r.evaluator.DecideNow(of, &in, now)
 			again(at)
 			if d.Err != nil && r.out.err == nil && !errors.Is(d.Err, policy.ErrPending) {
 				r.out.err = d.Err

@@ -249,7 +249,7 @@ func (d *dumbNode) plan(t time.Duration, changes *uint64) time.Duration {
 	d.advance(t)
 	at := time.Time{}
 	for again := true; again; {
-		r := d.planner.Plan(d.world.start.Add(t))
+		r := d.planner.PlanNow(d.world.start.Add(t))
 		at, again = r.RequeueAt, r.Remaining > 0
 	}
 	for _, f := range d.flows {

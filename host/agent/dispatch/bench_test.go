@@ -20,11 +20,10 @@ func (idlePlugin) Revision() string                         { return "1" }
 func BenchmarkCall(b *testing.B) {
 	d := New(Options{})
 	defer d.Stop(time.Minute)
-	c := call(idlePlugin{}, "p", "a", "x", 1)
+	c := []*policy.Call{call(idlePlugin{}, "p", "a", "x", 1)}
 	for b.Loop() {
-		d.StartStep(time.Second)
-		if got := d.Call(c); got != policy.Answered {
-			b.Fatalf("status %d", got)
+		if got := d.Call(c, time.Second); len(got) != 1 {
+			b.Fatalf("%d answers", len(got))
 		}
 	}
 }

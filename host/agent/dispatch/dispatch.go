@@ -26,19 +26,20 @@ type Options struct {
 // GOMAXPROCS is left to the engine.
 const maxWorkers = 8
 
-// maxCallWait bounds how long one call is waited for. Usual plugins answer in microseconds; one that takes longer is not waited for any more.
+// maxCallWait bounds how long Call waits without an answer. Usual plugins answer in microseconds; one that takes longer is not waited for any more.
 const maxCallWait = 10 * time.Millisecond
 
 // Dispatcher implements engine.Plugins. The methods of that interface are called by one goroutine.
 //
 // Each plugin has a queue and at most one running call, whatever its settings. Calls of a namespace are made in the order of
-// their arrival, and namespaces take turns. Of several plugins, the one with the largest unused share of CPU time comes first.
+// their arrival, and namespaces take turns. Of several plugins, the one with the largest unused share of CPU time comes first. How much of what is
+// asked is kept, whom it delays and what waits for CPU time is known here only: whoever asks is told nothing but answers.
 //
 // Plugins of shadows (see policy.ShadowPlugin) have a worker and CPU time of their own, so that they delay no others.
 type Dispatcher struct {
 	opts    Options
 	ready   chan struct{}
-	done    chan struct{} // the call that Call waits for has been answered
+	done    chan struct{} // the calls that Call waits for have been answered
 	stopped chan struct{} // closed when all workers have ended
 
 	mu      sync.Mutex
@@ -49,7 +50,8 @@ type Dispatcher struct {
 	queues            []*queue
 	shares            shares
 	answers           []*policy.Call
-	wait              time.Duration    // how long calls of this step may still wait
+	awaited           int              // calls that Call waits for
+	answered          int              // of them, since the timeout was set
 	timeout           *time.Timer      // of Call
 	past              map[string]Stats // of queues that no longer exist, by plugin
 }
@@ -93,7 +95,7 @@ func (d *Dispatcher) Limit(cpuPercent int, plugins []string) {
 	d.shares.set(plugins, time.Now())
 	d.wakeAll()
 	d.queues = slices.DeleteFunc(d.queues, func(q *queue) bool {
-		idle := len(q.queued) == 0 && q.running == nil
+		idle := q.queued() == 0 && q.running == nil
 		if idle {
 			d.past[q.plugin] = d.past[q.plugin].add(q, time.Now())
 		}
@@ -120,68 +122,92 @@ func (d *Dispatcher) Stop(wait time.Duration) bool {
 // Ready implements engine.Plugins.
 func (d *Dispatcher) Ready() <-chan struct{} { return d.ready }
 
-// StartStep implements engine.Plugins.
-func (d *Dispatcher) StartStep(wait time.Duration) []*policy.Call {
+// Call implements engine.Plugins. It waits only for plugins that were not late the last time.
+func (d *Dispatcher) Call(calls []*policy.Call, wait time.Duration) []*policy.Call {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.wait = wait
+	for _, c := range calls {
+		d.add(c, wait > 0)
+	}
+	if d.awaited > 0 {
+		d.await(wait)
+	}
 	out := d.answers
 	d.answers = nil
 	return out
 }
 
-// Call implements policy.Caller.
-func (d *Dispatcher) Call(c *policy.Call) policy.Status {
-	d.mu.Lock()
+// add adds a call to the queue of its plugin.
+func (d *Dispatcher) add(c *policy.Call, await bool) {
 	q := d.queue(c.Name)
-	if e := q.queued[c.Key]; e != nil { // keeps its place
-		q.replace(e, c)
-		d.mu.Unlock()
-		return policy.Queued
+	if c.Plugin == nil {
+		q.withdraw(c.Key)
+		d.fill(q)
+		return
 	}
-	if q.running != nil && q.running.call.Key == c.Key {
-		d.mu.Unlock()
-		return policy.Busy
+	ready := q.ready()
+	if e := q.add(c); e != nil && await && !e.awaited && d.mayWait(q) {
+		e.awaited = true
+		q.awaited++
+		d.awaited++
 	}
-	if !q.accepts(c) {
-		d.mu.Unlock()
-		return policy.Refused
+	d.fill(q)
+	if !ready && q.ready() {
+		d.crewOf(q).wake.Signal()
 	}
-	e := q.push(c)
-	d.crewOf(q).wake.Signal()
-	if !d.mayWait(q) {
-		d.mu.Unlock()
-		return policy.Queued
-	}
-	e.awaited = true
-	wait := min(d.wait, maxCallWait)
-	d.mu.Unlock()
-	start := time.Now()
-	d.timeout.Reset(wait)
-	select {
-	case <-d.done:
-	case <-d.timeout.C:
-	}
-	d.timeout.Stop()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.wait -= time.Since(start)
-	if e.answered {
-		select { // if it was answered after the timeout
-		case <-d.done:
-		default:
-		}
-		return policy.Answered
-	}
-	e.awaited = false
-	q.late = true
-	return policy.Queued
 }
 
-// mayWait reports whether Call waits for the call that it has just queued: not for a plugin that was late the last time, nor while
+// fill moves what waits for room in a queue.
+func (d *Dispatcher) fill(q *queue) {
+	if again := q.fill(); len(again) > 0 {
+		d.answers = append(d.answers, again...)
+		d.notify()
+	}
+}
+
+// await waits for the awaited calls, as long as they are answered soon one after the other.
+func (d *Dispatcher) await(wait time.Duration) {
+	end := time.Now().Add(wait)
+	for left := wait; ; {
+		d.answered = 0
+		d.timeout.Reset(min(left, maxCallWait))
+		d.mu.Unlock()
+		select {
+		case <-d.done:
+		case <-d.timeout.C:
+		}
+		d.timeout.Stop()
+		d.mu.Lock()
+		if d.awaited == 0 {
+			select { // if they were answered after the timeout
+			case <-d.done:
+			default:
+			}
+			return
+		}
+		if left = time.Until(end); left <= 0 || d.answered == 0 {
+			break
+		}
+	}
+	d.awaited = 0
+	for _, q := range d.queues {
+		if q.awaited > 0 {
+			q.awaited = 0
+			q.late = q.late || q.running != nil
+			for _, e := range q.calls.index {
+				e.awaited = false
+			}
+			if q.running != nil {
+				q.running.awaited = false
+			}
+		}
+	}
+}
+
+// mayWait reports whether Call waits for a call: not for a plugin that was late the last time, nor while
 // such plugins occupy all workers, nor for shadows.
 func (d *Dispatcher) mayWait(q *queue) bool {
-	if d.wait <= 0 || q.shadow || q.late || d.closing || d.shares.available(q.plugin, time.Now()) > 0 {
+	if q.shadow || q.late || d.closing || d.shares.available(q.plugin, time.Now()) > 0 {
 		return false
 	}
 	slow := 0
@@ -193,14 +219,7 @@ func (d *Dispatcher) mayWait(q *queue) bool {
 	return slow < d.opts.workers
 }
 
-// Room implements policy.Caller.
-func (d *Dispatcher) Room(plugin, namespace string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.queue(plugin).room(namespace)
-}
-
-// ThrottledSince implements policy.Caller.
+// ThrottledSince returns since when the calls of a plugin wait because it has used up its share of CPU time, zero if they do not.
 func (d *Dispatcher) ThrottledSince(plugin string) time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()

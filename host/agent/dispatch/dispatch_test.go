@@ -76,6 +76,11 @@ func newBed(t testing.TB, cpuPercent, workers int) *bed {
 	return b
 }
 
+// call calls Call.
+func (b *bed) call(wait time.Duration, calls ...*policy.Call) []*policy.Call {
+	return b.Call(calls, wait)
+}
+
 func call(p policy.Plugin, plugin, namespace, service string, port int) *policy.Call {
 	return &policy.Call{
 		Name: plugin, Plugin: p,
@@ -88,38 +93,34 @@ func TestCallWaitsForFastAnswerOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, 0, 1)
 		fast, slow := &sleeper{took: 10 * time.Microsecond}, &sleeper{took: time.Second}
-		b.StartStep(2 * time.Millisecond)
-		if got := b.Call(call(fast, "fast", "a", "x", 1)); got != policy.Answered {
-			t.Fatalf("status %d", got)
+		const wait = 2 * time.Millisecond
+		if got := b.call(wait, call(fast, "fast", "a", "x", 1)); len(got) != 1 {
+			t.Fatalf("%d answers", len(got))
 		}
 		start := time.Now()
 		late := call(slow, "slow", "a", "x", 1)
-		if got, took := b.Call(late), time.Since(start); got != policy.Queued || took > 2*time.Millisecond {
-			t.Fatalf("status %d after %s", got, took)
+		if got, took := b.call(wait, late), time.Since(start); len(got) != 0 || took > wait {
+			t.Fatalf("%d answers after %s", len(got), took)
 		}
-		if got := b.Call(call(slow, "slow", "a", "x", 1)); got != policy.Busy {
-			t.Fatalf("status %d", got)
-		}
-		b.StartStep(2 * time.Millisecond)
 		start = time.Now()
-		if got, took := b.Call(call(slow, "slow", "a", "y", 1)), time.Since(start); got != policy.Queued || took > 0 {
-			t.Fatalf("status %d after %s: the plugin is known to be slow", got, took)
+		b.call(wait, call(slow, "slow", "a", "x", 1)) // while a call of the pool is running, another one is dropped
+		if got, took := b.call(wait, call(slow, "slow", "a", "y", 1)), time.Since(start); len(got) != 0 || took > 0 {
+			t.Fatalf("%d answers after %s: the plugin is known to be slow", len(got), took)
 		}
 		<-b.Ready()
-		if got := b.StartStep(0); len(got) != 1 || got[0] != late {
+		if got := b.call(0); len(got) != 1 || got[0] != late {
 			t.Fatalf("answers %v", got)
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		slow.set(time.Microsecond, nil)
-		b.StartStep(2 * time.Millisecond)
-		if got := b.Call(call(slow, "slow", "a", "x", 1)); got != policy.Queued {
-			t.Fatalf("status %d: its last call was slow", got)
+		if got := b.call(wait, call(slow, "slow", "a", "x", 1)); len(got) != 1 || got[0].Request.Service != "y" {
+			t.Fatalf("%d answers: its last call was slow", len(got))
 		}
 		synctest.Wait()
 		time.Sleep(time.Millisecond)
-		if got := b.Call(call(slow, "slow", "a", "x", 1)); got != policy.Answered {
-			t.Fatalf("status %d: its last call was fast", got)
+		if got := b.call(wait, call(slow, "slow", "a", "x", 1)); len(got) != 2 {
+			t.Fatalf("%d answers: its last call was fast", len(got))
 		}
 	})
 }
@@ -128,22 +129,21 @@ func TestCallWaitsForFastAnswerOnly(t *testing.T) {
 func TestOneCallIsNotWaitedForAsLongAsAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, 0, 2)
-		slow := &sleeper{took: time.Second}
+		slow, fast := &sleeper{took: time.Second}, &sleeper{took: 100 * time.Microsecond}
 		start := time.Now()
-		b.StartStep(300 * time.Millisecond)
+		var some, many []*policy.Call
 		for i := range 5 {
-			if got := b.Call(call(slow, "slow", "a", fmt.Sprint("x", i), 1)); got != policy.Queued {
-				t.Fatalf("status %d", got)
-			}
+			some = append(some, call(slow, "slow", "a", fmt.Sprint("x", i), 1))
 		}
-		if took := time.Since(start); took > maxCallWait {
-			t.Errorf("waited %s", took)
+		for i := range maxNamespaceCalls {
+			many = append(many, call(fast, "fast", "a", fmt.Sprint("x", i), 1))
 		}
-		fast := &sleeper{took: 100 * time.Microsecond}
-		for i := range 1000 {
-			if got := b.Call(call(fast, "fast", "a", fmt.Sprint("x", i), 1)); got != policy.Answered {
-				t.Fatalf("call %d: status %d after %s", i, got, time.Since(start))
-			}
+		if got, took := b.call(300*time.Millisecond, some...), time.Since(start); len(got) != 0 || took > maxCallWait {
+			t.Errorf("%d answers, waited %s", len(got), took)
+		}
+		start = time.Now()
+		if got, took := b.call(300*time.Millisecond, many...), time.Since(start); len(got) != len(many) {
+			t.Fatalf("%d of %d answers after %s", len(got), len(many), took)
 		}
 		slow.set(0, nil)
 	})
@@ -154,20 +154,18 @@ func TestNewestCallKeepsThePlaceOfTheFirst(t *testing.T) {
 		b := newBed(t, 0, 1)
 		p := &sleeper{took: time.Second}
 		for _, name := range []string{"running", "x", "y"} {
-			b.Call(call(p, "p", "a", name, 1))
+			b.call(0, call(p, "p", "a", name, 1))
 			synctest.Wait()
 		}
 		newest := call(p, "p", "a", "x", 1)
 		newest.Request.Endpoints = make([]abi.Endpoint, 7)
-		if got := b.Call(newest); got != policy.Queued {
-			t.Fatalf("status %d", got)
-		}
+		b.call(0, newest)
 		time.Sleep(4 * time.Second)
-		if got := b.StartStep(0); len(got) != 3 || got[1] != newest || !slices.Equal(p.called(), []string{"running", "x", "y"}) {
+		if got := b.call(0); len(got) != 3 || got[1] != newest || !slices.Equal(p.called(), []string{"running", "x", "y"}) {
 			t.Fatalf("%v, calls %v", got, p.called())
 		}
-		if q := b.queues[0]; q.endpoints != 0 || len(q.queued) != 0 || len(q.calls) != 0 {
-			t.Fatalf("%+v", q)
+		if l := &b.queues[0].calls; l.endpoints != 0 || l.idle != 0 || l.len() != 0 || len(l.of) != 0 || len(l.turns) != 0 {
+			t.Fatalf("%+v", l)
 		}
 	})
 }
@@ -177,17 +175,17 @@ func TestNamespacesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, 0, 1)
 		p := &sleeper{took: time.Second}
-		refused := 0
+		var crowd []*policy.Call
 		for port := range 1000 {
-			if b.Call(call(p, "p", "crowd", "x", port)) == policy.Refused {
-				refused++
-			}
+			crowd = append(crowd, call(p, "p", "crowd", "x", port))
 		}
-		if want := 1000 - maxNamespaceCalls - 1; refused < want || b.Room("p", "crowd") {
-			t.Fatalf("%d calls refused, want %d", refused, want)
+		b.call(0, crowd...)
+		q := b.queues[0]
+		if n := q.calls.len(); n > maxNamespaceCalls || q.queued() < 999 || q.room("crowd") {
+			t.Fatalf("%d calls kept of %d, want %d", n, q.queued(), maxNamespaceCalls)
 		}
-		if !b.Room("p", "quiet") || b.Call(call(p, "p", "quiet", "y", 1)) != policy.Queued {
-			t.Fatal("another namespace is refused")
+		if b.call(0, call(p, "p", "quiet", "y", 1)); q.calls.of["quiet"] == nil {
+			t.Fatal("a call of another namespace is not kept")
 		}
 		time.Sleep(4 * time.Second)
 		synctest.Wait()
@@ -198,23 +196,91 @@ func TestNamespacesTakeTurns(t *testing.T) {
 	})
 }
 
-func TestLargeRequestIsAccepted(t *testing.T) {
+// TestPoolsAskAgainWhenThereIsRoom: each one once, also those whose first call is not kept, and in turns of their namespaces.
+func TestPoolsAskAgainWhenThereIsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, 0, 1)
+		p := &sleeper{took: time.Millisecond}
+		const each = 2 * maxCalls
+		asked := map[policy.PoolKey]int{}
+		var calls []*policy.Call
+		for i := range each {
+			for _, namespace := range []string{"a", "b", "c"} {
+				calls = append(calls, call(p, "p", namespace, namespace, i))
+			}
+		}
+		b.call(0, calls...)
+		if n := b.queues[0].calls.len(); n > maxCalls || b.queues[0].calls.endpoints > maxEndpoints {
+			t.Fatalf("%d calls are kept", n)
+		}
+		for range 10 * each {
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+			var again []*policy.Call
+			for _, c := range b.call(0) {
+				if c.Plugin == nil {
+					again = append(again, call(p, c.Name, namespaceOf(&c.Key), namespaceOf(&c.Key), 0))
+					again[len(again)-1].Key = c.Key
+				} else {
+					asked[c.Key]++
+				}
+			}
+			b.call(0, again...)
+			if n := map[string]int{}; len(asked) == each {
+				for k := range asked {
+					n[namespaceOf(&k)]++
+				}
+				if n["a"] < each/4 || n["b"] < each/4 || n["c"] < each/4 {
+					t.Errorf("answers %v", n)
+				}
+			}
+		}
+		for k, n := range asked {
+			if n != 1 {
+				t.Errorf("%s: %d answers", k, n)
+			}
+		}
+		if q := b.queues[0]; len(asked) != 3*each || q.queued() != 0 || q.calls.idle != 0 {
+			t.Errorf("%d pools of %d answered, %d wait", len(asked), 3*each, q.queued())
+		}
+	})
+}
+
+// TestWithdrawnCallsTakeNoRoom: neither those that wait nor those that were to be asked for again.
+func TestWithdrawnCallsTakeNoRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, 0, 1)
+		p := &sleeper{took: time.Minute}
+		var calls, withdrawn []*policy.Call
+		for port := range 2 * maxNamespaceCalls {
+			calls = append(calls, call(p, "p", "a", "x", port))
+			withdrawn = append(withdrawn, &policy.Call{Key: calls[port].Key, Name: "p"})
+		}
+		b.call(0, calls...)
+		synctest.Wait()
+		b.call(0, withdrawn...)
+		if q := b.queues[0]; q.queued() != 0 || q.calls.idle != 0 || q.calls.endpoints != 0 || !q.room("a") {
+			t.Errorf("%d wait, %d endpoints", q.queued(), q.calls.endpoints)
+		}
+		p.set(0, nil)
+	})
+}
+
+func TestLargeRequestIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, 0, 1)
 		p := &sleeper{took: time.Second}
-		b.Call(call(p, "p", "a", "running", 1))
+		b.call(0, call(p, "p", "a", "running", 1))
 		synctest.Wait()
 		large := call(p, "p", "a", "large", 1)
 		large.Request.Endpoints = make([]abi.Endpoint, 100_000)
-		if got := b.Call(large); got != policy.Queued {
-			t.Fatalf("status %d", got)
-		}
-		if got := b.Call(call(p, "p", "a", "next", 1)); got != policy.Refused {
-			t.Fatalf("status %d", got)
+		b.call(0, large, call(p, "p", "a", "next", 1))
+		if q := b.queues[0]; q.calls.index[large.Key] == nil || q.calls.len() != 1 || q.places.len() != 1 {
+			t.Fatalf("%d calls, %d places", q.calls.len(), q.places.len())
 		}
 		time.Sleep(3 * time.Second)
-		if n := len(b.StartStep(0)); n != 2 {
-			t.Fatalf("%d answers", n)
+		if got := b.call(0); len(got) != 3 || got[1].Plugin != nil && got[2].Plugin != nil {
+			t.Fatalf("%d answers", len(got))
 		}
 	})
 }
@@ -237,11 +303,11 @@ func TestSlowPluginsDelayOnlyThemselves(t *testing.T) {
 			second := time.Now().Add(time.Second)
 			for name, p := range hostile {
 				for port := range 3 * maxNamespaceCalls {
-					b.Call(call(p, name, "a", "x", port))
+					b.call(0, call(p, name, "a", "x", port))
 				}
 			}
 			start := time.Now()
-			b.Call(call(good, "good", "a", "drain", 1))
+			b.call(0, call(good, "good", "a", "drain", 1))
 			for len(good.called()) == calls {
 				time.Sleep(time.Millisecond)
 				synctest.Wait()
@@ -254,7 +320,6 @@ func TestSlowPluginsDelayOnlyThemselves(t *testing.T) {
 			if took := time.Since(start); took > most {
 				t.Fatalf("a call of another plugin began after %s", took)
 			}
-			b.StartStep(0)
 			time.Sleep(time.Until(second))
 		}
 		for name, p := range hostile {
@@ -286,7 +351,7 @@ func TestPluginThatFailsIsNotInstantiatedAllTheTime(t *testing.T) {
 		b := newBed(t, 0, 1)
 		p := &sleeper{err: &wasm.DecideError{Err: errors.New("trap")}}
 		for port := range 100 {
-			b.Call(call(p, "p", "a", "x", port))
+			b.call(0, call(p, "p", "a", "x", port))
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -305,7 +370,7 @@ func TestPluginThatFailsIsNotInstantiatedAllTheTime(t *testing.T) {
 func TestStopDoesNotWaitForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(Options{workers: 2})
-		d.Call(call(&sleeper{took: time.Minute}, "p", "a", "x", 1))
+		d.Call([]*policy.Call{call(&sleeper{took: time.Minute}, "p", "a", "x", 1)}, 0)
 		synctest.Wait()
 		start := time.Now()
 		if d.Stop(time.Second) || time.Since(start) != time.Second {
@@ -320,8 +385,7 @@ func TestStopDoesNotWaitForever(t *testing.T) {
 func TestStatsOutliveQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, 10, 1)
-		b.StartStep(time.Second)
-		b.Call(call(&sleeper{took: time.Millisecond}, "p", "a", "x", 1))
+		b.call(time.Second, call(&sleeper{took: time.Millisecond}, "p", "a", "x", 1))
 		b.Limit(10, nil)
 		if s := b.Stats()["p"]; s.CPU != time.Millisecond || len(b.queues) != 0 {
 			t.Errorf("%+v, %d queues", s, len(b.queues))
@@ -336,19 +400,17 @@ func TestShadowsDelayNothing(t *testing.T) {
 		b := newBed(t, 0, 1)
 		shadow, enforced := &sleeper{took: time.Hour}, &sleeper{took: time.Microsecond}
 		for port := range 2 * maxCalls { // which fills its queue
-			b.StartStep(time.Second)
 			start := time.Now()
-			if got := b.Call(call(shadow, "p/shadow", "a", "x", port)); got == policy.Answered || time.Since(start) != 0 {
-				t.Fatalf("status %d after %s", got, time.Since(start))
+			if got := b.call(time.Second, call(shadow, "p/shadow", "a", "x", port)); len(got) != 0 || time.Since(start) != 0 {
+				t.Fatalf("%d answers after %s", len(got), time.Since(start))
 			}
 		}
 		synctest.Wait()
 		if n := len(shadow.called()); n != 1 {
 			t.Fatalf("%d calls of the shadow", n)
 		}
-		b.StartStep(time.Second)
-		if got := b.Call(call(enforced, "p", "a", "x", 0)); got != policy.Answered || !b.Room("p", "a") || b.Room("p/shadow", "a") {
-			t.Fatalf("status %d", got)
+		if got := b.call(time.Second, call(enforced, "p", "a", "x", 0)); len(got) != 1 || !b.queue("p").room("a") || b.queue("p/shadow").room("a") {
+			t.Fatalf("%d answers", len(got))
 		}
 		shadow.set(0, nil)
 	})
@@ -364,14 +426,12 @@ func TestShadowsUseOnlyCPUTimeThatIsLeft(t *testing.T) {
 			p, s := &sleeper{took: busy}, &sleeper{took: 20 * time.Millisecond}
 			for range 1200 {
 				for port := range 4 {
-					b.Call(call(p, "p", "a", "x", port))
+					b.call(0, call(p, "p", "a", "x", port))
 					if shadows {
-						b.Call(call(s, "p/shadow", "a", "x", port))
-						b.Call(call(s, "q/shadow", "a", "x", port))
+						b.call(0, call(s, "p/shadow", "a", "x", port), call(s, "q/shadow", "a", "x", port))
 					}
 				}
 				time.Sleep(100 * time.Millisecond)
-				b.StartStep(0)
 			}
 			calls, shadowCPU = len(p.called()), b.Stats()["p/shadow"].CPU+b.Stats()["q/shadow"].CPU
 			if shadows && b.ThrottledSince("p/shadow").IsZero() {
@@ -400,9 +460,8 @@ func TestShadowsWithoutOtherPlugins(t *testing.T) {
 		b := newBed(t, 10, 1)
 		s := &sleeper{took: 20 * time.Millisecond}
 		for range 100 {
-			b.Call(call(s, "p/shadow", "a", "x", 1))
+			b.call(0, call(s, "p/shadow", "a", "x", 1))
 			time.Sleep(time.Second)
-			b.StartStep(0)
 		}
 		if n := len(s.called()); n < 90 {
 			t.Errorf("%d calls in 100 s, of 2 s of CPU time", n)

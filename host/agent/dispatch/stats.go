@@ -25,7 +25,7 @@ func (d *Dispatcher) Stats() map[string]Stats {
 
 // add returns the sum of the statistics and those of a queue.
 func (s Stats) add(q *queue, now time.Time) Stats {
-	s.Queued += len(q.queued)
+	s.Queued += q.queued()
 	s.CPU += q.cpu
 	s.Throttled += q.throttled
 	if !q.throttledSince.IsZero() {

@@ -30,8 +30,9 @@ func (d *Dispatcher) work(c *crew) {
 			c.wake.Wait()
 			continue
 		}
-		e := q.pop()
+		e := q.next()
 		q.running = e
+		d.fill(q)
 		d.mu.Unlock()
 		start := time.Now()
 		cpu := d.do(e.call)
@@ -44,7 +45,7 @@ func (d *Dispatcher) work(c *crew) {
 			q.notBefore = end.Add(instantiateInterval)
 		}
 		d.shares.charge(q.plugin, cpu+perCall+time.Duration(len(e.call.Request.Endpoints))*perEndpoint, end)
-		d.answer(e)
+		d.answer(q, e)
 	}
 }
 
@@ -77,14 +78,22 @@ func needsInstance(err error) bool {
 	return errors.As(err, &e) && !e.Suspended
 }
 
-// answer passes a call that has been made to Call, if it still waits, or to StartStep.
-func (d *Dispatcher) answer(e *entry) {
-	e.answered = true
-	if e.awaited {
-		d.done <- struct{}{}
+// answer keeps a call that has been made for Call.
+func (d *Dispatcher) answer(q *queue, e *entry) {
+	d.answers = append(d.answers, e.call)
+	if !e.awaited {
+		d.notify()
 		return
 	}
-	d.answers = append(d.answers, e.call)
+	q.awaited--
+	d.answered++
+	if d.awaited--; d.awaited == 0 {
+		d.done <- struct{}{}
+	}
+}
+
+// notify makes Ready receive a value.
+func (d *Dispatcher) notify() {
 	select {
 	case d.ready <- struct{}{}:
 	default:
@@ -96,7 +105,7 @@ func (d *Dispatcher) pick(c *crew, now time.Time) *queue {
 	var best *queue
 	wait := time.Duration(0)
 	for _, q := range d.queues {
-		if q.shadow != c.shadow || len(q.namespaces) == 0 || q.running != nil {
+		if q.shadow != c.shadow || !q.ready() || q.running != nil {
 			continue
 		}
 		delay := d.shares.available(q.plugin, now)
@@ -134,7 +143,7 @@ func (d *Dispatcher) setThrottled(q *queue, throttled bool, now time.Time) {
 			if q.shadow {
 				why = "shadows have used up the CPU time that other plugins leave: their calls wait, which has no effect on what is enforced"
 			}
-			d.opts.Log.Warn(why, "plugin", q.plugin, "cpu_percent", d.opts.CPUPercent, "queued", len(q.queued))
+			d.opts.Log.Warn(why, "plugin", q.plugin, "cpu_percent", d.opts.CPUPercent, "queued", q.queued())
 		}
 		q.throttledSince, q.warned = now, now
 	case !throttled && !q.throttledSince.IsZero():

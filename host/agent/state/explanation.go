@@ -210,11 +210,27 @@ func newPending(p *policy.Pending, wallTime func(int64) time.Time) *api.Pending 
 	if p == nil {
 		return nil
 	}
-	out := &api.Pending{Plugin: p.Plugin, Since: wallTime(p.Since).UTC()}
-	if at := p.ThrottledSince.UTC(); !p.ThrottledSince.IsZero() {
-		out.ThrottledSince = &at
+	return &api.Pending{Plugin: p.Plugin, Since: wallTime(p.Since).UTC()}
+}
+
+// AddThrottled adds since when the plugins that decisions wait for have used up their share of CPU time; zero: they have not.
+func AddThrottled(x *api.Explanation, since func(plugin string) time.Time) {
+	for i := range x.Pools {
+		p := &x.Pools[i]
+		addThrottled(p.Pending, since)
+		if p.Shadow != nil {
+			addThrottled(p.Shadow.Pending, since)
+		}
 	}
-	return out
+}
+
+func addThrottled(p *api.Pending, since func(plugin string) time.Time) {
+	if p == nil {
+		return
+	}
+	if at := since(p.Plugin).UTC(); !at.IsZero() {
+		p.ThrottledSince = &at
+	}
 }
 
 // newSteps returns the decisions of plugins on endpoint i.

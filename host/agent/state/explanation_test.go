@@ -21,7 +21,6 @@ import (
 // TestWaitingForAPluginIsNoError: the pool says for which plugin, and since when by the wall clock.
 func TestWaitingForAPluginIsNoError(t *testing.T) {
 	wall := func(ms int64) time.Time { return time.UnixMilli(ms).Add(time.Hour) }
-	throttled := time.Unix(5000, 0)
 	explain := func(err error, pending *policy.Pending) *api.Explanation {
 		return NewExplanation(&planner.Explanation{
 			Service: &model.Service{Name: model.Name{Namespace: "shop", Name: "web"}}, Err: err,
@@ -29,10 +28,19 @@ func TestWaitingForAPluginIsNoError(t *testing.T) {
 		}, wall)
 	}
 	late := fmt.Errorf("plugin p: %w", policy.ErrPending)
-	x := explain(late, &policy.Pending{Plugin: "p", Since: 1000_000, ThrottledSince: throttled})
-	if p := x.Pools[0].Pending; x.Error != "" || p == nil || p.Plugin != "p" || !p.Since.Equal(time.Unix(4600, 0)) ||
-		p.ThrottledSince == nil || !p.ThrottledSince.Equal(throttled) {
+	x := explain(late, &policy.Pending{Plugin: "p", Since: 1000_000})
+	if p := x.Pools[0].Pending; x.Error != "" || p == nil || p.Plugin != "p" || !p.Since.Equal(time.Unix(4600, 0)) || p.ThrottledSince != nil {
 		t.Errorf("error %q, pending %+v", x.Error, p)
+	}
+	throttled := time.Unix(5000, 0)
+	AddThrottled(x, func(plugin string) time.Time {
+		if plugin == "p" {
+			return throttled
+		}
+		return time.Time{}
+	})
+	if at := x.Pools[0].Pending.ThrottledSince; at == nil || !at.Equal(throttled) {
+		t.Errorf("throttled since %v", at)
 	}
 	if x := explain(late, nil); x.Error == "" || x.Pools[0].Pending != nil {
 		t.Errorf("while the plugin is being loaded: error %q, %+v", x.Error, x.Pools[0].Pending)

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/engine"
@@ -25,6 +26,8 @@ type Agent struct {
 	Node     func() *api.Node
 	// Status returns the state of the agent; it returns early when the context ends.
 	Status func(context.Context) *api.Status
+	// ThrottledSince returns since when the calls of a plugin wait because it has used up its share of CPU time, zero if they do not.
+	ThrottledSince func(plugin string) time.Time
 	// Connections counts open connections. Calls are one at a time, and not often, see Paced.
 	Connections CountConnections
 	SetLogLevel func(slog.Level) error
@@ -114,6 +117,9 @@ func (a *Agent) Explain(ctx context.Context, name model.Name, requests bool) (x 
 	}
 	if err != nil {
 		return nil, err
+	}
+	if a.ThrottledSince != nil {
+		AddThrottled(x, a.ThrottledSince)
 	}
 	AddWithoutPort(x, found)
 	if requests {

@@ -128,12 +128,12 @@ func policyCost(ctx context.Context, file string, s size) (*policyRun, error) {
 		Policies: map[string]*policy.Policy{"zoned": zoned}, Default: "zoned",
 	}}, plugins)
 	var step planner.Result
-	r.with = timeIt(func() { pl.Apply(all); step = pl.Plan(now) })
+	r.with = timeIt(func() { pl.Apply(all); step = pl.PlanNow(now) })
 	if len(step.Errors) > 0 {
 		return nil, step.Errors[0]
 	}
 	r.calls = pl.PluginCalls()
-	r.unchanged = timeIt(func() { pl.PluginsReloaded(); pl.Plan(now) })
+	r.unchanged = timeIt(func() { pl.PluginsReloaded(); pl.PlanNow(now) })
 	r.callsMore = pl.PluginCalls() - r.calls
 	const changes = 200
 	var one []model.Change
@@ -143,7 +143,7 @@ func policyCost(ctx context.Context, file string, s size) (*policyRun, error) {
 	r.changed = timeIt(func() {
 		for _, c := range one {
 			pl.Apply([]model.Change{c})
-			pl.Plan(now)
+			pl.PlanNow(now)
 		}
 	}) * 1000 / changes
 	return r, nil

@@ -24,7 +24,7 @@ func (p *plugin) enforce(q *abi.Request) *hosts.Answer {
 			Terminating: has(abi.Terminating), Local: has(abi.Local), InCluster: has(abi.Chosen)})
 	}
 	svc := &model.Service{Name: name.Service, Affinity: time.Duration(q.SessionAffinityMS) * time.Millisecond}
-	d, _ := p.evaluator.Decide(p.policy, &policy.Input{Service: svc, Port: port, Node: q.Node, Zone: q.Zone}, time.UnixMilli(q.Now))
+	d, _ := p.evaluator.DecideNow(p.policy, &policy.Input{Service: svc, Port: port, Node: q.Node, Zone: q.Zone}, time.UnixMilli(q.Now))
 	answer := &hosts.Answer{Weights: d.Weights}
 	if d.Err != nil {
 		answer.Error = d.Err.Error()

@@ -104,7 +104,7 @@ func (n *weightedNode) emit(changes []model.Change) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.planner.Apply(changes)
-	n.planner.Plan(time.Now())
+	n.planner.PlanNow(time.Now())
 	n.weights = nil
 	if x, err := n.planner.Explain(weighted); err == nil && len(x.Decisions) == 1 {
 		n.weights, n.state = slices.Clone(x.Decisions[0].Cluster.Weights), *x.Pods
