@@ -89,6 +89,7 @@ func (p *Planner) planQueue(q *nameQueue, limit *budget, now time.Time, result *
 // pausedService is a Service whose round waits for answers of plugins.
 type pausedService struct {
 	name    model.Name
+	state   *serviceState
 	changed bool // it is planned because it has changed
 }
 
@@ -98,7 +99,7 @@ func (p *Planner) planTurn(name model.Name, changed bool, limit *budget, now tim
 	if p.planService(name, now, result, turn) {
 		result.Planned++
 	} else if s := p.services[name]; s != nil && s.round != nil && s.round.paused {
-		p.paused = append(p.paused, pausedService{name, changed})
+		p.paused = append(p.paused, pausedService{name, s, changed})
 		p.asking += limit.used(turn)
 	} else {
 		p.unfinished.push(name)
@@ -111,9 +112,7 @@ func (p *Planner) planTurn(name model.Name, changed bool, limit *budget, now tim
 func (p *Planner) planPaused(limit *budget, now time.Time, result *Result) {
 	asks := false
 	for _, s := range p.paused {
-		if of := p.services[s.name]; of != nil && of.round != nil {
-			asks = p.resume(of.round, now, limit) || asks
-		}
+		asks = p.resume(s.state.round, now, limit) || asks
 	}
 	if asks {
 		return

@@ -34,6 +34,17 @@ type Call struct {
 	run                   *chainRun // nil: none, see Again
 }
 
+// DoAll makes calls of one plugin, in their order.
+func DoAll(calls []*Call) {
+	if p, ok := calls[0].Plugin.(Batcher); ok && len(calls) > 1 {
+		p.DecideAll(calls)
+		return
+	}
+	for _, c := range calls {
+		c.Do()
+	}
+}
+
 // Do calls the plugin.
 func (c *Call) Do() {
 	if c.Plugin != nil {

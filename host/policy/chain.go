@@ -94,8 +94,9 @@ func (e *Evaluator) stopWaiting(ch *chain) {
 // it is applied by address, see lastGood.
 type chainRun struct {
 	key    PoolKey
-	plugin string     // that is asked
-	of     *stepState // the first of the chain's steps: a chain that is replaced has others
+	plugin string // that is asked
+	chain  *chain
+	of     *stepState // the first of its steps: if these are replaced, it has others
 	answer *Call      // nil: there is none yet
 	again  bool       // the call has not been made, and is to be asked for again
 
@@ -168,7 +169,7 @@ func (e *Evaluator) runStep(ch *chain, s *stepState, c *Call, nowMS int64) error
 
 // ask makes the chain wait for a call. If it waits for another plugin, that is asked no more.
 func (e *Evaluator) ask(ch *chain, c *Call) {
-	c.run.key, c.run.plugin, c.run.of = c.Key, c.Name, &ch.steps[0]
+	c.run.key, c.run.plugin, c.run.chain, c.run.of = c.Key, c.Name, ch, &ch.steps[0]
 	if a := ch.awaited; a != nil && a.plugin != c.Name {
 		e.withdraw(a)
 	}

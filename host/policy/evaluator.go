@@ -52,7 +52,7 @@ func (e *Evaluator) PluginCalls() uint64 { return e.calls }
 
 // maxAsked and maxAskedEndpoints are from how many calls, or endpoints in their requests, on Calls should be emptied.
 const (
-	maxAsked          = 256
+	maxAsked          = maxFreeCalls
 	maxAskedEndpoints = maxFreeEndpoints
 )
 
@@ -70,16 +70,31 @@ func (e *Evaluator) Calls() []*Call {
 
 // Answer passes a call that has been made. It reports whether its pool has to be decided again.
 func (e *Evaluator) Answer(c *Call) bool {
-	ch := e.chainOf(c)
-	if ch == nil || ch.awaited == nil || c.Plugin == nil && c.Err == nil {
+	if c.Plugin == nil && c.Err == nil {
 		return false
 	}
-	if c.run == nil || c.run.of != &ch.steps[0] { // of a chain that is replaced: a call meanwhile may have been dropped
-		ch.awaited.again = ch.awaited.again || ch.awaited.plugin == c.Name && ch.awaited.answer == nil
-		return ch.awaited.again
+	if ch := c.chain(); ch != nil {
+		c.run.answer, c.run.again, ch.awaited = c, false, c.run
+		return true
 	}
-	c.run.answer, c.run.again, ch.awaited = c, false, c.run
-	return true
+	ch := e.chainOf(c)
+	if ch == nil || ch.awaited == nil {
+		return false
+	}
+	// The chain that has asked is replaced, or the call was not kept: a call of this one may have been dropped.
+	ch.awaited.again = ch.awaited.again || ch.awaited.plugin == c.Name && ch.awaited.answer == nil
+	return ch.awaited.again
+}
+
+// chain returns the chain that waits for the call; nil: none does any more.
+func (c *Call) chain() *chain {
+	if c.run == nil {
+		return nil
+	}
+	if ch := c.run.chain; ch.awaited != nil && c.run.of == &ch.steps[0] {
+		return ch
+	}
+	return nil
 }
 
 // chainOf returns the chain that a call belongs to, nil if it does not exist any more.
@@ -97,8 +112,8 @@ func (e *Evaluator) chainOf(c *Call) *chain {
 // Continue continues the chain of an answer that was passed to Answer. It reports whether the next call of the chain is in Calls; otherwise the
 // pool has to be decided again.
 func (e *Evaluator) Continue(c *Call, now time.Time) (asked bool) {
-	ch := e.chainOf(c)
-	if ch == nil || ch.awaited == nil || ch.awaited.answer != c {
+	ch := c.chain()
+	if ch == nil || ch.awaited.answer != c {
 		return false
 	}
 	e.resume(ch, &e.pools[c.Key].times, c, now.UnixMilli())

@@ -25,3 +25,10 @@ type Plugin interface {
 	// Revision identifies the code. It changes whenever answers may change.
 	Revision() string
 }
+
+// Batcher is a Plugin to which several calls together cost less than one by one.
+type Batcher interface {
+	Plugin
+	// DecideAll is Decide for each of the calls, with its Request and Response, whose error is Err. A call that fails has no effect on others.
+	DecideAll(calls []*Call)
+}

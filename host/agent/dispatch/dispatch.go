@@ -31,8 +31,8 @@ const maxCallWait = 10 * time.Millisecond
 
 // Dispatcher implements engine.Plugins. The methods of that interface are called by one goroutine.
 //
-// Each plugin has a queue and at most one running call, whatever its settings. Calls of a namespace are made in the order of
-// their arrival, and namespaces take turns. Of several plugins, the one with the largest unused share of CPU time comes first. How much of what is
+// Each plugin has a queue and at most one running call, whatever its settings; one that is a policy.Batcher has several of them made together.
+// Calls of a namespace are made in the order of their arrival, and namespaces take turns. Of several plugins, the one with the largest unused share of CPU time comes first. How much of what is
 // asked is kept, whom it delays and what waits for CPU time is known here only: whoever asks is told nothing but answers.
 //
 // Plugins of shadows (see policy.ShadowPlugin) have a worker and CPU time of their own, so that they delay no others.
@@ -95,7 +95,7 @@ func (d *Dispatcher) Limit(cpuPercent int, plugins []string) {
 	d.shares.set(plugins, time.Now())
 	d.wakeAll()
 	d.queues = slices.DeleteFunc(d.queues, func(q *queue) bool {
-		idle := q.queued() == 0 && q.running == nil
+		idle := q.queued() == 0 && !q.busy()
 		if idle {
 			d.past[q.plugin] = d.past[q.plugin].add(q, time.Now())
 		}
@@ -193,12 +193,12 @@ func (d *Dispatcher) await(wait time.Duration) {
 	for _, q := range d.queues {
 		if q.awaited > 0 {
 			q.awaited = 0
-			q.late = q.late || q.running != nil
+			q.late = q.late || q.busy()
 			for _, e := range q.calls.index {
 				e.awaited = false
 			}
-			if q.running != nil {
-				q.running.awaited = false
+			for _, e := range q.running {
+				e.awaited = false
 			}
 		}
 	}
@@ -212,7 +212,7 @@ func (d *Dispatcher) mayWait(q *queue) bool {
 	}
 	slow := 0
 	for _, other := range d.queues {
-		if other.late && other.running != nil {
+		if other.late && other.busy() {
 			slow++
 		}
 	}

@@ -16,6 +16,10 @@ const (
 	maxNamespaceEndpoints = maxEndpoints / 4
 )
 
+// maxTogether bounds the calls that are made together. They take a millisecond, as long as one call that Call waits for: their answers come
+// all at once.
+const maxTogether = 64
+
 // queue contains what a plugin is asked and has not begun with: a pool has one entry, in calls or in places. The calls that would exceed the
 // limits are not kept: their pools have places, and ask again when it is their turn, once there is some distance to the limits.
 type queue struct {
@@ -23,7 +27,8 @@ type queue struct {
 	shadow    bool // of a shadow
 	calls     line // entries without a call are for pools that have been told to ask again
 	places    line // entries with a call are those that cannot be asked for again
-	running   *entry
+	running   []*entry
+	together  int // how many calls of a policy.Batcher are made together the next time
 	lastRun   time.Time
 	notBefore time.Time // no call before
 	late      bool      // Call has waited in vain, and no call has been fast since
@@ -57,7 +62,7 @@ type entry struct {
 
 func newQueue(plugin string) *queue {
 	_, shadow := policy.CutShadow(plugin)
-	return &queue{plugin: plugin, shadow: shadow, calls: newLine(), places: newLine()}
+	return &queue{plugin: plugin, shadow: shadow, together: 1, calls: newLine(), places: newLine()}
 }
 
 func newLine() line { return line{of: map[string]*namespaceLine{}, index: map[policy.PoolKey]*entry{}} }
@@ -150,7 +155,7 @@ func (q *queue) add(c *policy.Call) *entry {
 		q.calls.set(e, c)
 		return e
 	}
-	if q.running != nil && q.running.key == c.Key {
+	if slices.ContainsFunc(q.running, func(e *entry) bool { return e.key == c.Key }) {
 		return nil // its pool asks again when it has the answer
 	}
 	if e := q.places.index[c.Key]; e != nil {
@@ -213,8 +218,38 @@ func (q *queue) below(namespace string, calls, ofNamespace int) bool {
 // ready reports whether there is a call to make.
 func (q *queue) ready() bool { return q.calls.len() > q.calls.idle }
 
-// next removes the next call to make.
-func (q *queue) next() *entry { return q.calls.pop(func(e *entry) bool { return e.call != nil }) }
+// next makes the next call to make the running one, or several of a policy.Batcher.
+func (q *queue) next() {
+	first := q.calls.pop(func(e *entry) bool { return e.call != nil })
+	q.running = append(q.running, first)
+	plugin := first.call.Plugin
+	if _, ok := plugin.(policy.Batcher); !ok {
+		return
+	}
+	for len(q.running) < q.together {
+		e := q.calls.pop(func(e *entry) bool { return e.call != nil && e.call.Plugin == plugin })
+		if e == nil {
+			return
+		}
+		q.running = append(q.running, e)
+	}
+}
+
+// ended records how long the running calls have taken, and returns them.
+func (q *queue) ended(took time.Duration, at time.Time) []*entry {
+	out := q.running
+	switch n := len(out); {
+	case took > fast:
+		q.together = max(1, n/2)
+	case n == q.together && took < fast/2:
+		q.together = min(2*n, maxTogether)
+	}
+	q.running, q.lastRun, q.late = nil, at, q.late && took > fast
+	return out
+}
+
+// busy reports whether a call is running.
+func (q *queue) busy() bool { return len(q.running) > 0 }
 
 // queued returns the number of pools that wait.
 func (q *queue) queued() int { return q.calls.len() + q.places.len() }

@@ -24,38 +24,45 @@ const (
 func (d *Dispatcher) work(c *crew) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	var calls []*policy.Call
 	for !d.closing {
 		q := d.pick(c, time.Now())
 		if q == nil {
 			c.wake.Wait()
 			continue
 		}
-		e := q.next()
-		q.running = e
+		q.next()
+		calls = calls[:0]
+		for _, e := range q.running {
+			calls = append(calls, e.call)
+		}
 		d.fill(q)
 		d.mu.Unlock()
 		start := time.Now()
-		cpu := d.do(e.call)
+		cpu := d.do(calls)
 		end := time.Now()
 		d.mu.Lock()
-		q.running, q.lastRun = nil, end
 		q.cpu += cpu
-		q.late = q.late && end.Sub(start) > fast
-		if needsInstance(e.call.Err) {
-			q.notBefore = end.Add(instantiateInterval)
+		for _, e := range q.ended(end.Sub(start), end) {
+			cpu += perCall + time.Duration(e.size())*perEndpoint
+			if needsInstance(e.call.Err) {
+				q.notBefore = end.Add(instantiateInterval)
+			}
+			d.answer(q, e)
 		}
-		d.shares.charge(q.plugin, cpu+perCall+time.Duration(len(e.call.Request.Endpoints))*perEndpoint, end)
-		d.answer(q, e)
+		d.shares.charge(q.plugin, cpu, end)
+		clear(calls)
 	}
 }
 
-// do makes a call and returns the CPU time that it has used.
-func (d *Dispatcher) do(c *policy.Call) time.Duration {
+// do makes calls of a plugin and returns the CPU time that they have used.
+func (d *Dispatcher) do(calls []*policy.Call) time.Duration {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	before := d.opts.threadCPU() + processCPU(c.Plugin)
-	c.Do()
-	return d.opts.threadCPU() + processCPU(c.Plugin) - before
+	plugin := calls[0].Plugin
+	before := d.opts.threadCPU() + processCPU(plugin)
+	policy.DoAll(calls)
+	return d.opts.threadCPU() + processCPU(plugin) - before
 }
 
 // processCPU returns the CPU time of a plugin's process. Plugins with the same module share one.
@@ -105,7 +112,7 @@ func (d *Dispatcher) pick(c *crew, now time.Time) *queue {
 	var best *queue
 	wait := time.Duration(0)
 	for _, q := range d.queues {
-		if q.shadow != c.shadow || !q.ready() || q.running != nil {
+		if q.shadow != c.shadow || !q.ready() || q.busy() {
 			continue
 		}
 		delay := d.shares.available(q.plugin, now)
