@@ -88,13 +88,14 @@ const (
 	maxFreeEndpoints = 16_384
 )
 
-// newCall returns a call to build a request with n endpoints in: the smallest one with room for them, or the largest.
+// newCall returns a call to build a request with n endpoints in: one with about that much room, the smallest with more, or the
+// largest.
 func (e *Evaluator) newCall(n int) *Call {
 	if len(e.free) == 0 {
 		return &Call{run: &chainRun{}}
 	}
-	best := 0
-	for i := range e.free {
+	best := len(e.free) - 1
+	for i := best; i >= 0 && (e.free[best].room() < n || e.free[best].room() > 2*n); i-- { // the last one is in the processor's cache
 		room, of := e.free[i].room(), e.free[best].room()
 		if room >= n && (of < n || room < of) || room < n && room > of {
 			best = i
