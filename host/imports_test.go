@@ -135,6 +135,7 @@ func TestLibrariesAreConfined(t *testing.T) {
 		"github.com/prometheus/":         {"host/metrics"},
 		"github.com/opencontainers/":     {"deploy/image", "deploy/image/oci", "host/registry", "host/lab/registry", "host/lab/realcluster/programs"},
 		"oras.land/":                     {"deploy/image/oci", "host/registry", "host/lab/registry"},
+		"gonum.org/":                     {"examples/demo"},
 		"github.com/vishvananda/netlink": {"host/conntrack", "host/backend/ipvs", "host/kubeproxy", "host/lab/testnet", "host/lab/benchcompare", "examples/demo"},
 	}
 	for path, p := range packages(t) {

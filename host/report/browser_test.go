@@ -41,6 +41,30 @@ func TestPageInABrowser(t *testing.T) {
 	if got := first(); got != "shop/web-7" {
 		t.Errorf("filtered: first row %q", got)
 	}
+	// A chart has its lines and a tick per axis at least; lines lie within the picture.
+	const undrawn = `[...document.querySelectorAll("figure[data-chart]")].filter((figure) => {
+		const lines = figure.querySelectorAll("svg[role=img] [style*='--line']"), chart = JSON.parse(figure.dataset.chart);
+		const box = figure.querySelector("svg[role=img]").viewBox.baseVal;
+		return lines.length < chart.lines.length || figure.querySelectorAll("svg[role=img] text").length < 4 ||
+			[...lines].some((line) => { const b = line.getBBox(); return !(b.x >= 0 && b.y >= 0 && b.x + b.width <= box.width && b.y + b.height <= box.height); });
+	}).map((figure) => figure.textContent)`
+	for _, samples := range []int{30, 1} {
+		if samples == 1 {
+			if err := os.WriteFile(file, []byte(html(t, result(1, 12))), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			do(t, ctx, chromedp.Navigate("file://"+file), chromedp.WaitVisible(chromedp.CSS("h1")), chromedp.Evaluate[chromedp.Void](`document.querySelectorAll("details").forEach((d) => { d.open = true })`))
+			keep(t, "instant.png", get(t, ctx, chromedp.FullScreenshot(100)))
+		} else {
+			do(t, ctx, chromedp.Evaluate[chromedp.Void](`document.querySelectorAll("details").forEach((d) => { d.open = true })`))
+		}
+		if got := get(t, ctx, chromedp.Evaluate[[]string](undrawn)); len(got) > 0 {
+			t.Errorf("%d samples: charts not drawn, or not within their picture: %q", samples, got)
+		}
+		if n := get(t, ctx, chromedp.Evaluate[int](`document.querySelectorAll("figure[data-chart]").length`)); n == 0 {
+			t.Errorf("%d samples: no chart", samples)
+		}
+	}
 
 	colors := map[string]bool{}
 	for _, scheme := range []string{"light", "dark"} {

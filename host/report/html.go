@@ -42,7 +42,7 @@ type page struct {
 	Title   string
 	Verdict []string
 	Metrics []metricRow
-	Charts  []template.HTML
+	Charts  []*chart
 	Style   template.CSS
 	Script  template.JS
 	Policy  string // content security policy
@@ -54,18 +54,6 @@ func newPage(title string, o Origin) page {
 		Origin: o, Title: title, Style: template.CSS(style), Script: template.JS(script), //nolint:gosec // both are embedded
 		Policy: "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'",
 	}
-}
-
-// draw adds charts.
-func (p *page) draw(charts []*chart) error {
-	for _, c := range charts {
-		svg, err := c.svg()
-		if err != nil {
-			return err
-		}
-		p.Charts = append(p.Charts, svg)
-	}
-	return nil
 }
 
 // simulationView is what the template of a simulation shows.
@@ -91,24 +79,18 @@ type runView struct {
 // detail is a Service port with pictures.
 type detail struct {
 	*simulation.ServiceResult
-	Chart  template.HTML
+	Chart  *chart
 	Matrix bool // its ZoneMatrix says something
 }
 
-// Simulation writes a page with everything in it: styles, a small script that sorts and filters tables, and pictures. Without the script,
-// and on paper, it shows the same. Errors are those of w, and of drawing.
+// Simulation writes a page with everything in it: styles, and a small script that draws charts, sorts and filters tables. Errors are those
+// of w.
 func Simulation(w io.Writer, r *simulation.Result, o Origin) error {
 	v := simulationView{page: newPage(title(r), o), Result: r}
 	v.Verdict, v.Metrics = Verdict(r), metricRows(r)
-	if err := v.draw(overviewCharts(r)); err != nil {
-		return err
-	}
+	v.Charts = overviewCharts(r)
 	for i := range r.Runs {
-		rv, err := newRunView(r, &r.Runs[i])
-		if err != nil {
-			return err
-		}
-		v.Runs = append(v.Runs, rv)
+		v.Runs = append(v.Runs, newRunView(r, &r.Runs[i]))
 	}
 	return templates.ExecuteTemplate(w, "simulation.html.tmpl", &v)
 }
@@ -183,33 +165,33 @@ func overviewCharts(r *simulation.Result) (charts []*chart) {
 	}
 	zones := zoneNames(r.Zones)
 	if len(r.Runs[0].Series) == 1 {
-		c := &chart{title: "Load of each zone", unit: "connections/s", bars: zones, lines: []line{{"demand of its nodes", r.Runs[0].Series[0].ZoneDemand}}}
+		c := &chart{Title: "Load of each zone", Unit: "connections/s", Bars: zones, Lines: []line{{"demand of its nodes", r.Runs[0].Series[0].ZoneDemand}}}
 		for i := range r.Runs {
-			c.lines = append(c.lines, line{"load of its endpoints, " + r.Runs[i].Name, r.Runs[i].Series[0].ZoneLoad})
+			c.Lines = append(c.Lines, line{"load of its endpoints, " + r.Runs[i].Name, r.Runs[i].Series[0].ZoneLoad})
 		}
 		return []*chart{c}
 	}
 	at, events := times(r), eventTimes(r)
 	overTime := func(title, unit string, mark float64, value func(*simulation.Sample) float64) {
-		c := &chart{title: title, unit: unit, at: at, mark: mark, events: events}
+		c := &chart{Title: title, Unit: unit, At: at, Mark: mark, Events: events}
 		for i := range r.Runs {
-			l := line{name: r.Runs[i].Name}
+			l := line{Name: r.Runs[i].Name}
 			for j := range r.Runs[i].Series {
-				l.values = append(l.values, value(&r.Runs[i].Series[j]))
+				l.Values = append(l.Values, value(&r.Runs[i].Series[j]))
 			}
-			c.lines = append(c.lines, l)
+			c.Lines = append(c.Lines, l)
 		}
 		charts = append(charts, c)
 	}
 	for i := range r.Runs {
-		c := &chart{title: "Load of each zone, " + r.Runs[i].Name, unit: "connections/s", at: at, events: events}
+		c := &chart{Title: "Load of each zone, " + r.Runs[i].Name, Unit: "connections/s", At: at, Events: events}
 		for z, name := range zones {
-			l := line{name: name}
+			l := line{Name: name}
 			for j := range r.Runs[i].Series {
-				l.values = append(l.values, r.Runs[i].Series[j].ZoneLoad[z])
+				l.Values = append(l.Values, r.Runs[i].Series[j].ZoneLoad[z])
 			}
-			if r.Zones[z] != "" || slices.ContainsFunc(l.values, func(v float64) bool { return v > 0 }) {
-				c.lines = append(c.lines, l)
+			if r.Zones[z] != "" || slices.ContainsFunc(l.Values, func(v float64) bool { return v > 0 }) {
+				c.Lines = append(c.Lines, l)
 			}
 		}
 		charts = append(charts, c)
@@ -219,9 +201,9 @@ func overviewCharts(r *simulation.Result) (charts []*chart) {
 	overTime("Failed connections", "%", 0, func(s *simulation.Sample) float64 { return 100 * s.FailedShare })
 	overTime("Empty pools", "pools of all nodes", 0, func(s *simulation.Sample) float64 { return float64(s.EmptyPools) })
 	if r.Comparison != nil {
-		c := &chart{title: "Connections that go to another endpoint", unit: "%", at: at, events: events, lines: []line{{name: r.Runs[1].Name + " against " + r.Runs[0].Name}}}
+		c := &chart{Title: "Connections that go to another endpoint", Unit: "%", At: at, Events: events, Lines: []line{{Name: r.Runs[1].Name + " against " + r.Runs[0].Name}}}
 		for _, v := range r.Comparison.Series {
-			c.lines[0].values = append(c.lines[0].values, 100*v)
+			c.Lines[0].Values = append(c.Lines[0].Values, 100*v)
 		}
 		charts = append(charts, c)
 	}
@@ -230,36 +212,32 @@ func overviewCharts(r *simulation.Result) (charts []*chart) {
 
 // empty reports whether a chart has nothing but zeros.
 func (c *chart) empty() bool {
-	for _, l := range c.lines {
-		if slices.ContainsFunc(l.values, func(v float64) bool { return v != 0 }) {
+	for _, l := range c.Lines {
+		if slices.ContainsFunc(l.Values, func(v float64) bool { return v != 0 }) {
 			return false
 		}
 	}
 	return true
 }
 
-func newRunView(r *simulation.Result, run *simulation.Run) (runView, error) {
+func newRunView(r *simulation.Result, run *simulation.Run) runView {
 	v := runView{Run: run}
 	for i := range min(len(run.Services), maxDetails) {
 		s := &run.Services[i]
-		svg, err := endpointChart(r, run, s).svg()
-		if err != nil {
-			return v, err
-		}
-		v.Details = append(v.Details, detail{ServiceResult: s, Chart: svg, Matrix: len(r.Zones) > 1 && len(s.ZoneMatrix) == len(r.Zones)})
+		v.Details = append(v.Details, detail{ServiceResult: s, Chart: endpointChart(r, run, s), Matrix: len(r.Zones) > 1 && len(s.ZoneMatrix) == len(r.Zones)})
 	}
-	return v, nil
+	return v
 }
 
 // endpointChart shows the load of a Service's most overloaded endpoints.
 func endpointChart(r *simulation.Result, run *simulation.Run, s *simulation.ServiceResult) *chart {
-	c := &chart{title: "Load of the endpoints of " + s.Service + ", " + run.Name, unit: "connections/s"}
+	c := &chart{Title: "Load of the endpoints of " + s.Service + ", " + run.Name, Unit: "connections/s"}
 	if len(run.Series) == 1 {
-		l := line{name: "load"}
+		l := line{Name: "load"}
 		for i := range s.Endpoints {
-			c.bars, l.values = append(c.bars, endpointName(&s.Endpoints[i])), append(l.values, s.Endpoints[i].Load...)
+			c.Bars, l.Values = append(c.Bars, endpointName(&s.Endpoints[i])), append(l.Values, s.Endpoints[i].Load...)
 		}
-		c.lines = []line{l}
+		c.Lines = []line{l}
 		return c
 	}
 	most := make([]*simulation.EndpointResult, len(s.Endpoints))
@@ -276,9 +254,9 @@ func endpointChart(r *simulation.Result, run *simulation.Run, s *simulation.Serv
 		}
 		return 0
 	})
-	c.at, c.events = times(r), eventTimes(r)
+	c.At, c.Events = times(r), eventTimes(r)
 	for _, e := range most[:min(len(most), maxLines)] {
-		c.lines = append(c.lines, line{endpointName(e), e.Load})
+		c.Lines = append(c.Lines, line{endpointName(e), e.Load})
 	}
 	return c
 }

@@ -39,9 +39,7 @@ func Replay(w io.Writer, r *replay.Result, o Origin) error {
 			v.Metrics[j].Values = append(v.Metrics[j].Values, value)
 		}
 	}
-	if err := v.draw(replayCharts(r)); err != nil {
-		return err
-	}
+	v.Charts = replayCharts(r)
 	return templates.ExecuteTemplate(w, "replay.html.tmpl", &v)
 }
 
@@ -51,23 +49,23 @@ func replayCharts(r *replay.Result) []*chart {
 	if c == nil || c.Differing == 0 {
 		return nil
 	}
-	all := &chart{title: "Connections that go to another endpoint, mean of all Service ports", unit: "%"}
-	ports := &chart{title: "Service ports that differ", unit: "at most, at one time"}
-	shares, numbers := line{name: "B against A"}, line{name: "Service ports"}
+	all := &chart{Title: "Connections that go to another endpoint, mean of all Service ports", Unit: "%"}
+	ports := &chart{Title: "Service ports that differ", Unit: "at most, at one time"}
+	shares, numbers := line{Name: "B against A"}, line{Name: "Service ports"}
 	for i := range c.Series.Divergence {
-		all.at = append(all.at, float64(i)*c.Series.StepSeconds)
-		shares.values, numbers.values = append(shares.values, 100*c.Series.Divergence[i]), append(numbers.values, float64(c.Series.Differing[i]))
+		all.At = append(all.At, float64(i)*c.Series.StepSeconds)
+		shares.Values, numbers.Values = append(shares.Values, 100*c.Series.Divergence[i]), append(numbers.Values, float64(c.Series.Differing[i]))
 	}
-	ports.at = all.at
-	all.lines, ports.lines = []line{shares}, []line{numbers}
+	ports.At = all.At
+	all.Lines, ports.Lines = []line{shares}, []line{numbers}
 	end := r.To.Sub(r.From).Seconds()
 	most := []*chart{all, ports}
 	for i := range c.Services[:min(len(c.Services), maxLines/2)] {
 		s := &c.Services[i]
-		one := &chart{title: "Connections to " + s.Service + ":" + s.Port + " (" + s.Family + ") that go to another endpoint, at most", unit: "%"}
-		l := line{name: s.Service}
+		one := &chart{Title: "Connections to " + s.Service + ":" + s.Port + " (" + s.Family + ") that go to another endpoint, at most", Unit: "%"}
+		l := line{Name: s.Service}
 		step := func(at time.Time, v float64) {
-			one.at, l.values = append(one.at, at.Sub(r.From).Seconds()), append(l.values, 100*v)
+			one.At, l.Values = append(one.At, at.Sub(r.From).Seconds()), append(l.Values, 100*v)
 		}
 		step(r.From, 0)
 		for j := range s.Periods {
@@ -75,10 +73,10 @@ func replayCharts(r *replay.Result) []*chart {
 			step(p.From, p.Divergence)
 			step(p.To, 0)
 		}
-		if s.Omitted == 0 && end > one.at[len(one.at)-1] {
+		if s.Omitted == 0 && end > one.At[len(one.At)-1] {
 			step(r.To, 0)
 		}
-		one.lines = []line{l}
+		one.Lines = []line{l}
 		most = append(most, one)
 	}
 	return most
