@@ -1,6 +1,7 @@
 package confine
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -54,7 +55,7 @@ func missing(err error) bool {
 			return true
 		}
 	}
-	return err == errArchitecture || os.IsPermission(err)
+	return err == errArchitecture || err == errCgo || os.IsPermission(err)
 }
 
 // lowerPriority sets the niceness of all threads, unless their priority is lower already: to raise it takes a right. If the node's memory
@@ -106,19 +107,26 @@ func dropCapabilities(*Policy) error {
 	return allThreads(unix.SYS_CAPSET, pointer(&head), pointer(&none[0]), 0)
 }
 
-// denyPrivileges sets no_new_privs. In a build with cgo it is that of this thread, and the filter passes it on to the others.
+// denyPrivileges sets no_new_privs, in a build with cgo that of this thread.
 func denyPrivileges(*Policy) error {
 	err := allThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0)
-	if err == syscall.ENOTSUP {
+	if err == errCgo {
 		return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	}
 	return err
 }
 
-// allThreads makes a system call in each thread: capabilities and Landlock are attributes of a thread.
+var errCgo = errors.New("not in a build with cgo: build with CGO_ENABLED=0")
+
+// allThreads makes a system call in each thread: capabilities and Landlock are attributes of a thread. In a build with cgo, Go does not know
+// all threads, and the C library makes calls that are in no list.
 func allThreads(call, a, b, c uintptr) error {
-	if _, _, errno := syscall.AllThreadsSyscall6(call, a, b, c, 0, 0, 0); errno != 0 {
+	switch _, _, errno := syscall.AllThreadsSyscall6(call, a, b, c, 0, 0, 0); errno {
+	case 0:
+		return nil
+	case syscall.ENOTSUP:
+		return errCgo
+	default:
 		return errno
 	}
-	return nil
 }

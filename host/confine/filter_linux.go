@@ -97,6 +97,9 @@ func filterCalls(p *Policy) error {
 	if !ok {
 		return errArchitecture
 	}
+	if err := allThreads(unix.SYS_GETPID, 0, 0, 0); err != nil {
+		return err
+	}
 	program := compile(arch, p.Calls, p.Kill)
 	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, pointer(&prog))
