@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -15,6 +16,9 @@ import (
 	"sync"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/strictyaml"
 )
 
 // tree is what documents may name: all that the files of the repository declare, except in comments and in Markdown.
@@ -25,6 +29,7 @@ type tree struct {
 	values   map[string]ast.Expr        // package.name of constants, variables and fields of defaults → value
 	tests    map[string][]string        // folder → tests, benchmarks and fuzz targets
 	flags    map[string]bool            // of all programs
+	settings map[string]bool            // paths of the fields of the configuration
 	commands map[string]bool            // of sluice and kubectl sluice
 	targets  *regexp.Regexp             // of make
 }
@@ -66,6 +71,8 @@ var readTree = sync.OnceValues(func() (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
+	tr.settings = map[string]bool{}
+	fieldsOf("", reflect.TypeFor[config.Config](), tr.settings)
 	makefile, err := os.ReadFile("../Makefile")
 	var targets []string
 	for _, m := range regexp.MustCompile(`(?m)^([a-z][a-z0-9%-]*):`).FindAllStringSubmatch(string(makefile), -1) {
@@ -74,6 +81,22 @@ var readTree = sync.OnceValues(func() (*tree, error) {
 	tr.targets = regexp.MustCompile(`^(` + strings.Join(targets, "|") + `)$`)
 	return tr, err
 })
+
+// fieldsOf adds the paths of the fields of a type of the configuration, of lists and maps without index or key.
+func fieldsOf(prefix string, t reflect.Type, into map[string]bool) {
+	for t.Kind() == reflect.Slice || t.Kind() == reflect.Pointer || t.Kind() == reflect.Map {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return
+	}
+	for _, f := range strictyaml.Fields(t) {
+		if name := prefix + f.Name; !into[name] {
+			into[name] = true
+			fieldsOf(name+".", f.Type, into)
+		}
+	}
+}
 
 func (tr *tree) learn(text string) {
 	for _, w := range word.FindAllString(text, -1) {
@@ -202,7 +225,8 @@ func literal(e ast.Expr) string {
 
 var (
 	fence         = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
-	fileName      = regexp.MustCompile(`^[\w./-]+\.(go|md|yaml|json|txtar|wat|c|h|rs|ts|sh|svg|mod)$`)
+	fileName      = regexp.MustCompile(`^[\w./-]+\.(go|md|yaml|json|txtar|wat|c|h|rs|ts|sh|svg|mod|txt)$`)
+	yamlField     = regexp.MustCompile(`^([a-z]\w*(?:\.[a-z]\w*)+|[a-z]\w*[A-Z]\w*)(?::.*)?$`)
 	qualified     = regexp.MustCompile(`^(\w+)\.([A-Z]\w*)(?:\.(\w+))?(?:\(.*\))?$`)
 	camelCase     = regexp.MustCompile(`^([A-Za-z]\w*[a-z][A-Z]\w*|[A-Z]+[a-z]\w*)(\(\))?$`)
 	ownName       = regexp.MustCompile(`^(sluice|kubeproxy|SLUICE)_\w+$`)
@@ -211,12 +235,29 @@ var (
 	flagName      = regexp.MustCompile(`^--?([a-z][a-z-]+)(?:=.*)?$`)
 	testReference = regexp.MustCompile(`\b(Test|Fuzz|Benchmark)[A-Z]\w*…?`)
 	subcommand    = regexp.MustCompile(`^[a-z][a-z-]*$`)
+	indented      = regexp.MustCompile(`(?m)^    .*$`)
+	picture       = regexp.MustCompile(`[─-╿►▼]`)
+	separator     = regexp.MustCompile(`&&|\|\|?|;|'|\$\(`)
 	ownProgram    = regexp.MustCompile(`^(bin/[\w-]+|(kubectl )?sluice)$`)
 )
 
+// elsewhere are names that the tree cannot know, and what has them.
+var elsewhere = map[string]string{
+	"services.loadbalancers":         "a ResourceQuota",
+	"securityContext.seLinuxOptions": "a Pod",
+	"spec.podMonitorSelector":        "the Prometheus operator",
+	"spec.ruleSelector":              "the Prometheus operator",
+	"spec.publishNotReadyAddresses":  "a Service",
+	"ipvs.syncPeriod":                "kube-proxy's configuration",
+	"conntrack.max":                  "a field that does not exist",
+	"nft-ip.txt":                     "sluice bundle, which composes the name",
+	"nft-ip6.txt":                    "sluice bundle, which composes the name",
+}
+
 // TestDocumentsNameWhatExists checks what the documents have in code spans: names of files, Go identifiers and words in mixed
-// case, metrics and environment variables, tests ("TestHostCalls…" stands for all that begin so), commands, flags and make targets.
-// COMPATIBILITY.md is about other programs.
+// case, metrics and environment variables, fields of the configuration, tests ("TestHostCalls…" stands for all that begin so),
+// commands, flags and make targets; and the tests, commands, flags and make targets of examples. COMPATIBILITY.md is about other
+// programs.
 func TestDocumentsNameWhatExists(t *testing.T) {
 	tr, err := readTree()
 	if err != nil {
@@ -233,6 +274,11 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		for _, line := range commandLines(string(text)) {
+			if problem := tr.checkLine(path.Dir(filepath.ToSlash(file)), line); problem != "" {
+				t.Errorf("%s: %s: %s", file, line, problem)
+			}
+		}
 		examples := strings.Join(fence.FindAllString(string(text), -1), "\n")
 		for _, m := range codeSpan.FindAllStringSubmatch(fence.ReplaceAllString(string(text), ""), -1) {
 			if fileName.MatchString(m[1]) && strings.Contains(examples, m[1]) {
@@ -248,6 +294,8 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 // check returns what is wrong with a code span of a document in a folder.
 func (tr *tree) check(folder, span string) string {
 	switch {
+	case elsewhere[span] != "":
+		return ""
 	case goTest.MatchString(span):
 		return tr.checkTest(folder, span)
 	case !slices.ContainsFunc(strings.Fields(span), func(s string) bool { return !fileName.MatchString(s) }):
@@ -261,6 +309,16 @@ func (tr *tree) check(folder, span string) string {
 		for _, pair := range [][2]string{{m[1], m[2]}, {m[2], m[3]}} {
 			if names := tr.declared[pair[0]]; names != nil && pair[1] != "" && !names[pair[1]] {
 				return pair[0] + " declares no " + pair[1]
+			}
+		}
+	case yamlField.MatchString(span):
+		name := yamlField.FindStringSubmatch(span)[1]
+		if top, _, nested := strings.Cut(name, "."); nested && tr.settings[top] && !tr.settings[name] && !tr.declared[top][strings.TrimPrefix(name, top+".")] {
+			return "neither a field of the configuration nor a declaration"
+		}
+		for part := range strings.SplitSeq(name, ".") {
+			if !tr.words[part] {
+				return "no such name in the code: " + part
 			}
 		}
 	case testReference.FindString(span) == span:
@@ -278,6 +336,37 @@ func (tr *tree) check(folder, span string) string {
 		}
 	}
 	return tr.checkCommand(strings.Fields(span))
+}
+
+// commandLines returns the commands in examples: the parts of lines between pipes and the like, without prompt and comment.
+func commandLines(text string) (out []string) {
+	joined := strings.ReplaceAll(text, "\\\n", " ")
+	for _, example := range append(fence.FindAllString(joined, -1), indented.FindAllString(fence.ReplaceAllString(joined, ""), -1)...) {
+		for line := range strings.Lines(example) {
+			if line, _, _ = strings.Cut(line, " #"); !picture.MatchString(line) {
+				out = append(out, separator.Split(line, -1)...)
+			}
+		}
+	}
+	return out
+}
+
+// checkLine checks a command of an example.
+func (tr *tree) checkLine(folder, line string) string {
+	fields := strings.Fields(line)
+	for len(fields) > 0 && (fields[0] == "$" || fields[0] == "sudo" || strings.Contains(fields[0], "=")) {
+		fields = fields[1:]
+	}
+	line = strings.Join(fields, " ")
+	switch {
+	case goTest.MatchString(line):
+		return tr.checkTest(folder, line)
+	case len(fields) > 1 && fields[0] == "make":
+		return tr.check(folder, line)
+	case len(fields) > 0 && ownProgram.MatchString(fields[0]), strings.HasPrefix(line, "kubectl sluice "):
+		return tr.checkCommand(fields)
+	}
+	return ""
 }
 
 // checkFile looks for a file in the folder of the document or below it, and, with a path, from each folder above; a name in a
