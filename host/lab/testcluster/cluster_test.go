@@ -241,6 +241,17 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 		expect(t, c, "web", "10.244.1.2 ready a", "fd00:1::2 ready a") // the controllers have reconnected
 	})
 
+	t.Run("API server and etcd are away", func(t *testing.T) {
+		c.StopAPIServer()
+		c.StopEtcd()
+		must(t, c.StartEtcd(ctx))
+		if c.apiserver.running() {
+			t.Error("the API server runs already")
+		}
+		must(t, c.StartAPIServer(ctx))
+		expect(t, c, "web", "10.244.1.2 ready a", "fd00:1::2 ready a")
+	})
+
 	t.Run("many Services at once", func(t *testing.T) {
 		begin := time.Now()
 		must(t, c.CreateInBulk(ctx, 300, func(i int) (*corev1.Service, *discoveryv1.EndpointSlice) {

@@ -5,18 +5,20 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 )
 
-// result writes a run with a report as ginkgo writes it, of specs given as "state seconds name".
+// result writes a run with a report as ginkgo writes it, of specs given as "state seconds name" or "state/attempts seconds name".
 func result(t *testing.T, dir string, r run, specs ...string) {
 	t.Helper()
 	type report struct {
 		ContainerHierarchyTexts           []string
 		LeafNodeType, LeafNodeText, State string
 		RunTime                           time.Duration
+		NumAttempts                       int
 	}
 	reports := []report{{LeafNodeType: "SynchronizedBeforeSuite", State: "passed"}}
 	for _, s := range specs {
@@ -25,7 +27,9 @@ func result(t *testing.T, dir string, r run, specs ...string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		reports = append(reports, report{[]string{"[sig-network] Services"}, "It", f[2], f[0], took})
+		state, attempts, _ := strings.Cut(f[0], "/")
+		n, _ := strconv.Atoi(attempts)
+		reports = append(reports, report{[]string{"[sig-network] Services"}, "It", f[2], state, took, n})
 	}
 	at := filepath.Join(dir, r.name())
 	if err := os.MkdirAll(at, 0o755); err != nil {
@@ -76,7 +80,7 @@ func TestTablesHaveEverySpecOfEveryRun(t *testing.T) {
 	dir := t.TempDir()
 	began := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 	result(t, dir, run{Family: "dual", Proxy: "sluice", Mode: "nftables", Version: "v1", Workers: 6, Kernel: "6.18", Began: began, Took: 13 * time.Minute, Focus: "a|b", Skip: "c"},
-		"failed 2s should a|b", "passed 1s should work")
+		"failed/2 2s should a|b", "passed/2 1s should recover", "passed/1 1s should work")
 	result(t, dir, run{Family: "ipv4", Proxy: "kube-proxy", Version: "v1.37.2", Focus: everything}, "skipped 1s should work")
 	all, err := readRuns(dir)
 	if err != nil {
@@ -98,7 +102,7 @@ func TestTablesHaveEverySpecOfEveryRun(t *testing.T) {
 | cluster | proxy | passed | failed | skipped themselves | time | workers | Linux | date |
 |---|---|---|---|---|---|---|---|---|
 | ipv4 | kube-proxy v1.37.2 | 0 | 0 | 1 | 0s | 0 |  | 0001-01-01 |
-| dual | sluice v1, mode nftables | 1 | 1 | 0 | 13m0s | 6 | 6.18 | 2026-11-26 |
+| dual | sluice v1, mode nftables | 2 | 1 | 0 | 13m0s | 6 | 6.18 | 2026-11-26 |
 
 dual, sluice: a part of the suite, ` + "`-focus 'a|b' -skip 'c'`" + `.
 
@@ -107,6 +111,7 @@ sluice passes every spec that kube-proxy passes.
 | spec | ipv4, kube-proxy | dual, sluice |
 |---|---|---|
 | Services should a\|b |  | **failed** |
+| Services should recover |  | passed, attempt 2 |
 | Services should work | skipped | passed |
 <!-- e2e: end -->
 after

@@ -26,6 +26,7 @@ type options struct {
 	proxies  string
 	workers  int
 	procs    int
+	attempts int
 	focus    string
 	skip     string
 	liberal  bool
@@ -53,6 +54,7 @@ func main() {
 	flag.StringVar(&o.proxies, "proxies", "kube-proxy,sluice", "Service proxies")
 	flag.IntVar(&o.workers, "workers", 6, "nodes beside the control plane's; some specs need two in each of three zones")
 	flag.IntVar(&o.procs, "procs", 5, "specs at a time")
+	flag.IntVar(&o.attempts, "attempts", 2, "how often a spec that fails is tried; the table says how often it was")
 	flag.StringVar(&o.focus, "focus", everything, "regular expression of the specs to run")
 	flag.StringVar(&o.skip, "skip", "", "regular expression of specs to leave out, beside those that cannot run here")
 	flag.BoolVar(&o.liberal, "liberal", false, "conntrack.tcpBeLiberal of both proxies")

@@ -16,9 +16,10 @@ const (
 )
 
 type spec struct {
-	state   string
-	took    time.Duration
-	message string
+	state    string
+	attempts int
+	took     time.Duration
+	message  string
 }
 
 // readReport reads what ran from ginkgo's JSON report, by the specs' full names.
@@ -33,6 +34,7 @@ func readReport(path string) (map[string]spec, error) {
 			LeafNodeType            string
 			LeafNodeText            string
 			State                   string
+			NumAttempts             int
 			RunTime                 time.Duration
 			Failure                 struct{ Message string }
 		}
@@ -50,7 +52,7 @@ func readReport(path string) (map[string]spec, error) {
 				continue
 			}
 			name := strings.Join(append(r.ContainerHierarchyTexts, r.LeafNodeText), " ")
-			specs[strings.TrimPrefix(name, "[sig-network] ")] = spec{r.State, r.RunTime, r.Failure.Message}
+			specs[strings.TrimPrefix(name, "[sig-network] ")] = spec{r.State, r.NumAttempts, r.RunTime, r.Failure.Message}
 		}
 	}
 	if len(specs) == 0 {

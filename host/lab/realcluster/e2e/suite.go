@@ -103,7 +103,7 @@ func (r run) test(ctx context.Context, c *realcluster.Cluster, suite programs.Su
 	}
 	defer log.Close()
 	cmd := exec.CommandContext(ctx, filepath.Join(suite.Bin, "ginkgo"),
-		"--procs="+fmt.Sprint(o.procs), "--focus="+o.focus, "--skip="+skip, "--timeout=3h", "--no-color",
+		"--procs="+fmt.Sprint(o.procs), "--focus="+o.focus, "--skip="+skip, "--timeout=3h", "--flake-attempts="+fmt.Sprint(o.attempts), "--no-color",
 		"--output-dir="+to, "--json-report=report.json", "--junit-report=junit.xml", filepath.Join(suite.Bin, "e2e.test"), "--",
 		"--kubeconfig="+c.Kubeconfig(), "--kubectl-path="+filepath.Join(c.Tools, "kubectl"), "--provider=skeleton",
 		"--num-nodes="+fmt.Sprint(o.workers), "--disable-log-dump=true", "--report-dir="+to)

@@ -93,17 +93,20 @@ func publish(all runs, to string) error {
 	for _, name := range all.specs() {
 		fmt.Fprintf(&b, "| %s |", strings.ReplaceAll(name, "|", `\|`))
 		for _, r := range all {
-			fmt.Fprintf(&b, " %s |", cell(r.specs[name].state))
+			fmt.Fprintf(&b, " %s |", r.specs[name])
 		}
 		fmt.Fprintln(&b)
 	}
 	return benchutil.Publish(to, "e2e", b.Bytes())
 }
 
-func cell(state string) string {
-	switch state {
-	case "", passed, skipped:
-		return state
+// String returns the cell of a spec: "" if it did not run.
+func (s spec) String() string {
+	switch {
+	case s.state == passed && s.attempts > 1:
+		return fmt.Sprintf("passed, attempt %d", s.attempts)
+	case s.state == "", s.state == passed, s.state == skipped:
+		return s.state
 	}
-	return "**" + state + "**"
+	return "**" + s.state + "**"
 }
