@@ -234,6 +234,31 @@ func TestNothingLinksToPrivateFunctions(t *testing.T) {
 	}
 }
 
+// TestUnsafeIsForSystemCallsOnly checks that a new version of Go or of wazero finds nothing of its private structures in use: they cannot be
+// reached without one of the two packages.
+func TestUnsafeIsForSystemCallsOnly(t *testing.T) {
+	allowed := map[string]string{
+		"host/confine":               "arguments of Landlock's system calls",
+		"host/wasm/lane":             "words in shared memory, arguments of futex(2)",
+		"host/wasm/mapping":          "addresses for mmap(2)",
+		"host/backend/nftables/nfnl": "the program of a filter of netlink messages",
+		"sdk":                        "the memory that a plugin shares with its host",
+	}
+	for path, p := range packages(t) {
+		own, isOwn := strings.CutPrefix(path, module)
+		if !isOwn || strings.HasPrefix(own, "host/lab") {
+			continue
+		}
+		if slices.Contains(p.Imports, "unsafe") && allowed[own] == "" {
+			t.Errorf("%s imports unsafe", own)
+		}
+		wazero := slices.ContainsFunc(p.Imports, func(dep string) bool { return strings.HasPrefix(dep, "github.com/tetratelabs/wazero") })
+		if wazero && (slices.Contains(p.Imports, "unsafe") || slices.Contains(p.Imports, "reflect")) {
+			t.Errorf("%s imports wazero, and unsafe or reflect", own)
+		}
+	}
+}
+
 var clockUse = regexp.MustCompile(`\b(time\.(Now|Since|Until|Sleep|After|AfterFunc|Tick|NewTimer|NewTicker)|unix\.ClockGettime)\(|\bSYS_(CLOCK_GETTIME|NANOSLEEP)\b`)
 
 // TestOnlyTheEngineHasAClock checks that the other product packages get the time from their caller, so that tests can use

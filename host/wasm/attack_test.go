@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -38,26 +39,25 @@ func native(t *testing.T, code []byte) (dir string, module []byte) {
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
-	files, err := filepath.Glob(filepath.Join(dir, "*", codeName))
-	if err != nil || len(files) != 1 {
-		t.Fatal(files, err)
-	}
-	text, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := bytes.Index(text, binary.LittleEndian.AppendUint64(nil, mark)) - 2 // after the instruction's two bytes
-	if at < 0 || at+len(code) > len(text) {
+	before := []byte(mustRead(t, onlyFile(t, dir, codeName)))
+	at := bytes.Index(before, binary.LittleEndian.AppendUint64(nil, mark)) - 2 // after the instruction's two bytes
+	if at < 0 || at+len(code) > len(before) {
 		t.Fatal("the function is not in the code")
 	}
-	copy(text[at:], code)
-	if err := os.Chmod(files[0], 0o600); err != nil {
-		t.Fatal(err)
+	after := bytes.Clone(before)
+	copy(after[at:], code)
+	sum := func(code []byte) []byte { // of the engine, after the code
+		return binary.LittleEndian.AppendUint32(nil, crc32.Checksum(code, crc32.MakeTable(crc32.Castagnoli)))
 	}
-	if err := os.WriteFile(files[0], text, 0o600); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{codeName, enginePrefix + "*"} {
+		file := onlyFile(t, dir, name)
+		text := bytes.Replace([]byte(mustRead(t, file)), before, after, 1)
+		text = bytes.Replace(text, sum(before), sum(after), 1)
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	e := &cacheEntry{dir: filepath.Dir(files[0]), check: checkPrivate}
+	e := &cacheEntry{dir: filepath.Dir(onlyFile(t, dir, codeName)), check: checkPrivate}
 	if err := e.writeManifest(); err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,8 @@ func (h *Host) codeBytes(c *code) uint64 {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return uint64(c.reserved) / uint64(max(1, c.users))
+	users := uint64(max(1, c.users))
+	return (uint64(c.reserved) + users - 1) / users
 }
 
 func (c *code) close(memory *budget) error {

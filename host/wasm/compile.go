@@ -7,11 +7,10 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 
-	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/experimental"
 
+	"github.com/sluice-proxy/sluice/host/wasm/mapping"
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 )
 
@@ -78,6 +77,9 @@ func (h *Host) compileInto(ctx context.Context, c *code, log *slog.Logger, dir s
 		return err
 	}
 	defer entry.discard()
+	if err := writeOutline(entry.dir, metered, info); err != nil {
+		return err
+	}
 	if h.compiler != nil {
 		err = h.compileInChild(ctx, entry.dir, metered)
 	} else {
@@ -86,7 +88,7 @@ func (h *Host) compileInto(ctx context.Context, c *code, log *slog.Logger, dir s
 	if err != nil {
 		return err
 	}
-	if err := pack(entry.dir, metered, info); isStorageError(err) {
+	if err := pack(entry.dir); isStorageError(err) {
 		return err
 	} else if err != nil {
 		return refusedByCompiler(err)
@@ -98,11 +100,6 @@ func (h *Host) compileInto(ctx context.Context, c *code, log *slog.Logger, dir s
 		return refusedByCompiler(err)
 	}
 	if dir != h.cache.dir {
-		return nil
-	}
-	frame := filepath.Join(entry.dir, framePrefix)
-	if err := os.Rename(frame, frame+"-"+c.engine.key()); err != nil {
-		log.Warn("compile cache not written", "dir", dir, "err", err)
 		return nil
 	}
 	if err := h.cache.publish(entry, entryName(c.key.revision, &h.limits.Module)); err != nil {
@@ -133,23 +130,17 @@ func compileHere(ctx context.Context, dir string, metered []byte, memoryPages ui
 			err = refusedByCompiler(fmt.Errorf("panic in the compiler: %v", r))
 		}
 	}()
+	maps, err := mapping.OpenMaps()
+	if err != nil {
+		return err
+	}
+	defer maps.Close()
 	// wazero checks ctx between functions with two workers only, not with one.
-	err = compileTo(experimental.WithCompilationWorkers(ctx, 2), dir, metered, memoryPages)
+	err = compileTo(experimental.WithCompilationWorkers(ctx, 2), dir, metered, memoryPages, maps)
 	if isStorageError(err) {
 		return err
 	}
 	return refusedByCompiler(err)
-}
-
-// compileTo lets the engine compile a module into dir.
-func compileTo(ctx context.Context, dir string, metered []byte, memoryPages uint32) error {
-	cache, err := wazero.NewCompilationCacheWithDir(dir)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errStorage, err)
-	}
-	r := newRuntime(ctx, cache, memoryPages)
-	_, err = r.CompileModule(ctx, metered)
-	return errors.Join(err, r.Close(context.Background()), cache.Close(context.Background()))
 }
 
 func refusedByCompiler(err error) error {
@@ -162,7 +153,8 @@ func refusedByCompiler(err error) error {
 // isStorageError reports whether an error is one of files, not of the module.
 func isStorageError(err error) bool {
 	var path *fs.PathError
-	return errors.As(err, &path) || errors.Is(err, errStorage)
+	var link *os.LinkError
+	return errors.As(err, &path) || errors.As(err, &link) || errors.Is(err, errStorage)
 }
 
 func isMemoryError(err error) bool {
@@ -186,7 +178,7 @@ func (h *Host) load(ctx context.Context, c *code, dir string) error {
 	if h.process != nil {
 		c.info, c.engine, err = h.startProcess(ctx, files, limits)
 	} else {
-		l := &local{ctx: h.ctx, limits: limits, memory: &h.memory, stored: &storedCode{files: files}, log: h.log}
+		l := &local{ctx: h.ctx, limits: limits, memory: &h.memory, files: files, log: h.log}
 		err = l.load(ctx)
 		c.info, c.engine = l.info, l
 	}

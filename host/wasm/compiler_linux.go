@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/host/confine"
+	"github.com/sluice-proxy/sluice/host/wasm/mapping"
 )
 
 // CompileMain is the main function of the process that Options.Compiler starts. args are the arguments that the host has
@@ -55,6 +56,11 @@ func compileMain(args []string, stdin io.Reader) (code int, err error) {
 		<-late
 		os.Exit(exitCPUTime)
 	}()
+	maps, err := mapping.OpenMaps()
+	if err != nil {
+		return exitStorage, err
+	}
+	defer maps.Close()
 	if _, err := confineSelf(dir, numbers[0], numbers[1]); err != nil {
 		return exitStorage, err
 	}
@@ -71,7 +77,7 @@ func compileMain(args []string, stdin io.Reader) (code int, err error) {
 		return exitExecutable, err
 	}
 	// One worker: a second one would take as much memory again.
-	switch err := compileTo(context.Background(), dir, metered, uint32(numbers[2])); {
+	switch err := compileTo(context.Background(), dir, metered, uint32(numbers[2]), maps); {
 	case isStorageError(err):
 		return exitStorage, err
 	case err != nil:

@@ -13,8 +13,6 @@ type engine interface {
 	forget()
 	// bytes is the host memory that the code takes.
 	bytes() int64
-	// key is what the compiled code is for: processor and version of the engine.
-	key() string
 	close() error
 }
 
@@ -29,10 +27,8 @@ type instance interface {
 	do(c *call)
 	// alive reports whether calls can succeed: the process of an instance may have ended.
 	alive() bool
-	// footprint is the host memory that it takes.
-	footprint() footprint
-	// trim frees call stacks that a deep recursion has left.
-	trim()
+	// hostBytes is the host memory that it takes.
+	hostBytes() int64
 	close()
 }
 

@@ -1,7 +1,6 @@
 package wasm
 
 import (
-	"bytes"
 	"runtime"
 	"strings"
 	"testing"
@@ -55,7 +54,7 @@ func TestInstancesDoNotGrowInTheHost(t *testing.T) {
 			if heapLater > heap+256<<10 {
 				t.Errorf("the heap grew from %d to %d bytes", heap, heapLater)
 			}
-			if hostLater > host && name != "memory.grow" || hostLater > uint64(h.limits.MemoryPages)<<16+uint64(h.limits.OverheadBytes) {
+			if hostLater > host && name != "memory.grow" || hostLater > uint64(h.limits.MemoryPages)<<16+1<<20 {
 				t.Errorf("the instance grew from %d to %d bytes", host, hostLater)
 			}
 			if p.Stats().Instances > 2 {
@@ -65,41 +64,30 @@ func TestInstancesDoNotGrowInTheHost(t *testing.T) {
 	}
 }
 
-// The footprint is read from wazero's own records; this fails if they have changed.
-func TestFootprintSeesAllMemoryOfAnInstance(t *testing.T) {
+func TestTablesOfAnInstanceCount(t *testing.T) {
 	h := newHost(t, Options{CacheDir: noCache})
-	measured := func(decls, body string) footprint {
+	bytesOf := func(decls, body string) uint64 {
 		t.Helper()
 		p := load(t, h, slow{"", decls, body + "(local.get 2)"}.module(t), "")
 		defer p.Close()
 		if err := decide(p, 666, sampleNow); err != nil {
 			t.Fatal(err)
 		}
-		f, err := measure(sandboxOf(p).module, sandboxOf(p).decide, sandboxOf(p).alloc)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return f
+		return p.Stats().MemoryBytes
 	}
-	plain := measured("", "")
-	if plain.memory == 0 || plain.stacks == 0 {
-		t.Errorf("%+v", plain)
+	plain := bytesOf("", "")
+	if n := bytesOf("", "(drop (memory.grow (i32.const 100)))"); n != plain+100<<16 {
+		t.Errorf("after memory.grow: %d, before %d", n, plain)
 	}
-	if f := measured("", "(drop (memory.grow (i32.const 100)))"); f.memory != plain.memory+100<<16 {
-		t.Errorf("after memory.grow: %+v, before %+v", f, plain)
+	if n := bytesOf("(table $t 1000 10000 funcref)", ""); n < plain+80_000 {
+		t.Errorf("with a table: %d, without %d", n, plain)
 	}
-	if f := measured("(table $t 1000 funcref)", "(drop (table.grow $t (ref.null func) (i32.const 9000)))"); f.tables < plain.tables+80_000 {
-		t.Errorf("with a table: %+v, without %+v", f, plain)
-	}
-	if f := measured("(func $f) (elem $e func "+strings.Repeat("$f ", 1000)+")", ""); f.references < plain.references+40_000 {
-		t.Errorf("with references: %+v, without %+v", f, plain)
-	}
-	deep := "(func $f (param i32) (if (local.get 0) (then (call $f (i32.sub (local.get 0) (i32.const 1))))))"
-	if f := measured(deep, "(call $f (i32.const 20000))"); f.stacks < plain.stacks+500_000 {
-		t.Errorf("after a recursion: %+v, before %+v", f, plain)
+	if n := bytesOf("(func $f) (elem $e func "+strings.Repeat("$f ", 1000)+")", ""); n < plain+40_000 {
+		t.Errorf("with references: %d, without %d", n, plain)
 	}
 }
 
+// TestCallStacksOfRecursionsAreFreed: what a deep recursion leaves, the next calls free.
 func TestCallStacksOfRecursionsAreFreed(t *testing.T) {
 	h := newHost(t, Options{CacheDir: noCache})
 	recursion := "(func $f (param i32) (if (local.get 0) (then (call $f (i32.sub (local.get 0) (i32.const 1))))))"
@@ -107,6 +95,13 @@ func TestCallStacksOfRecursionsAreFreed(t *testing.T) {
 	inDecide := recursion + "(func $evil (param i32 i32 i64) (result i64) " + deep + "(local.get 2))"
 	inAlloc := recursion + "(func $evil (param i32 i32 i64) (result i64) (local.get 2))"
 	base := mustRead(t, "../../sdk/tck/hosts/guests/base.wat")
+	heap := func() int64 {
+		runtime.GC()
+		runtime.GC() // the second one frees what has a finalizer
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
 	for name, text := range map[string]string{
 		"sluice_decide": strings.Replace(base, ";; EVIL", inDecide, 1),
 		"sluice_alloc":  strings.Replace(strings.Replace(base, ";; EVIL", inAlloc, 1), "(local $at i32)", "(local $at i32) "+deep, 1),
@@ -115,31 +110,13 @@ func TestCallStacksOfRecursionsAreFreed(t *testing.T) {
 		if err := decide(p, 666, sampleNow); err != nil {
 			t.Fatal(err)
 		}
-		used := p.Stats().MemoryBytes
+		used := heap()
 		for range trimEvery {
 			checkGood(t, p, sampleNow)
 		}
-		if now := p.Stats().MemoryBytes; now > used-500_000 || p.Stats().Instances != 1 {
+		if now := heap(); now > used-500_000 || p.Stats().Instances != 1 {
 			t.Errorf("%s: %d bytes after a recursion, %d after %d other calls", name, used, now, trimEvery)
 		}
-	}
-}
-
-func TestInstanceWithTooMuchHostMemoryIsReplaced(t *testing.T) {
-	var log bytes.Buffer
-	h := newHost(t, Options{CacheDir: noCache, Limits: Limits{OverheadBytes: 400_000}, Log: textLog(&log)})
-	p := load(t, h, slow{"", "(table $t 1 funcref)", "(drop (table.grow $t (ref.null func) (i32.const 90000))) (local.get 2)"}.module(t), "")
-	for range trimEvery {
-		if err := decide(p, 666, sampleNow); err != nil {
-			t.Fatal(err)
-		}
-	}
-	checkGood(t, p, sampleNow)
-	if s := p.Stats(); s.Failures != 0 || s.Instances != 2 || s.MemoryBytes > 700_000 {
-		t.Errorf("%+v", s)
-	}
-	if !strings.Contains(log.String(), "plugin instance replaced") {
-		t.Errorf("not logged: %s", &log)
 	}
 }
 

@@ -16,7 +16,6 @@ type guest struct {
 	repeated uint64 // decisions
 	maxFuel  int64  // of a decision that is repeated
 	selfTest bool   // calls have the time of a configuration
-	calls    uint64 // that went well
 	call     call   // the current or last one
 	request  []byte // of it
 	encoder  abi.Encoder

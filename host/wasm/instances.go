@@ -168,7 +168,7 @@ func (p *Plugin) dropAll() {
 func (in *pool) memoryBytes() uint64 {
 	total := uint64(0)
 	for _, g := range in.guests {
-		total += g.in.footprint().total()
+		total += uint64(g.in.hostBytes())
 	}
 	return total
 }

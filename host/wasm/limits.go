@@ -12,7 +12,6 @@ type Limits struct {
 	Module        meter.Limits
 	Compile       CompileLimits
 	MemoryPages   uint32 // of 64 KiB: maximum memory of the guest
-	OverheadBytes int    // host memory of an instance besides: tables, references, call stacks; an instance with more is replaced
 	InitFuel      int64  // start function and _initialize together
 	ConfigureFuel int64  // sluice_alloc, sluice_configure, sluice_needs and sluice_keys together; sluice_abi_version
 	DecideFuel    int64  // one decision, including its sluice_alloc, plus …
@@ -36,7 +35,6 @@ func DefaultLimits() Limits {
 		Module:        meter.DefaultLimits(),
 		Compile:       DefaultCompileLimits(),
 		MemoryPages:   1024,
-		OverheadBytes: 32 << 20,
 		InitFuel:      200_000_000,
 		ConfigureFuel: 100_000_000,
 		DecideFuel:    20_000_000,
@@ -97,7 +95,6 @@ func (l Limits) withDefaults() (Limits, error) {
 	dur(&l.InitTime, d.InitTime)
 	dur(&l.ConfigureTime, d.ConfigureTime)
 	dur(&l.DecideTime, d.DecideTime)
-	num(&l.OverheadBytes, d.OverheadBytes)
 	num(&l.LogLines, d.LogLines)
 	num(&l.LogBytes, d.LogBytes)
 	num(&l.LogPerSecond, d.LogPerSecond)
@@ -111,7 +108,7 @@ func (l Limits) withDefaults() (Limits, error) {
 	}{
 		{"InitFuel", l.InitFuel}, {"ConfigureFuel", l.ConfigureFuel}, {"DecideFuel", l.DecideFuel}, {"EndpointFuel", l.EndpointFuel},
 		{"InitTime", int64(l.InitTime)}, {"ConfigureTime", int64(l.ConfigureTime)}, {"DecideTime", int64(l.DecideTime)},
-		{"OverheadBytes", int64(l.OverheadBytes)}, {"LogLines", int64(l.LogLines)}, {"LogBytes", int64(l.LogBytes)}, {"LogPerSecond", int64(l.LogPerSecond)},
+		{"LogLines", int64(l.LogLines)}, {"LogBytes", int64(l.LogBytes)}, {"LogPerSecond", int64(l.LogPerSecond)},
 		{"Settings", int64(l.Settings)}, {"Failures", int64(l.Failures)},
 		{"InstancesPerSecond", int64(l.InstancesPerSecond)},
 		{"Compile.CPU", int64(l.Compile.CPU)}, {"Compile.Memory", l.Compile.Memory},

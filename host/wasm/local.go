@@ -10,6 +10,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/experimental"
 
+	"github.com/sluice-proxy/sluice/host/wasm/mapping"
 	"github.com/sluice-proxy/sluice/host/wasm/meter"
 )
 
@@ -20,8 +21,11 @@ type local struct {
 	limits   Limits
 	log      *slog.Logger
 	memory   *budget
-	stored   *storedCode
-	outline  int64 // bytes of the module without function bodies
+	files    *entryFiles
+	image    *image // of a new memory; nil: the outline has data segments
+	size     int64  // bytes of the code
+	mapped   []byte // the code, once mapCode has mapped it
+	outline  int64  // bytes of the module without function bodies
 	runtime  wazero.Runtime
 	cache    wazero.CompilationCache
 	compiled wazero.CompiledModule
@@ -37,33 +41,39 @@ func (l *local) load(ctx context.Context) (err error) {
 			err = errors.Join(err, l.close())
 		}
 	}()
-	files := l.stored.files
-	if l.info, err = files.description(); err != nil {
+	if l.info, err = l.files.description(); err != nil {
 		return err
 	}
-	if l.stored.memory, err = newImage(files.memory); err != nil {
+	if l.image, err = newImage(l.files.memory); err != nil {
 		return err
 	}
-	outline, err := readFile(files.outline, maxMetered)
+	outline, err := readFile(l.files.outline, maxMetered)
 	if err != nil {
 		return err
 	}
-	l.outline = int64(len(outline))
-	if l.cache, err = cacheOf(l.stored); err != nil {
+	st, err := l.files.engine.Stat()
+	if err != nil {
 		return err
 	}
-	l.runtime = newRuntime(ctx, l.cache, l.limits.MemoryPages)
-	if err := l.addImports(ctx); err != nil {
+	l.outline, l.size = int64(len(outline)), st.Size()
+	l.cache, err = l.files.compiled(func(cache wazero.CompilationCache) (err error) {
+		l.runtime = newRuntime(ctx, cache, l.limits.MemoryPages)
+		if err := l.addImports(ctx); err != nil {
+			return err
+		}
+		l.compiled, err = l.runtime.CompileModule(ctx, outline)
 		return err
-	}
-	if l.compiled, err = l.runtime.CompileModule(ctx, outline); err != nil {
-		return err
-	}
-	return l.stored.place()
+	})
+	return err
 }
 
-// key implements engine.
-func (l *local) key() string { return l.stored.key }
+// mapCode maps the code from its file. No other code may be loaded or closed meanwhile.
+func (l *local) mapCode(maps *mapping.Maps) (err error) {
+	if l.files.code != nil {
+		l.mapped, err = maps.Replace(l.files.code)
+	}
+	return err
+}
 
 // newRuntime returns a runtime with a cache of compiled code.
 func newRuntime(ctx context.Context, cache wazero.CompilationCache, memoryPages uint32) wazero.Runtime {
@@ -82,11 +92,11 @@ const elementBytes = 64
 // bytes implements engine: the code, all of which may become resident, the outline of the module, what the runtime decodes from it, and
 // tables. Linear memories are not in it.
 func (l *local) bytes() int64 {
-	return l.stored.size + 2*l.outline + int64(l.info.Elements)*elementBytes + int64(l.info.TableMax)*8
+	return l.size + 2*l.outline + int64(l.info.Elements)*elementBytes + int64(l.info.TableMax)*8
 }
 
 // forget implements engine.
-func (l *local) forget() { l.stored.forget() }
+func (l *local) forget() { mapping.Forget(l.mapped) }
 
 // open implements engine.
 func (l *local) open(o instanceOptions) (_ instance, err error) {
@@ -108,15 +118,14 @@ func (l *local) close() error {
 	if l.cache != nil {
 		errs = append(errs, l.cache.Close(ctx))
 	}
-	l.stored.close()
-	l.stored.files.close()
+	l.files.close()
 	l.runtime, l.cache, l.compiled = nil, nil, nil
 	return errors.Join(errs...)
 }
 
 // instantiate makes the module's instance and its memory.
 func (l *local) instantiate(o instanceOptions) (module api.Module, memory *linearMemory, err error) {
-	memory = &linearMemory{image: l.stored.memory, budget: l.memory, leave: o.leave}
+	memory = &linearMemory{image: l.image, budget: l.memory, leave: o.leave}
 	defer func() {
 		if r := recover(); r != nil {
 			cause, ok := r.(error)

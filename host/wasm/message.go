@@ -17,11 +17,11 @@ import (
 //
 //	call:   op, instance, handle, flags, room, length of input, 4 addresses: 32 bits each; fuel, limit in ns, memory to leave: 64 bits each; input
 //	result: status, stage, needs, refused, dropped, number of lines, lengths of error, logged error, lines and output: 32 bits each;
-//	        value, fuel, size, overhead: 64 bits each; error, logged error, lines (level, length: 32 bits each; text), output
+//	        value, fuel, size: 64 bits each; error, logged error, lines (level, length: 32 bits each; text), output
 const (
 	messageCalls = 64
 	callHead     = 64
-	resultHead   = 72
+	resultHead   = 64
 )
 
 // Operations of a process, beside those of an instance.
@@ -52,7 +52,7 @@ const (
 const (
 	maxLines    = 1024 // more than Limits.LogLines of each function that opConfigure calls
 	maxLineText = 4 * abi.MaxLogLen
-	maxOverhead = 1 << 40
+	maxCodeSize = 1 << 40
 )
 
 var errMessage = errors.New("the process of the plugin has answered with a message that is not valid")
@@ -93,7 +93,7 @@ func parseCall(b []byte, c *call) (instance uint32, leave int64, rest []byte, er
 }
 
 // appendResult appends the results of a call to an answer. An output that does not fit is an error.
-func appendResult(b []byte, room int, c *call, overhead int64) []byte {
+func appendResult(b []byte, room int, c *call) []byte {
 	le := binary.LittleEndian
 	status, value, text := uint32(statusOK), c.value, ""
 	lines := 0
@@ -123,7 +123,7 @@ func appendResult(b []byte, room int, c *call, overhead int64) []byte {
 		uint32(lines), uint32(len(c.out))} {
 		b = le.AppendUint32(b, v)
 	}
-	for _, v := range []int64{value, c.used, c.size, overhead} {
+	for _, v := range []int64{value, c.used, c.size} {
 		b = le.AppendUint64(b, uint64(v))
 	}
 	b = append(append(b, text...), c.loggedError...)
@@ -137,17 +137,17 @@ func appendResult(b []byte, room int, c *call, overhead int64) []byte {
 
 // parseResult sets the results of a call from the first result of an answer, and returns the rest. b is a copy, which belongs to the call. Any
 // bytes are possible.
-func parseResult(b []byte, c *call) (overhead int64, rest []byte, err error) {
+func parseResult(b []byte, c *call) (rest []byte, err error) {
 	le := binary.LittleEndian
 	if len(b) < resultHead {
-		return 0, nil, errMessage
+		return nil, errMessage
 	}
 	var n [10]uint32
 	for i := range n {
 		n[i] = le.Uint32(b[4*i:])
 	}
 	status, lines := n[0], int(n[5])
-	var big [4]int64
+	var big [3]int64
 	for i := range big {
 		big[i] = int64(le.Uint64(b[40+8*i:]))
 	}
@@ -164,17 +164,17 @@ func parseResult(b []byte, c *call) (overhead int64, rest []byte, err error) {
 	text, logged := take(n[6]), take(n[7])
 	logs, out := take(n[8]), take(n[9])
 	if err != nil || n[1] > stageDone || lines > maxLines || len(text) > 8*maxErrorText || len(logged) > maxLineText || big[1] < 0 || big[1] > max(c.fuel, 0) ||
-		big[2] < 0 || big[2] > math.MaxUint32+1 || big[3] < 0 || big[3] > maxOverhead {
-		return 0, nil, errMessage
+		big[2] < 0 || big[2] > math.MaxUint32+1 {
+		return nil, errMessage
 	}
 	c.lines = c.lines[:0]
 	for range lines {
 		if len(logs) < 8 {
-			return 0, nil, errMessage
+			return nil, errMessage
 		}
 		level, length := le.Uint32(logs), le.Uint32(logs[4:])
 		if logs = logs[8:]; length > maxLineText || uint64(length) > uint64(len(logs)) {
-			return 0, nil, errMessage
+			return nil, errMessage
 		}
 		c.lines = append(c.lines, line{level, sanitize(logs[:length])})
 		logs = logs[length:]
@@ -193,12 +193,12 @@ func parseResult(b []byte, c *call) (overhead int64, rest []byte, err error) {
 	case statusFailed:
 		c.err = &callError{nil, what}
 	default:
-		return 0, nil, errMessage
+		return nil, errMessage
 	}
 	if c.err == nil && !validOutput(c) {
-		return 0, nil, errMessage
+		return nil, errMessage
 	}
-	return big[3], b[min(len(b), align(len(b)-len(body))):], nil
+	return b[min(len(b), align(len(b)-len(body))):], nil
 }
 
 // validOutput reports whether an output is one that the operation may have.

@@ -23,7 +23,7 @@ import (
 // liar is a process that an attacker has taken over: of the answers of the module, every other one is changed, a little or much, before sluice
 // reads it or while it does.
 func liar(args []string) int {
-	s := &server{instances: map[uint32]*served{}}
+	s := &server{instances: map[uint32]*sandbox{}}
 	hello, lanes, err := s.start(args)
 	text, jsonErr := json.Marshal(hello)
 	if _, writeErr := unix.Write(0, append(text, '\n')); errors.Join(err, jsonErr, writeErr) != nil {
@@ -133,15 +133,15 @@ func FuzzResult(f *testing.F) {
 		case opConfigure:
 			c.out, c.stage = []byte("podLabel:app"), stageDone
 		}
-		f.Add(uint32(o), appendResult(nil, lane.Answer, &c, 0))
+		f.Add(uint32(o), appendResult(nil, lane.Answer, &c))
 		c.err = &callError{errNoFuel, "sluice_decide: out of fuel"}
-		f.Add(uint32(o), appendResult(nil, lane.Answer, &c, 0))
+		f.Add(uint32(o), appendResult(nil, lane.Answer, &c))
 		c.err = &MemoryError{What: "memory of the guest", Bytes: 1 << 20}
-		f.Add(uint32(o), appendResult(nil, lane.Answer, &c, 5))
+		f.Add(uint32(o), appendResult(nil, lane.Answer, &c))
 	}
 	f.Fuzz(func(t *testing.T, o uint32, answer []byte) {
 		c := call{op: op(o), room: 100, fuel: 1000}
-		overhead, rest, err := parseResult(bytes.Clone(answer), &c)
+		rest, err := parseResult(bytes.Clone(answer), &c)
 		if err != nil {
 			return
 		}
@@ -154,8 +154,8 @@ func FuzzResult(f *testing.F) {
 			t.Errorf("%d bytes left of %d", len(rest), len(answer))
 		case c.used < 0 || c.used > c.fuel:
 			t.Errorf("fuel %d of %d", c.used, c.fuel)
-		case c.size < 0 || overhead < 0:
-			t.Errorf("size %d, overhead %d", c.size, overhead)
+		case c.size < 0:
+			t.Errorf("size %d", c.size)
 		case len(c.lines) > maxLines || logged > 3*len(answer) || len(c.loggedError) > 3*maxLineText:
 			t.Errorf("%d lines, %d bytes", len(c.lines), logged)
 		case c.err == nil && len(c.out) > max(c.room, abi.MaxKeysLen):
@@ -195,14 +195,14 @@ func TestCallsArriveAsTheyAre(t *testing.T) {
 		c.op = opRead
 		c.out = make([]byte, c.room)
 		sent[i] = c
-		answer = appendResult(answer, lane.Answer, &c, int64(i))
+		answer = appendResult(answer, lane.Answer, &c)
 	}
 	for i, want := range sent {
 		got := call{op: opRead, room: want.room, fuel: want.fuel}
-		overhead, rest, err := parseResult(answer, &got)
+		rest, err := parseResult(answer, &got)
 		want.input, want.handle, want.given, want.addresses, want.limit = got.input, got.handle, got.given, got.addresses, got.limit
-		if err != nil || overhead != int64(i) || fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Fatalf("result %d: overhead %d, %v\n%v\n%v", i, overhead, err, got, want)
+		if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Fatalf("result %d: %v\n%v\n%v", i, err, got, want)
 		}
 		answer = rest
 	}

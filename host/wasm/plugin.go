@@ -167,7 +167,7 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 			return p.impureError(req)
 		}
 		p.breakers.success(breakerOf(key, req))
-		p.trim(g)
+		p.dropTrials()
 		return nil
 	}
 	var wait *throttledError
@@ -223,7 +223,7 @@ func (p *Plugin) handshake(now func() time.Time) error {
 	}
 	p.report.Instantiate = now().Sub(begin)
 	p.report.InitFuel = p.initFuel
-	p.report.MemoryBytes = g.in.footprint().total()
+	p.report.MemoryBytes = uint64(g.in.hostBytes())
 	return g.introduce()
 }
 

@@ -3,7 +3,6 @@ package wasm
 import (
 	"bufio"
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -57,15 +56,14 @@ type run struct {
 // hello is what a process says when it has given up its rights.
 type hello struct {
 	Err    string          `json:"err,omitempty"`
-	Key    string          `json:"key"`
 	Bytes  int64           `json:"bytes"`
 	Layers []confine.Layer `json:"layers"`
 }
 
 // processArguments is the only argument of a process, as JSON.
 type processArguments struct {
-	Key         string // that the frame must have; "": any
-	Image       bool   // there is a file of the memory
+	Key         string
+	Image, Code bool // there is a file
 	MemoryPages uint32
 	LogLines    int
 	LogBytes    int
@@ -100,7 +98,6 @@ func (h *Host) startProcess(ctx context.Context, files *entryFiles, limits Limit
 		return nil, nil, err
 	}
 	p.current, p.hello = r, r.hello
-	p.files.key = p.hello.Key
 	return info, p, nil
 }
 
@@ -125,7 +122,7 @@ func (p *process) start(ctx context.Context) (*run, error) {
 	for _, l := range r.all {
 		r.lanes <- l
 	}
-	args, err := json.Marshal(processArguments{Key: p.files.key, Image: p.files.memory != nil, MemoryPages: p.limits.MemoryPages,
+	args, err := json.Marshal(processArguments{Key: p.files.key, Image: p.files.memory != nil, Code: p.files.code != nil, MemoryPages: p.limits.MemoryPages,
 		LogLines: p.limits.LogLines, LogBytes: p.limits.LogBytes, Memory: p.host.memory.limit})
 	if err != nil {
 		return nil, err
@@ -133,9 +130,11 @@ func (p *process) start(ctx context.Context) (*run, error) {
 	r.cmd = exec.Command("/proc/self/exe")
 	r.cmd.Args = append(append([]string{}, p.host.process...), string(args))
 	r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = theirs, memory, r.stderr
-	r.cmd.ExtraFiles = []*os.File{p.files.outline, p.files.info, p.files.code, p.files.frame}
-	if p.files.memory != nil {
-		r.cmd.ExtraFiles = append(r.cmd.ExtraFiles, p.files.memory)
+	r.cmd.ExtraFiles = []*os.File{p.files.outline, p.files.info, p.files.engine}
+	for _, f := range []*os.File{p.files.memory, p.files.code} {
+		if f != nil {
+			r.cmd.ExtraFiles = append(r.cmd.ExtraFiles, f)
+		}
 	}
 	started := make(chan error, 1)
 	go func() {
@@ -161,7 +160,7 @@ func (p *process) start(ctx context.Context) (*run, error) {
 		err = errors.Join(r.why("plugin process"), ctx.Err())
 	case r.hello.Err != "":
 		err = fmt.Errorf("plugin process: %s", meter.Printable(r.hello.Err, 2*maxErrorText))
-	case r.hello.Bytes < 0 || r.hello.Bytes > maxOverhead || p.files.key != "" && r.hello.Key != p.files.key || !isKey(r.hello.Key):
+	case r.hello.Bytes < 0 || r.hello.Bytes > maxCodeSize:
 		err = errMessage
 	default:
 		go lane.Watch(r.cmd.Process.Pid, r.all, r.ended, func(used time.Duration) {
@@ -171,12 +170,6 @@ func (p *process) start(ctx context.Context) (*run, error) {
 	}
 	r.kill(nil)
 	return nil, err
-}
-
-// isKey reports whether a text is a key of the engine: it becomes part of the name of a file.
-func isKey(text string) bool {
-	_, err := hex.DecodeString(text)
-	return err == nil && len(text) == 64
 }
 
 // kill ends the process; cause is the error of calls that run, nil: why the kernel says that it has ended.
@@ -276,9 +269,6 @@ func (p *process) forget() {
 // bytes implements engine.
 func (p *process) bytes() int64 { return p.hello.Bytes }
 
-// key implements engine.
-func (p *process) key() string { return p.hello.Key }
-
 // layers returns the layers of confinement.
 func (p *process) layers() []confine.Layer { return p.hello.Layers }
 
@@ -307,24 +297,18 @@ func (p *process) close() error {
 
 // remote is an instance in a process.
 type remote struct {
-	run      *run
-	id       uint32
-	leave    int64
-	size     int64
-	overhead int64
-	answer   []byte // to the last call
+	run    *run
+	id     uint32
+	leave  int64
+	size   int64  // of its linear memory
+	answer []byte // to the last call
 }
 
 // alive implements instance.
 func (i *remote) alive() bool { return !i.run.dead() }
 
-// footprint implements instance.
-func (i *remote) footprint() footprint {
-	return footprint{memory: uint64(i.size), tables: uint64(i.overhead)}
-}
-
-// trim implements instance: the process does it.
-func (i *remote) trim() {}
+// hostBytes implements instance.
+func (i *remote) hostBytes() int64 { return i.size + overheadBytes(i.run.p.info) }
 
 // close implements instance.
 func (i *remote) close() {
@@ -364,7 +348,7 @@ func (i *remote) do(c *call) {
 	if int64(len(message))+length > trimAbove {
 		w.Trim()
 	}
-	overhead, _, err := parseResult(i.answer, c)
+	_, err := parseResult(i.answer, c)
 	if err != nil {
 		r.kill(&callError{errProcess, err.Error()})
 		c.err = fmt.Errorf("%s: %w", opName(c.op), err)
@@ -374,7 +358,7 @@ func (i *remote) do(c *call) {
 	if errors.As(c.err, &memory) {
 		memory.Others, memory.Limit = r.p.host.memory.inUse(), r.p.host.memory.limit
 	}
-	i.size, i.overhead = c.size, overhead
+	i.size = c.size
 }
 
 // await sends a message and waits for the answer. It kills a process that takes longer than fuel lets any guest take.

@@ -135,8 +135,6 @@ func (p *Plugin) repeat(namespace string, req *abi.Request, resp *abi.Response, 
 	r.stats.Equal++
 	if g.repeated++; g.repeated >= repeatsPerInstance {
 		p.drop(g)
-	} else {
-		p.trim(g)
 	}
 	return nil
 }

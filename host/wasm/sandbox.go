@@ -35,6 +35,7 @@ type sandbox struct {
 	resp     buffer
 	respUsed int    // bytes of resp with the last answer
 	text     buffer // of settings
+	calls    int
 	random   *rand.PCG
 	args     [4]uint64
 
@@ -76,6 +77,9 @@ func (s *sandbox) do(c *call) {
 	if s.respUsed > 0 { // no call must see the answer of another
 		clear(s.view(s.resp)[:s.respUsed])
 		s.respUsed = 0
+	}
+	if s.calls++; s.calls%trimEvery == 0 {
+		s.bind()
 	}
 	s.limit = c.limit
 	if s.watch != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/confine"
 	"github.com/sluice-proxy/sluice/host/wasm/lane"
+	"github.com/sluice-proxy/sluice/host/wasm/mapping"
 )
 
 // server is a process of a plugin.
@@ -24,14 +25,7 @@ type server struct {
 	budget budget
 
 	mu        sync.Mutex
-	instances map[uint32]*served
-}
-
-// served is an instance of a server.
-type served struct {
-	*sandbox
-	calls    int
-	overhead int64
+	instances map[uint32]*sandbox
 }
 
 // otherMemory is what a process maps and never touches, with what Go's runtime and the engine need, in bytes. See untouched.
@@ -40,7 +34,7 @@ const otherMemory = 160 << 20
 // ProcessMain is the main function of the process that Options.Process starts. It has a socket as standard input, whose end ends it, the memory
 // of lanes as standard output, and the files of an entry as the descriptors from 3.
 func ProcessMain(args []string, stderr io.Writer) int {
-	s := &server{instances: map[uint32]*served{}}
+	s := &server{instances: map[uint32]*sandbox{}}
 	hello, lanes, err := s.start(args)
 	if err != nil {
 		hello.Err = err.Error()
@@ -75,16 +69,32 @@ func (s *server) start(args []string) (h hello, lanes []*lane.Lane, err error) {
 	if lanes, err = lane.Map(os.NewFile(1, "memory")); err != nil {
 		return h, nil, err
 	}
-	files := &entryFiles{outline: os.NewFile(3, outlineName), info: os.NewFile(4, infoName), code: os.NewFile(5, codeName), frame: os.NewFile(6, framePrefix), key: a.Key}
-	if a.Image {
-		files.memory = os.NewFile(7, memoryName)
+	files := &entryFiles{outline: os.NewFile(3, outlineName), info: os.NewFile(4, infoName), engine: os.NewFile(5, enginePrefix), key: a.Key}
+	next := uintptr(6)
+	for _, f := range []struct {
+		given bool
+		to    **os.File
+		name  string
+	}{{a.Image, &files.memory, memoryName}, {a.Code, &files.code, codeName}} {
+		if f.given {
+			*f.to = os.NewFile(next, f.name)
+			next++
+		}
 	}
 	limits := Limits{MemoryPages: a.MemoryPages, LogLines: a.LogLines, LogBytes: a.LogBytes}
-	s.local = &local{ctx: context.Background(), limits: limits, memory: &s.budget, stored: &storedCode{files: files}, log: slog.New(slog.DiscardHandler)}
+	s.local = &local{ctx: context.Background(), limits: limits, memory: &s.budget, files: files, log: slog.New(slog.DiscardHandler)}
 	if err := s.local.load(s.local.ctx); err != nil {
 		return h, nil, err
 	}
-	h.Key, h.Bytes = s.local.key(), s.local.bytes()
+	maps, err := mapping.OpenMaps()
+	if err != nil {
+		return h, nil, err
+	}
+	err = s.local.mapCode(maps)
+	if maps.Close(); err != nil {
+		return h, nil, err
+	}
+	h.Bytes = s.local.bytes()
 	image := files.memory
 	files.memory = nil // new instances map it
 	files.close()
@@ -117,18 +127,18 @@ func (s *server) answer(l *lane.Lane, watch *lane.Stopwatch) {
 			panic(err) // sluice does not send it
 		}
 		in = rest
-		overhead := s.do(instance, leave, &c, watch)
-		out = appendResult(out, cap(out)-len(out), &c, overhead)
+		s.do(instance, leave, &c, watch)
+		out = appendResult(out, cap(out)-len(out), &c)
 	}
 	l.Number(numberAnswer).Store(int64(len(out)))
 	l.Number(numberMemory).Store(s.budget.inUse())
 }
 
-// do makes a call and returns the host memory of the instance besides its linear memory.
-func (s *server) do(id uint32, leave int64, c *call, watch *lane.Stopwatch) int64 {
+// do makes a call.
+func (s *server) do(id uint32, leave int64, c *call, watch *lane.Stopwatch) {
 	if c.op == opForget {
 		s.local.forget()
-		return 0
+		return
 	}
 	s.mu.Lock()
 	in := s.instances[id]
@@ -137,30 +147,24 @@ func (s *server) do(id uint32, leave int64, c *call, watch *lane.Stopwatch) int6
 	case c.op == opOpen && in == nil:
 		opened, err := s.local.open(instanceOptions{leave: leave})
 		if c.err = err; err != nil {
-			return 0
+			return
 		}
-		in = &served{sandbox: opened.(*sandbox)}
+		in = opened.(*sandbox)
 		s.mu.Lock()
 		s.instances[id] = in
 		s.mu.Unlock()
 		c.size = in.linear.size
-		return 0
+		return
 	case in == nil:
 		c.err = errors.New("no such instance")
-		return 0
+		return
 	case c.op == opDrop:
 		s.mu.Lock()
 		delete(s.instances, id)
 		s.mu.Unlock()
 		in.close()
-		return 0
+		return
 	}
 	in.watch = watch
 	in.do(c)
-	if in.calls++; c.op == opStart || in.calls%trimEvery == 0 {
-		in.trim()
-		f := in.footprint()
-		in.overhead = int64(f.total() - f.memory)
-	}
-	return in.overhead
 }

@@ -3,10 +3,8 @@ package wasm
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,36 +19,42 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
-// TestCodeIsMappedFromItsFile: the machine code is not copied, most of it is not resident, and it stays when the folder is deleted.
+// TestCodeIsMappedFromItsFile: in the process of a plugin the machine code is that of the file, most of it is not resident, and another process
+// starts although the folder is deleted.
 func TestCodeIsMappedFromItsFile(t *testing.T) {
-	skipLongCompile(t)
-	dir := filepath.Join(t.TempDir(), "cache")
-	p := load(t, newHost(t, Options{CacheDir: dir}), goGuest(t, "testdata/goguest"), "")
-	if err := decide(p, 80, sampleNow); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{codeName, memoryName} {
-		file := onlyFile(t, dir, name)
-		info, err := os.Stat(file)
-		if err != nil {
+	requireChildren(t)
+	for _, compiler := range [][]string{nil, childCommand("compile")} {
+		dir := filepath.Join(t.TempDir(), "cache")
+		p := load(t, newHost(t, Options{CacheDir: dir, Compiler: compiler, Process: childCommand("plugin")}), goGuest(t, "testdata/goguest"), "")
+		if err := decide(p, 80, sampleNow); err != nil {
 			t.Fatal(err)
 		}
-		mapped, resident, private := mappingsOf(t, file)
-		if mapped < info.Size() || private > mapped/2 {
-			t.Errorf("%s: %d bytes, of which %d are mapped, %d resident and %d changed", name, info.Size(), mapped, resident, private)
+		for _, name := range []string{codeName, memoryName} {
+			file := onlyFile(t, dir, name)
+			info, err := os.Stat(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mapped, resident, private := mappingsOf(t, processOf(t, p).cmd.Process.Pid, file)
+			if mapped < info.Size() || private > mapped/2 {
+				t.Errorf("%s: %d bytes, of which %d are mapped, %d resident and %d changed", name, info.Size(), mapped, resident, private)
+			}
+			if name == codeName && (info.Size() < 1<<20 || private > 0 || resident > mapped*3/4) {
+				t.Errorf("code of %d bytes: %d are resident, %d changed", mapped, resident, private)
+			}
+			t.Logf("%s: %d KiB, %d resident, %d of its own", name, mapped>>10, resident>>10, private>>10)
 		}
-		if name == codeName && (private > 0 || resident > mapped*3/4) {
-			t.Errorf("code of %d bytes: %d are resident, %d changed", mapped, resident, private)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
 		}
-		t.Logf("%s: %d KiB, %d resident, %d of its own", name, mapped>>10, resident>>10, private>>10)
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		p.dropAll() // so that another instance is made
-		if err := decide(p, 80, sampleNow); err != nil {
-			t.Errorf("after the folder was deleted: %v", err)
+		for range 3 {
+			r := processOf(t, p)
+			r.kill(nil)
+			<-r.ended
+			_ = decide(p, 80, sampleNow) // notices
+			if err := decide(p, 80, sampleNow); err != nil {
+				t.Errorf("after the folder was deleted: %v", err)
+			}
 		}
 	}
 }
@@ -73,12 +77,12 @@ func onlyFile(t testing.TB, dir, name string) string {
 	return files[0]
 }
 
-// mappingsOf returns how many bytes of a file this process has mapped, how many of them are resident, and how many are copies of its own.
-func mappingsOf(t testing.TB, file string) (mapped, resident, private int64) {
+// mappingsOf returns how many bytes of a file a process has mapped, how many of them are resident, and how many are copies of its own.
+func mappingsOf(t testing.TB, pid int, file string) (mapped, resident, private int64) {
 	t.Helper()
 	header := regexp.MustCompile(`^[0-9a-f]+-[0-9a-f]+ `)
 	in := false
-	for line := range strings.Lines(mustRead(t, "/proc/self/smaps")) {
+	for line := range strings.Lines(mustRead(t, fmt.Sprintf("/proc/%d/smaps", pid))) {
 		if header.MatchString(line) {
 			in = strings.HasSuffix(line, " "+file+"\n")
 		}
@@ -133,7 +137,7 @@ func noexecChild(args []string) int {
 			return err
 		}
 		ctx := context.Background()
-		h, err := New(ctx, Options{CacheDir: dir, Limits: OfflineLimits()})
+		h, err := New(ctx, Options{CacheDir: dir, Limits: OfflineLimits(), Process: childCommand("plugin")})
 		if err != nil {
 			return err
 		}
@@ -142,8 +146,9 @@ func noexecChild(args []string) int {
 			if err != nil {
 				return err
 			}
-			if p.Report().FromCache != cached || p.code.engine.(*local).stored.target != nil {
-				return fmt.Errorf("from the cache: %v; mapped: %v", p.Report().FromCache, p.code.engine.(*local).stored.target != nil)
+			maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.code.engine.(*process).current.cmd.Process.Pid))
+			if mapped := bytes.Contains(maps, []byte("/"+codeName+"\n")); err != nil || mapped || p.Report().FromCache != cached {
+				return fmt.Errorf("from the cache: %v; mapped: %v, %w", p.Report().FromCache, mapped, err)
 			}
 			if err := errors.Join(decide(p, 80, sampleNow), p.Close()); err != nil {
 				return err
@@ -158,15 +163,15 @@ func noexecChild(args []string) int {
 	return 0
 }
 
-// TestCodeForAnotherProcessorIsCompiledAgain: the engine's key of the frame depends on the processor.
+// TestCodeForAnotherProcessorIsCompiledAgain: the engine's key depends on the processor.
 func TestCodeForAnotherProcessorIsCompiledAgain(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cache")
 	load(t, newHost(t, Options{CacheDir: dir}), goodWAT(t), "")
-	frame := onlyFile(t, dir, framePrefix+"-*")
-	if err := os.Rename(frame, filepath.Join(filepath.Dir(frame), framePrefix+"-"+strings.Repeat("0", 64))); err != nil {
+	file := onlyFile(t, dir, enginePrefix+"*")
+	if err := os.Rename(file, filepath.Join(filepath.Dir(file), enginePrefix+strings.Repeat("0", 64))); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&cacheEntry{dir: filepath.Dir(frame), check: checkPrivate}).writeManifest(); err != nil {
+	if err := (&cacheEntry{dir: filepath.Dir(file), check: checkPrivate}).writeManifest(); err != nil {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
@@ -174,70 +179,10 @@ func TestCodeForAnotherProcessorIsCompiledAgain(t *testing.T) {
 	if p.Report().FromCache || !strings.Contains(log.String(), "another processor") {
 		t.Errorf("from the cache: %v; log: %s", p.Report().FromCache, log.String())
 	}
-	if again := onlyFile(t, dir, framePrefix+"-*"); again != frame {
-		t.Errorf("%s instead of %s", again, frame)
+	if again := onlyFile(t, dir, enginePrefix+"*"); again != file {
+		t.Errorf("%s instead of %s", again, file)
 	}
-}
-
-// engineFile returns what the engine writes: a header for some functions, code, and what follows it.
-func engineFile(functions uint32, code, tail string) []byte {
-	b := append([]byte(engineHeader), 2, 'v', '1')
-	b = binary.LittleEndian.AppendUint32(b, functions)
-	b = append(b, make([]byte, 8*min(functions, 100))...)
-	b = binary.LittleEndian.AppendUint64(b, uint64(len(code)))
-	return append(append(b, code...), tail...)
-}
-
-// FuzzEngineFile: a file of the engine is split into frame and code, from which it can be put together again, or it is refused.
-func FuzzEngineFile(f *testing.F) {
-	f.Add(engineFile(3, "code", "sum.tail"))
-	f.Add(engineFile(0, "", ""))
-	f.Add(engineFile(1<<31, "code", ""))
-	f.Add(engineFile(1, "code", "")[:20])
-	f.Add([]byte("WAZEVO"))
-	f.Fuzz(func(t *testing.T, file []byte) {
-		from, to := filepath.Join(t.TempDir(), "engine"), filepath.Join(t.TempDir(), codeName)
-		if err := os.WriteFile(from, file, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		frame, err := splitCode(from, to)
-		if err != nil {
-			return
-		}
-		head, size, err := readHead(bytes.NewReader(frame))
-		if err != nil {
-			t.Fatalf("the frame cannot be read: %v", err)
-		}
-		code, err := os.ReadFile(to)
-		if err != nil || int64(len(code)) != size {
-			t.Fatalf("%d bytes of code, want %d: %v", len(code), size, err)
-		}
-		if again := append(append(bytes.Clone(head), code...), frame[len(head):]...); !bytes.Equal(again, file) {
-			t.Errorf("%q becomes %q", file, again)
-		}
-		dir := filepath.Dir(to)
-		for name, content := range map[string][]byte{framePrefix: frame, outlineName: nil, infoName: nil} {
-			if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if files, err := openEntry(dir); err != nil {
-			t.Fatal(err)
-		} else {
-			defer files.close()
-			s := &storedCode{files: files}
-			content, ok, err := s.Get([32]byte{})
-			if !ok {
-				return // too short for a checksum
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer content.Close()
-			got := make([]byte, len(head))
-			if _, err := io.ReadFull(content, got); err != nil || !bytes.Equal(got, head) {
-				t.Errorf("the engine reads %q, %v, want %q", got, err, head)
-			}
-		}
-	})
+	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), tempPrefix+"*")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
 }

@@ -83,3 +83,18 @@ type throttledError struct{ wait time.Duration }
 func (e *throttledError) Error() string {
 	return fmt.Sprintf("new settings wait for %s: those of the namespace, or of all Services, have used up their fuel", e.wait.Round(time.Millisecond))
 }
+
+// trialIdle is after how long without a trial the instances for it are closed, in milliseconds.
+const trialIdle = 60_000
+
+func (p *Plugin) dropTrials() {
+	if p.triedAt == 0 || p.now < p.triedAt+trialIdle {
+		return
+	}
+	p.triedAt = 0
+	for key, g := range p.pool.guests {
+		if key.trial {
+			p.drop(g)
+		}
+	}
+}

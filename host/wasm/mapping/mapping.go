@@ -1,0 +1,196 @@
+// Package mapping maps files over memory that this process has already: the pages that nobody writes are then those of the kernel's page
+// cache, which all processes share and the kernel can drop.
+package mapping
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Fill makes the first size bytes of a file the content of memory. Pages are copied when they are written.
+func Fill(memory []byte, f *os.File, size int64) error {
+	if size == 0 {
+		return nil
+	}
+	if size > int64(len(memory)) {
+		return fmt.Errorf("%s has %d bytes, the memory %d", f.Name(), size, len(memory))
+	}
+	return over(memory[:size], f, unix.PROT_READ|unix.PROT_WRITE)
+}
+
+func over(memory []byte, f *os.File, protection int) error {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	control := conn.Control(func(fd uintptr) { // the file may be closed meanwhile
+		_, err = unix.MmapPtr(int(fd), 0, unsafe.Pointer(&memory[0]), uintptr(len(memory)), protection, unix.MAP_PRIVATE|unix.MAP_FIXED)
+	})
+	return errors.Join(control, err)
+}
+
+// Maps lists the memory of this process. A process that must open no file opens it before.
+type Maps struct{ f *os.File }
+
+// OpenMaps returns the list.
+func OpenMaps() (*Maps, error) {
+	f, err := os.Open("/proc/self/maps")
+	if err != nil {
+		return nil, err
+	}
+	return &Maps{f}, nil
+}
+
+// Close closes the list.
+func (m *Maps) Close() { _ = m.f.Close() }
+
+// maxMaps is far more than a process has that runs one module, in bytes.
+const maxMaps = 1 << 20
+
+// code returns the executable memory that belongs to no file.
+func (m *Maps) code() (regions [][]byte, err error) {
+	list := m.f
+	if f, err := os.Open(m.f.Name()); err == nil { // QEMU's has what it had when it was opened
+		defer f.Close()
+		list = f
+	}
+	text := make([]byte, 0, 16<<10)
+	for len(text) < maxMaps {
+		text = append(text, make([]byte, 4096)...)
+		n, err := list.ReadAt(text[len(text)-4096:], int64(len(text)-4096))
+		text = text[:len(text)-4096+n]
+		if err != nil || n == 0 {
+			break
+		}
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line) // 7f0000000000-7f0000001000 r-xp 00000000 00:00 0 [name]
+		if len(f) < 5 || f[1] != "r-xp" || f[4] != "0" || len(f) > 5 && !strings.HasPrefix(f[5], "[anon") {
+			continue
+		}
+		from, to, _ := strings.Cut(f[0], "-")
+		start, err1 := strconv.ParseUint(from, 16, 64)
+		end, err2 := strconv.ParseUint(to, 16, 64)
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, err
+		}
+		at := uintptr(start)
+		regions = append(regions, unsafe.Slice(*(**byte)(unsafe.Pointer(&at)), end-start)) // not memory of Go's
+	}
+	return regions, nil
+}
+
+// find is what is compared first.
+const find = 64
+
+// Save copies the machine code in a file to another one: what of the file is also executable memory of this process, from the beginning
+// of a page. If there is none, it makes no file.
+func (m *Maps) Save(file, to string) error {
+	regions, err := m.code()
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || st.Size() == 0 {
+		return err
+	}
+	content, err := unix.Mmap(int(f.Fd()), 0, int(st.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	defer unix.Munmap(content)
+	var longest []byte
+	for _, region := range regions {
+		if code := within(content, region); len(code) > len(longest) {
+			longest = code
+		}
+	}
+	if longest == nil {
+		return nil
+	}
+	return os.WriteFile(to, longest, 0o600)
+}
+
+// within returns what of content begins with a page of a region: none if somebody unmaps it meanwhile.
+func within(content, region []byte) (longest []byte) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if recover() != nil {
+			longest = nil
+		}
+	}()
+	page := os.Getpagesize()
+	for at := 0; at < len(region); {
+		n := 0
+		if i := bytes.Index(content, region[at:at+find]); i >= 0 {
+			n = common(region[at:], content[i:])
+			if n > len(longest) {
+				longest = content[i : i+n]
+			}
+		}
+		at += max(page, n&^(page-1))
+	}
+	return longest
+}
+
+// common returns the length of the common beginning.
+func common(a, b []byte) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}
+
+// Replace finds the code that a file contains in the executable memory of this process, maps the file there, and returns where. The code must
+// not run, and nobody may unmap other code meanwhile. nil: the code is not there, or the file cannot be executed, as in a file
+// system that is mounted with noexec.
+func (m *Maps) Replace(f *os.File) ([]byte, error) {
+	regions, err := m.code()
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err != nil || st.Size() < find {
+		return nil, err
+	}
+	size := int(st.Size())
+	content, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENODEV) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	defer unix.Munmap(content)
+	for _, region := range regions {
+		for at := 0; at+size <= len(region); at += os.Getpagesize() {
+			if there := region[at : at+size]; bytes.Equal(there[:find], content[:find]) && bytes.Equal(there, content) {
+				return there, over(there, f, unix.PROT_READ|unix.PROT_EXEC)
+			}
+		}
+	}
+	return nil, nil
+}
+
+// Forget drops the resident pages of mapped code: those that are executed again come back from the page cache.
+func Forget(code []byte) {
+	if code != nil {
+		_ = unix.Madvise(code, unix.MADV_DONTNEED) // only saves memory
+	}
+}
