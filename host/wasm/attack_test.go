@@ -39,29 +39,32 @@ func native(t *testing.T, code []byte) (dir string, module []byte) {
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
-	before := []byte(mustRead(t, onlyFile(t, dir, codeName)))
-	at := bytes.Index(before, binary.LittleEndian.AppendUint64(nil, mark)) - 2 // after the instruction's two bytes
-	if at < 0 || at+len(code) > len(before) {
+	file := onlyFile(t, dir, enginePrefix+"*")
+	text := []byte(mustRead(t, file))
+	from, to := codeOf(text)
+	at := from + bytes.Index(text[from:to], binary.LittleEndian.AppendUint64(nil, mark)) - 2 // after the instruction's two bytes
+	if at < from || at+len(code) > to {
 		t.Fatal("the function is not in the code")
 	}
-	after := bytes.Clone(before)
-	copy(after[at:], code)
-	sum := func(code []byte) []byte { // of the engine, after the code
-		return binary.LittleEndian.AppendUint32(nil, crc32.Checksum(code, crc32.MakeTable(crc32.Castagnoli)))
+	copy(text[at:], code)
+	binary.LittleEndian.PutUint32(text[to:], crc32.Checksum(text[from:to], crc32.MakeTable(crc32.Castagnoli)))
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
 	}
-	for _, name := range []string{codeName, enginePrefix + "*"} {
-		file := onlyFile(t, dir, name)
-		text := bytes.Replace([]byte(mustRead(t, file)), before, after, 1)
-		text = bytes.Replace(text, sum(before), sum(after), 1)
-		if err := os.WriteFile(file, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	e := &cacheEntry{dir: filepath.Dir(onlyFile(t, dir, codeName)), check: checkPrivate}
+	_ = os.Remove(filepath.Join(filepath.Dir(file), codeName))
+	e := &cacheEntry{dir: filepath.Dir(file), check: checkPrivate}
 	if err := e.writeManifest(); err != nil {
 		t.Fatal(err)
 	}
 	return dir, module
+}
+
+// codeOf returns where the machine code is in a file of the engine, before its checksum.
+func codeOf(file []byte) (from, to int) {
+	at := len("WAZEVO")
+	at += 1 + int(file[at])                                // version
+	at += 4 + 8*int(binary.LittleEndian.Uint32(file[at:])) // offsets of functions
+	return at + 8, at + 8 + int(binary.LittleEndian.Uint64(file[at:]))
 }
 
 // machine returns code that makes a system call, and then executes an instruction that is not valid.

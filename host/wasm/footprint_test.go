@@ -119,6 +119,3 @@ func TestCallStacksOfRecursionsAreFreed(t *testing.T) {
 		}
 	}
 }
-
-// sandboxOf returns the current instance of a plugin.
-func sandboxOf(p *Plugin) *sandbox { return p.guest.in.(*sandbox) }

@@ -91,8 +91,8 @@ func (m *Maps) code() (regions [][]byte, err error) {
 // find is what is compared first.
 const find = 64
 
-// Save copies the machine code in a file to another one: what of the file is also executable memory of this process, from the beginning
-// of a page. If there is none, it makes no file.
+// Save copies the machine code in a file to another one: what of the file is also executable memory of this process, in whole pages, because
+// the rest of a page would be zeros when the file is mapped. If there is none, it makes no file.
 func (m *Maps) Save(file, to string) error {
 	regions, err := m.code()
 	if err != nil {
@@ -124,7 +124,8 @@ func (m *Maps) Save(file, to string) error {
 	return os.WriteFile(to, longest, 0o600)
 }
 
-// within returns what of content begins with a page of a region: none if somebody unmaps it meanwhile.
+// within returns the longest sequence of pages of a region that is around the middle of content, most of which is code. It returns none if
+// somebody unmaps the region meanwhile.
 func within(content, region []byte) (longest []byte) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -132,30 +133,33 @@ func within(content, region []byte) (longest []byte) {
 			longest = nil
 		}
 	}()
-	page := os.Getpagesize()
-	for at := 0; at < len(region); {
-		n := 0
-		if i := bytes.Index(content, region[at:at+find]); i >= 0 {
-			n = common(region[at:], content[i:])
-			if n > len(longest) {
-				longest = content[i : i+n]
-			}
+	page, middle := os.Getpagesize(), len(content)/2
+	sample := content[middle:][:min(4*find, len(content)/4)]
+	for at, n := 0, 0; n < maxFound; n++ {
+		i := bytes.Index(region[at:], sample)
+		if i < 0 {
+			break
 		}
-		at += max(page, n&^(page-1))
+		at += i
+		before := 0
+		for before < min(at, middle) && region[at-before-1] == content[middle-before-1] {
+			before++
+		}
+		after := 0
+		for at+after < len(region) && middle+after < len(content) && region[at+after] == content[middle+after] {
+			after++
+		}
+		begin := (at - before + page - 1) &^ (page - 1) // what is before code may be equal by chance
+		if n := (at + after - begin) &^ (page - 1); n > len(longest) {
+			longest = content[middle-at+begin:][:n]
+		}
+		at++
 	}
 	return longest
 }
 
-// common returns the length of the common beginning.
-func common(a, b []byte) int {
-	n := min(len(a), len(b))
-	for i := range n {
-		if a[i] != b[i] {
-			return i
-		}
-	}
-	return n
-}
+// maxFound bounds how often code that repeats itself is looked at.
+const maxFound = 16
 
 // Replace finds the code that a file contains in the executable memory of this process, maps the file there, and returns where. The code must
 // not run, and nobody may unmap other code meanwhile. nil: the code is not there, or the file cannot be executed, as in a file
@@ -166,10 +170,13 @@ func (m *Maps) Replace(f *os.File) ([]byte, error) {
 		return nil, err
 	}
 	st, err := f.Stat()
-	if err != nil || st.Size() < find {
+	if err != nil {
 		return nil, err
 	}
-	size := int(st.Size())
+	size := int(st.Size()) &^ (os.Getpagesize() - 1)
+	if size == 0 {
+		return nil, nil
+	}
 	content, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENODEV) {
 		return nil, nil
