@@ -181,13 +181,15 @@ func TestKubeProxyRunsInTheMode(t *testing.T) {
 
 func TestSpecsOfTheClustersFamilyRun(t *testing.T) {
 	for name, want := range map[string]string{ // the families in which it runs
-		"[sig-network] Networking Granular Checks: Services should function for pod-Service: http": "ipv4 dual ipv6",
-		"[sig-network] [Feature:IPv6DualStack] should create pod":                                  "dual",
-		"[sig-network] Services should be able to switch [LoadBalancer]":                           "ipv4 dual ipv6",
-		"[sig-network] Services [Serial] should x":                                                 "ipv4 dual ipv6",
-		"[sig-network] LocalhostNodePorts [Feature:LocalhostNodePorts] should proxy":               "ipv4 dual ipv6",
-		"[sig-network] SCTP [LinuxOnly] should create":                                             "",
-		"[sig-network] Netpol should deny":                                                         "",
+		"[sig-network] Networking Granular Checks: Services should function for pod-Service: http":                                   "ipv4 dual ipv6",
+		"[sig-network] [Feature:IPv6DualStack] should create pod":                                                                    "dual",
+		"[sig-network] Services should be able to switch [LoadBalancer]":                                                             "ipv4 dual ipv6",
+		"[sig-network] LoadBalancers [Feature:LoadBalancer] should only allow access from service loadbalancer source ranges [Slow]": "ipv4 dual",
+		"[sig-network] LoadBalancers ExternalTrafficPolicy: Local [Feature:LoadBalancer] should work from pods [Slow]":               "ipv4 dual",
+		"[sig-network] Services [Serial] should x":                                                                                   "ipv4 dual ipv6",
+		"[sig-network] LocalhostNodePorts [Feature:LocalhostNodePorts] should proxy":                                                 "ipv4 dual ipv6",
+		"[sig-network] SCTP [LinuxOnly] should create":                                                                               "",
+		"[sig-network] Netpol should deny":                                                                                           "",
 	} {
 		var in []string
 		for _, f := range []string{"ipv4", "dual", "ipv6"} {
