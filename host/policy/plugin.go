@@ -30,5 +30,9 @@ type Plugin interface {
 type Batcher interface {
 	Plugin
 	// DecideAll is Decide for each of the calls, with its Request and Response, whose error is Err. A call that fails has no effect on others.
+	// The last calls may have the error ErrUnasked, but not the first.
 	DecideAll(calls []*Call)
 }
+
+// ErrUnasked is the error of a call that a Batcher has not made, because those before it took long. It is to be made another time.
+var ErrUnasked = errors.New("the plugin has not been asked")

@@ -68,6 +68,7 @@ type call struct {
 	fuel      int64         // that it may use
 	limit     time.Duration // of CPU time
 
+	skipped     bool // it has not been made, see messages
 	err         error
 	value       int64
 	needs       uint32

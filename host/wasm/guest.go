@@ -68,6 +68,15 @@ func (g *guest) do(c call) error {
 
 // callDecide calls sluice_decide.
 func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, h handle, resp *abi.Response) error {
+	c := g.decision(req)
+	g.request = g.encoder.AppendRequest(g.request[:0], req, abi.View{Settings: h.id, Needs: h.needs, Keys: h.keys})
+	c.input = g.request
+	_ = g.do(c)
+	return g.decided(dec, len(req.Endpoints), resp)
+}
+
+// decision returns a call of sluice_decide, without its input.
+func (g *guest) decision(req *abi.Request) call {
 	n := len(req.Endpoints)
 	budget := g.p.limits.DecideFuel + g.p.limits.EndpointFuel*int64(n)
 	if g.maxFuel > 0 {
@@ -80,18 +89,21 @@ func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, h handle, resp *a
 	case g.key.second: // within what is left of the bound of one call
 		limit /= 2
 	}
-	g.request = g.encoder.AppendRequest(g.request[:0], req, abi.View{Settings: h.id, Needs: h.needs, Keys: h.keys})
-	capacity := abi.MaxResponse(n) // not that of the buffer, which the largest request so far determines
-	err := g.do(call{op: opDecide, input: g.request, room: capacity, fuel: budget, limit: limit})
+	// The room is not that of the buffer, which the largest request so far determines.
+	return call{op: opDecide, room: abi.MaxResponse(n), fuel: budget, limit: limit}
+}
+
+// decided decodes the answer to the call for n endpoints that has been made.
+func (g *guest) decided(dec *abi.Decoder, n int, resp *abi.Response) error {
 	g.fuelUsed = g.call.used
-	if err != nil {
-		return err
+	if g.call.err != nil {
+		return g.call.err
 	}
 	switch got := g.call.value; {
 	case got < 0:
 		return fmt.Errorf("sluice_decide: %s", withLogged(abi.CodeText(got), g.call.loggedError))
-	case got > int64(capacity):
-		return fmt.Errorf("sluice_decide: returned a length of %d bytes for a buffer of %d", got, capacity)
+	case got > int64(g.call.room):
+		return fmt.Errorf("sluice_decide: returned a length of %d bytes for a buffer of %d", got, g.call.room)
 	}
 	if err := dec.DecodeResponse(g.call.out, n, resp); err != nil {
 		return fmt.Errorf("sluice_decide: %w", err)

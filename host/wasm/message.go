@@ -37,6 +37,7 @@ const (
 	numberAnswer        // length of the answer
 	numberBudget        // bytes that the instances of the process may have together
 	numberMemory        // bytes that they have
+	numberDone          // calls of the message that have been made
 )
 
 // Statuses of a result.
@@ -46,6 +47,7 @@ const (
 	statusNoFuel
 	statusLate
 	statusMemory // value: the bytes that are missing
+	statusSkipped
 )
 
 // Bounds of what a result may contain.
@@ -102,6 +104,9 @@ func appendResult(b []byte, room int, c *call) []byte {
 	}
 	if c.err == nil && resultHead+len(c.loggedError)+lines+len(c.out)+8 > room {
 		c.err = fmt.Errorf("an answer of %d bytes does not fit", len(c.out))
+	}
+	if c.skipped {
+		status = statusSkipped
 	}
 	if c.err != nil {
 		status, text, c.out = statusFailed, meter.Printable(c.err.Error(), 2*maxErrorText), nil
@@ -184,6 +189,9 @@ func parseResult(b []byte, c *call) (rest []byte, err error) {
 	switch what := meter.Printable(string(text), 2*maxErrorText); status {
 	case statusOK:
 		c.err = nil
+	case statusSkipped:
+		c.skipped = true
+		return b[min(len(b), align(len(b)-len(body))):], nil
 	case statusMemory:
 		c.err = &MemoryError{What: what, Bytes: min(max(c.value, 0), 1<<40)}
 	case statusNoFuel:

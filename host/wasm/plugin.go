@@ -27,6 +27,7 @@ type Plugin struct {
 	ctx      context.Context
 	code     *code
 	guest    *guest // of the current or last call; nil: none
+	together *together
 	pool     pool
 	repeats  repeats
 	impure   *ImpureError // has suspended the plugin
@@ -119,6 +120,22 @@ func (p *Plugin) Decide(req *abi.Request, resp *abi.Response) error {
 }
 
 func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
+	key := p.options.key(req)
+	if err := p.admit(key, req); err != nil {
+		return err
+	}
+	p.calls++
+	g, h, err := p.prepare(key, req)
+	if err == nil {
+		err = g.callDecide(&p.decoder, req, h, resp)
+	} else if g != nil {
+		g.fuelUsed = 0
+	}
+	return p.finish(key, g, req, resp, err)
+}
+
+// admit returns why a request is not for an instance; nil: it is.
+func (p *Plugin) admit(key instanceKey, req *abi.Request) error {
 	if p.closed {
 		return &DecideError{Failures: p.failures, Err: ErrClosed}
 	}
@@ -126,7 +143,6 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 		return p.impureError(req)
 	}
 	p.now = req.Now
-	key := p.options.key(req)
 	if req.Settings.Own {
 		if err, _ := p.verdicts.of(&req.Settings); err != nil {
 			return &DecideError{Failures: p.failures, Suspended: true, Err: err}
@@ -142,11 +158,13 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 			return &DecideError{Failures: p.failures, Suspended: true, RetryAfter: wait, Err: errInstances}
 		}
 	}
-	p.calls++
+	return nil
+}
+
+// finish counts a call of g, repeats it if that is due, and returns its error as that of Decide. g is nil if no instance has been called.
+func (p *Plugin) finish(key instanceKey, g *guest, req *abi.Request, resp *abi.Response, err error) error {
 	var used uint64
-	g, h, err := p.prepare(key, req)
-	if err == nil {
-		err = g.callDecide(&p.decoder, req, h, resp)
+	if g != nil {
 		used = uint64(max(0, g.fuelUsed))
 	}
 	p.fuel += used
@@ -187,7 +205,7 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	if g != nil {
 		p.drop(g)
 	}
-	breaker = p.breakers.of(breakerOf(key, req), req.Now)
+	breaker := p.breakers.of(breakerOf(key, req), req.Now)
 	retry := breaker.failure(req.Now, p.limits.Failures, err)
 	if breaker.openUntil != 0 {
 		p.log.Warn("plugin suspended", "duration", retry, "failures", p.failures, "err", err)

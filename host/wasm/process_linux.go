@@ -301,7 +301,8 @@ type remote struct {
 	id     uint32
 	leave  int64
 	size   int64  // of its linear memory
-	answer []byte // to the last call
+	answer []byte // to the last calls
+	one    [1]*call
 }
 
 // alive implements instance.
@@ -322,25 +323,34 @@ func (i *remote) do(c *call) {
 	if c.err = fits(c); c.err != nil {
 		return
 	}
+	i.one[0] = c
+	if !i.doAll(i.one[:]) && c.err == nil {
+		c.err = i.run.why(opName(c.op))
+	}
+}
+
+// doAll implements messages. The requests and the room for their answers fit into a lane, and the limits are equal.
+func (i *remote) doAll(calls []*call) bool {
 	r := i.run
 	var w *lane.Lane
 	select {
 	case w = <-r.lanes:
 	case <-r.ended:
-		c.err = r.why(opName(c.op))
-		return
+		return false
 	}
 	defer func() { r.lanes <- w }()
 	if r.dead() {
-		c.err = r.why(opName(c.op))
-		return
+		return false
 	}
-	message := appendCall(w.Request()[:0], i.id, i.leave, c)
-	w.Number(numberCalls).Store(1)
+	message := w.Request()[:0]
+	for _, c := range calls {
+		message = appendCall(message, i.id, i.leave, c)
+	}
+	w.Number(numberCalls).Store(int64(len(calls)))
 	w.Number(numberBudget).Store(r.allowance())
-	if !r.await(w, c.limit) {
-		c.err = r.why(opName(c.op))
-		return
+	w.Number(numberDone).Store(0)
+	if !r.await(w, calls[0].limit, int64(len(calls))) {
+		return false
 	}
 	length := min(max(w.Number(numberAnswer).Load(), 0), lane.Answer)
 	i.answer = append(i.answer[:0], w.Answer()[:length]...) // a copy: the process may write at any time
@@ -348,30 +358,43 @@ func (i *remote) do(c *call) {
 	if int64(len(message))+length > trimAbove {
 		w.Trim()
 	}
-	_, err := parseResult(i.answer, c)
-	if err != nil {
-		r.kill(&callError{errProcess, err.Error()})
-		c.err = fmt.Errorf("%s: %w", opName(c.op), err)
-		return
+	rest := i.answer
+	for n, c := range calls {
+		var err error
+		if rest, err = parseResult(rest, c); err == nil && n == 0 && c.skipped {
+			err = errMessage
+		}
+		if err != nil {
+			r.kill(&callError{errProcess, err.Error()})
+			calls[0].err = fmt.Errorf("%s: %w", opName(c.op), err)
+			return false
+		}
+		var memory *MemoryError
+		if errors.As(c.err, &memory) {
+			memory.Others, memory.Limit = r.p.host.memory.inUse(), r.p.host.memory.limit
+		}
+		if !c.skipped {
+			i.size = c.size
+		}
 	}
-	var memory *MemoryError
-	if errors.As(c.err, &memory) {
-		memory.Others, memory.Limit = r.p.host.memory.inUse(), r.p.host.memory.limit
-	}
-	i.size = c.size
+	return true
 }
 
-// await sends a message and waits for the answer. It kills a process that takes longer than fuel lets any guest take.
-func (r *run) await(w *lane.Lane, limit time.Duration) bool {
+// await sends a message of calls and waits for the answer. It kills a process that takes longer for one of them than fuel lets any guest take.
+func (r *run) await(w *lane.Lane, limit time.Duration, calls int64) bool {
 	pid := r.cmd.Process.Pid
 	limit += killAfter
 	w.Send()
 	var begin time.Duration
+	done := int64(0)
 	for waited := time.Duration(0); !w.Await(look); waited += look {
 		if r.dead() {
 			return false
 		}
 		used := lane.CPU(pid)
+		if now := w.Number(numberDone).Load(); now > done && now <= calls { // a process that lies about it has no more time than that of all
+			done, waited = now, 0
+		}
 		if waited == 0 {
 			begin = used
 		}

@@ -92,6 +92,15 @@ func (l *line) push(e *entry) {
 	l.count(n, e, 1)
 }
 
+// pushFront adds an entry that comes next in its namespace.
+func (l *line) pushFront(e *entry) {
+	e.call.Err = nil
+	l.push(e)
+	n := l.of[namespaceOf(&e.key)]
+	copy(n.entries[1:], n.entries)
+	n.entries[0] = e
+}
+
 // set sets the call of an entry, which keeps its place.
 func (l *line) set(e *entry, c *policy.Call) {
 	n := l.of[namespaceOf(&e.key)]

@@ -43,7 +43,13 @@ func (d *Dispatcher) work(c *crew) {
 		end := time.Now()
 		d.mu.Lock()
 		q.cpu += cpu
-		for _, e := range q.ended(end.Sub(start), end) {
+		ended := q.ended(end.Sub(start), end)
+		asked := len(ended)
+		for asked > 1 && errors.Is(ended[asked-1].call.Err, policy.ErrUnasked) {
+			asked--
+			q.calls.pushFront(ended[asked])
+		}
+		for _, e := range ended[:asked] {
 			cpu += perCall + time.Duration(e.size())*perEndpoint
 			if needsInstance(e.call.Err) {
 				q.notBefore = end.Add(instantiateInterval)

@@ -54,15 +54,39 @@ type loadedPlugin struct {
 
 // Decide implements policy.Plugin. A call that was queued when a new revision replaced the plugin has to be repeated.
 func (p *loadedPlugin) Decide(req *abi.Request, resp *abi.Response) error {
-	if !req.Settings.Own {
-		switch err, ok := p.verdict(req.Settings.Text); {
-		case !ok:
-			return errLoading // a new configuration is being loaded
-		case err != nil:
-			return err
+	if err := p.refused(req); err != nil {
+		return err
+	}
+	return replaced(p.Plugin.Decide(req, resp))
+}
+
+// DecideAll implements policy.Batcher.
+func (p *loadedPlugin) DecideAll(calls []*policy.Call) {
+	asked := make([]*policy.Call, 0, len(calls))
+	for _, c := range calls {
+		if c.Err = p.refused(&c.Request); c.Err == nil {
+			asked = append(asked, c)
 		}
 	}
-	err := p.Plugin.Decide(req, resp)
+	p.Plugin.DecideAll(asked)
+	for _, c := range asked {
+		c.Err = replaced(c.Err)
+	}
+}
+
+// refused returns why the plugin is not called with the settings of a request.
+func (p *loadedPlugin) refused(req *abi.Request) error {
+	if req.Settings.Own {
+		return nil
+	}
+	err, ok := p.verdict(req.Settings.Text)
+	if !ok {
+		return errLoading // a new configuration is being loaded
+	}
+	return err
+}
+
+func replaced(err error) error {
 	if errors.Is(err, wasm.ErrClosed) {
 		return fmt.Errorf("%w: a new revision has replaced it", policy.ErrPending)
 	}

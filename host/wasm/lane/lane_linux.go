@@ -204,7 +204,18 @@ type Stopwatch struct {
 	cpu     time.Duration
 	sampled time.Time
 	late    bool
+	message time.Time
+	took    time.Duration // from the message to the end of the last call
 }
+
+// MessageTime is after how long a process makes no more calls of a message: others may be waiting for those that are left.
+const MessageTime = 2 * time.Millisecond
+
+// Begin begins a message.
+func (s *Stopwatch) Begin() { s.message, s.took = time.Now(), 0 }
+
+// Long reports whether the calls of the message have taken longer than MessageTime.
+func (s *Stopwatch) Long() bool { return s.took > MessageTime }
 
 const sampleEvery = time.Millisecond
 
@@ -227,7 +238,9 @@ func (s *Stopwatch) Stop() { s.late = s.Late() }
 
 // Late reports whether the call has taken, or takes, more than its limit.
 func (s *Stopwatch) Late() bool {
-	if s.late || time.Since(s.begun) <= s.limit {
+	took := time.Since(s.begun)
+	s.took = s.begun.Sub(s.message) + took
+	if s.late || took <= s.limit {
 		return s.late
 	}
 	before := s.cpu
