@@ -66,6 +66,7 @@ func (p *Plugin) decideTogether(calls []*policy.Call) (n int, end bool) {
 		return 0, false
 	}
 	if !in.doAll(t.refs[:count]) {
+		p.drop(g)
 		return p.decideAlone(calls[:count])
 	}
 	for i, c := range calls[:count] {

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"testing"
@@ -76,6 +77,38 @@ func TestCallsThatTakeLongAreMadeOneByOne(t *testing.T) {
 		}
 		if len(p.batches) == 0 || slices.Max(p.batches[1:]) > maxTogether/2 || p.batches[len(p.batches)-1] > 2 {
 			t.Fatalf("batches of %d", p.batches)
+		}
+	})
+}
+
+// lazy is a policy.Batcher that makes two calls at a time.
+type lazy struct{ batcher }
+
+func (p *lazy) DecideAll(calls []*policy.Call) {
+	n := min(2, len(calls))
+	p.batcher.DecideAll(calls[:n])
+	for _, c := range calls[n:] {
+		c.Err = policy.ErrUnasked
+	}
+}
+
+// TestCallsThatABatcherHasNotMadeComeNext: in their order, before those of their namespace that came later, and all have one answer.
+func TestCallsThatABatcherHasNotMadeComeNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, 0, 1)
+		p := &lazy{batcher{sleeper: sleeper{took: time.Microsecond}}}
+		var calls []*policy.Call
+		for i := range maxNamespaceCalls {
+			calls = append(calls, call(p, "p", "a", fmt.Sprint("s", i), 1))
+		}
+		answers := b.call(time.Second, calls...)
+		if len(answers) != len(calls) || !slices.IsSortedFunc(p.called(), func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }) {
+			t.Fatalf("%d answers; called for %v", len(answers), p.called())
+		}
+		for _, c := range answers {
+			if c.Err != nil {
+				t.Errorf("%s: %v", c.Request.Service, c.Err)
+			}
 		}
 	})
 }

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"errors"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -44,12 +45,15 @@ func (d *Dispatcher) work(c *crew) {
 		d.mu.Lock()
 		q.cpu += cpu
 		ended := q.ended(end.Sub(start), end)
-		asked := len(ended)
-		for asked > 1 && errors.Is(ended[asked-1].call.Err, policy.ErrUnasked) {
-			asked--
-			q.calls.pushFront(ended[asked])
+		for _, e := range slices.Backward(ended) {
+			if errors.Is(e.call.Err, policy.ErrUnasked) {
+				q.calls.pushFront(e)
+			}
 		}
-		for _, e := range ended[:asked] {
+		for _, e := range ended {
+			if e.call.Err == nil && q.calls.index[e.key] == e {
+				continue // it has been put back
+			}
 			cpu += perCall + time.Duration(e.size())*perEndpoint
 			if needsInstance(e.call.Err) {
 				q.notBefore = end.Add(instantiateInterval)
