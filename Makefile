@@ -79,7 +79,7 @@ test-compat: deps build vm-kernels
 # The example policies of the SDKs: built in each language, called with the same requests, and proved against the ABI; then sluice's host and
 # one in JavaScript, with the conformance kit. Prints sizes, times and reports.
 test-sdk: deps
-	SLUICE_TEST_SDK=1 $(GO) test -count=1 -v -run 'TestSDK|TestEveryInput' ./host/wasm ./host/wasm/conformance \
+	SLUICE_TEST_SDK=1 $(GO) test -count=1 -v -run 'TestSDK|TestEveryInput' ./host/plugin/wasm ./host/plugin/wasm/conformance \
 	  ./host/lab/tckhost github.com/sluice-proxy/sluice/sdk/tck/hosts
 	$(GO) build -o bin/tckhost ./host/lab/tckhost
 	$(GO) run github.com/sluice-proxy/sluice/sdk/tck/checkhost bin/tckhost
@@ -152,12 +152,12 @@ test-cluster: deps build cluster-programs
 # Kernels other than this machine's: User-Mode Linux from Debian's sources, each 8 CPU minutes the first time, kept in
 # the user's cache. x86 only.
 KERNELS     := 6.1 6.12
-VM_PACKAGES := ./host/backend/nftables/... ./host/backend/ipvs ./host/conntrack ./host/kubeproxy ./host/lab/testnet ./host/probe ./cmd/sluice/e2e
+VM_PACKAGES := ./host/backend/nftables/... ./host/backend/ipvs ./host/backend/conntrack ./host/node/kubeproxy ./host/lab/testnet ./host/node/probe ./cmd/sluice/e2e
 # VM_FLAGS are flags of go test: -p 1 runs one virtual machine at a time for each kernel.
 VM_FLAGS    :=
 # With SHORT=-short, kernels but the oldest run what needs IPVS only: the oldest and that of this machine run the rest.
 ifdef SHORT
-$(patsubst %,test-packages-%,$(filter-out $(firstword $(KERNELS)),$(KERNELS))): VM_PACKAGES := ./host/backend/ipvs ./host/conntrack ./host/kubeproxy ./host/probe
+$(patsubst %,test-packages-%,$(filter-out $(firstword $(KERNELS)),$(KERNELS))): VM_PACKAGES := ./host/backend/ipvs ./host/backend/conntrack ./host/node/kubeproxy ./host/node/probe
 endif
 # Guests see the user's cache even if it is in /tmp. Quoted for go test -exec, which parses quotes.
 CACHE       := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)
@@ -211,8 +211,8 @@ quick: format-check
 
 # The packages that start goroutines. The race detector needs cgo.
 race:
-	CGO_ENABLED=1 $(GO) test -race -short -timeout 20m ./host/engine/... ./host/agent/... ./host/policy/... ./host/planner/... \
-	  ./host/wasm/... ./host/source ./host/source/dir ./host/source/kube
+	CGO_ENABLED=1 $(GO) test -race -short -timeout 20m ./host/engine/... ./host/node/agent/... ./host/core/policy/... ./host/core/planner/... \
+	  ./host/plugin/wasm/... ./host/source ./host/source/dir ./host/source/kube
 
 test:
 	+@MAKE='$(MAKE)' GO='$(GO)' KERNELS='$(KERNELS)' .ci/test

@@ -17,8 +17,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/sluice-proxy/sluice/host/config"
-	"github.com/sluice-proxy/sluice/host/strictyaml"
+	"github.com/sluice-proxy/sluice/host/node/config"
+	"github.com/sluice-proxy/sluice/host/util/strictyaml"
 )
 
 // tree is what documents may name: all that the files of the repository declare, except in comments and in Markdown.

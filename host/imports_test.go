@@ -62,7 +62,7 @@ func packages(t *testing.T) map[string]pkg {
 // TestCoreImportsOnlyItself checks that the core depends on the standard library and on itself only, in this order.
 func TestCoreImportsOnlyItself(t *testing.T) {
 	all := packages(t)
-	core := []string{"host/spelling", "host/ipaddr", "host/model", "host/plan", "sdk/abi", "host/outcomes", "host/service", "host/policy", "host/planner", "sdk/scenario", "host/recording", "host/simulation", "host/replay"}
+	core := []string{"host/util/spelling", "host/util/ipaddr", "host/core/model", "host/core/plan", "sdk/abi", "host/core/outcomes", "host/core/service", "host/core/policy", "host/core/planner", "sdk/scenario", "host/whatif/recording", "host/whatif/simulation", "host/whatif/replay"}
 	for i, name := range core {
 		p, ok := all[module+name]
 		if !ok {
@@ -88,8 +88,8 @@ func TestCoreImportsOnlyItself(t *testing.T) {
 // TestBackendsDoNotDependOnThePlanner checks that policies, Service rules and the plugin ABI are unknown to backends.
 func TestBackendsDoNotDependOnThePlanner(t *testing.T) {
 	all := packages(t)
-	for _, name := range []string{"host/backend/nftables", "host/backend/ipvs", "host/backend/fake", "host/conntrack"} {
-		for _, banned := range []string{"host/planner", "host/policy", "host/service", "sdk/abi"} {
+	for _, name := range []string{"host/backend/nftables", "host/backend/ipvs", "host/backend/fake", "host/backend/conntrack"} {
+		for _, banned := range []string{"host/core/planner", "host/core/policy", "host/core/service", "sdk/abi"} {
 			if slices.Contains(all[module+name].Deps, module+banned) {
 				t.Errorf("%s depends on %s: a backend needs the plan only", name, banned)
 			}
@@ -100,13 +100,13 @@ func TestBackendsDoNotDependOnThePlanner(t *testing.T) {
 // TestStateAPIIsTypesOnly checks that the JSON of the state API needs the standard library only.
 func TestStateAPIIsTypesOnly(t *testing.T) {
 	all := packages(t)
-	p, ok := all[module+"host/agent/api"]
+	p, ok := all[module+"host/node/agent/api"]
 	if !ok {
-		t.Fatal("no package host/agent/api")
+		t.Fatal("no package host/node/agent/api")
 	}
 	for _, dep := range p.Deps {
 		if !all[dep].Standard {
-			t.Errorf("host/agent/api depends on %s: its clients would link it", dep)
+			t.Errorf("host/node/agent/api depends on %s: its clients would link it", dep)
 		}
 	}
 }
@@ -115,7 +115,7 @@ func TestStateAPIIsTypesOnly(t *testing.T) {
 // decides or programs.
 func TestKubectlPluginIsSmall(t *testing.T) {
 	all := packages(t)
-	allowed := []string{"cmd/internal/bundle", "cmd/internal/flagrange", "cmd/internal/printer", "host/agent/api", "host/agent/stateclient", "host/printable", "host/spelling"}
+	allowed := []string{"cmd/internal/bundle", "cmd/internal/flagrange", "cmd/internal/printer", "host/node/agent/api", "host/node/agent/stateclient", "host/util/printable", "host/util/spelling"}
 	for _, dep := range all[module+"cmd/kubectl-sluice"].Deps {
 		if own, isOwn := strings.CutPrefix(dep, module); isOwn && !slices.Contains(allowed, own) {
 			t.Errorf("cmd/kubectl-sluice depends on %s", own)
@@ -128,15 +128,15 @@ func TestLibrariesAreConfined(t *testing.T) {
 	importers := map[string][]string{
 		"k8s.io/":                        {"host/source", "host/source/dir", "host/source/kube", "host/lab/testcluster", "host/lab/testcluster/kubelet", "host/lab/realcluster", "host/lab/loadgen", "host/lab/benchcompare", "host/lab/scaletest", "host/lab/realcluster/balancer", "host/lab/realcluster/e2e", "cmd/kubectl-sluice"},
 		"k8s.io/client-go":               {"host/source/kube", "host/lab/testcluster", "host/lab/testcluster/binaries", "host/lab/realcluster", "host/lab/benchcompare", "host/lab/scaletest", "host/lab/realcluster/balancer", "cmd/kubectl-sluice"},
-		"github.com/tetratelabs/wazero":  {"host/wasm"},
-		"github.com/google/nftables":     {"host/backend/nftables/rules", "host/backend/ipvs", "host/kubeproxy", "host/probe"},
+		"github.com/tetratelabs/wazero":  {"host/plugin/wasm"},
+		"github.com/google/nftables":     {"host/backend/nftables/rules", "host/backend/ipvs", "host/node/kubeproxy", "host/node/probe"},
 		"github.com/moby/ipvs":           {"host/backend/ipvs"},
 		"github.com/spf13/cobra":         {"cmd/sluice", "cmd/kubectl-sluice"},
-		"github.com/prometheus/":         {"host/metrics"},
-		"github.com/opencontainers/":     {"deploy/image", "deploy/image/oci", "host/registry", "host/lab/registry", "host/lab/realcluster/programs"},
-		"oras.land/":                     {"deploy/image/oci", "host/registry", "host/lab/registry"},
+		"github.com/prometheus/":         {"host/node/metrics"},
+		"github.com/opencontainers/":     {"deploy/image", "deploy/image/oci", "host/plugin/registry", "host/lab/registry", "host/lab/realcluster/programs"},
+		"oras.land/":                     {"deploy/image/oci", "host/plugin/registry", "host/lab/registry"},
 		"gonum.org/":                     {"examples/demo"},
-		"github.com/vishvananda/netlink": {"host/conntrack", "host/backend/ipvs", "host/kubeproxy", "host/lab/testnet", "host/lab/benchcompare", "examples/demo"},
+		"github.com/vishvananda/netlink": {"host/backend/conntrack", "host/backend/ipvs", "host/node/kubeproxy", "host/lab/testnet", "host/lab/benchcompare", "examples/demo"},
 	}
 	for path, p := range packages(t) {
 		own, ok := strings.CutPrefix(path, module)
@@ -153,9 +153,9 @@ func TestLibrariesAreConfined(t *testing.T) {
 	}
 }
 
-// TestEdgesDoNotImportEachOther checks that only host/agent and cmd combine edges.
+// TestEdgesDoNotImportEachOther checks that only host/node/agent and cmd combine edges.
 func TestEdgesDoNotImportEachOther(t *testing.T) {
-	edges := []string{"host/source", "host/wasm", "host/backend/nftables", "host/backend/ipvs", "host/backend/fake", "host/conntrack", "host/config", "host/metrics", "host/health", "host/probe", "host/kubeproxy", "host/registry", "host/localhostproxy"}
+	edges := []string{"host/source", "host/plugin/wasm", "host/backend/nftables", "host/backend/ipvs", "host/backend/fake", "host/backend/conntrack", "host/node/config", "host/node/metrics", "host/node/health", "host/node/probe", "host/node/kubeproxy", "host/plugin/registry", "host/node/localhostproxy"}
 	const shared = "host/backend/nftables/" // shared by the nftables and IPVS backends
 	edgeOf := func(path string) string {
 		if strings.HasPrefix(path, shared) {
@@ -180,7 +180,7 @@ func TestEdgesDoNotImportEachOther(t *testing.T) {
 			if !isOwn || to == "" || to == from || to == shared && strings.HasPrefix(from, "host/backend/") {
 				continue
 			}
-			t.Errorf("%s imports %s: edges meet in host/agent and cmd only", own, other)
+			t.Errorf("%s imports %s: edges meet in host/node/agent and cmd only", own, other)
 		}
 	}
 }
@@ -238,9 +238,9 @@ func TestNothingLinksToPrivateFunctions(t *testing.T) {
 // reached without one of the two packages.
 func TestUnsafeIsForSystemCallsOnly(t *testing.T) {
 	allowed := map[string]string{
-		"host/confine":               "arguments of Landlock's system calls",
-		"host/wasm/lane":             "words in shared memory, arguments of futex(2)",
-		"host/wasm/mapping":          "addresses for mmap(2)",
+		"host/plugin/confine":        "arguments of Landlock's system calls",
+		"host/plugin/wasm/lane":      "words in shared memory, arguments of futex(2)",
+		"host/plugin/wasm/mapping":   "addresses for mmap(2)",
 		"host/backend/nftables/nfnl": "the program of a filter of netlink messages",
 		"sdk":                        "the memory that a plugin shares with its host",
 	}
@@ -303,7 +303,7 @@ func TestOnlyTheEngineHasAClock(t *testing.T) {
 	}
 }
 
-// TestOnlyTheAgentAssembles keeps imports one way: cmd → host/agent → backends. host/lab is not part of the product.
+// TestOnlyTheAgentAssembles keeps imports one way: cmd → host/node/agent → backends. host/lab is not part of the product.
 func TestOnlyTheAgentAssembles(t *testing.T) {
 	isIn := func(path string, dirs ...string) bool {
 		return slices.ContainsFunc(dirs, func(dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") })
@@ -316,10 +316,10 @@ func TestOnlyTheAgentAssembles(t *testing.T) {
 		for _, dep := range p.Imports {
 			other, _ := strings.CutPrefix(dep, module)
 			switch {
-			case isIn(other, "host/agent") && !isIn(own, "host/agent", "cmd"):
+			case isIn(other, "host/node/agent") && !isIn(own, "host/node/agent", "cmd"):
 				t.Errorf("%s imports %s: only commands may", own, other)
-			case isIn(other, "host/backend/nftables", "host/backend/ipvs") && !isIn(own, "host/agent", "host/backend"):
-				t.Errorf("%s imports %s: only host/agent may open a backend", own, other)
+			case isIn(other, "host/backend/nftables", "host/backend/ipvs") && !isIn(own, "host/node/agent", "host/backend"):
+				t.Errorf("%s imports %s: only host/node/agent may open a backend", own, other)
 			}
 		}
 	}

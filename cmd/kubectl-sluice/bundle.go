@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/bundle"
-	"github.com/sluice-proxy/sluice/host/agent/stateclient"
-	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
+	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 // maxBundled bounds the nodes of a bundle; a node is up to six parts of bundle.MaxPart in memory.

@@ -21,9 +21,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/flagrange"
-	"github.com/sluice-proxy/sluice/host/agent/api"
-	"github.com/sluice-proxy/sluice/host/agent/stateclient"
-	"github.com/sluice-proxy/sluice/host/spelling"
+	"github.com/sluice-proxy/sluice/host/node/agent/api"
+	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
+	"github.com/sluice-proxy/sluice/host/util/spelling"
 )
 
 const (

@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
-	"github.com/sluice-proxy/sluice/host/agent/api"
-	"github.com/sluice-proxy/sluice/host/agent/stateclient"
-	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/node/agent/api"
+	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
+	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 func newExplainCommand(o *options) *cobra.Command {

@@ -15,13 +15,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/bundle"
-	"github.com/sluice-proxy/sluice/host/agent"
-	"github.com/sluice-proxy/sluice/host/agent/api"
-	"github.com/sluice-proxy/sluice/host/agent/dataplane"
-	"github.com/sluice-proxy/sluice/host/agent/stateclient"
-	"github.com/sluice-proxy/sluice/host/config"
-	"github.com/sluice-proxy/sluice/host/plan"
-	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/node/agent"
+	"github.com/sluice-proxy/sluice/host/node/agent/api"
+	"github.com/sluice-proxy/sluice/host/node/agent/dataplane"
+	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
+	"github.com/sluice-proxy/sluice/host/node/config"
+	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 type bundleFlags struct {

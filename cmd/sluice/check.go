@@ -11,13 +11,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
-	"github.com/sluice-proxy/sluice/host/agent"
-	"github.com/sluice-proxy/sluice/host/agent/plugins"
-	"github.com/sluice-proxy/sluice/host/config"
-	"github.com/sluice-proxy/sluice/host/confine"
-	"github.com/sluice-proxy/sluice/host/printable"
-	"github.com/sluice-proxy/sluice/host/probe"
-	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/host/node/agent"
+	"github.com/sluice-proxy/sluice/host/node/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/node/config"
+	"github.com/sluice-proxy/sluice/host/node/probe"
+	"github.com/sluice-proxy/sluice/host/plugin/confine"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm"
+	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 func newCheckCommand() *cobra.Command {

@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-proxy/sluice/host/agent/api"
-	"github.com/sluice-proxy/sluice/host/agent/stateclient"
-	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/node/agent/api"
+	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
+	"github.com/sluice-proxy/sluice/host/node/config"
 )
 
 // completionTimeout bounds asking the running sluice while a user waits for the shell.

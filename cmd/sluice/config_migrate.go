@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-proxy/sluice/host/config"
-	"github.com/sluice-proxy/sluice/host/printable"
-	"github.com/sluice-proxy/sluice/host/safefile"
+	"github.com/sluice-proxy/sluice/host/node/config"
+	"github.com/sluice-proxy/sluice/host/util/printable"
+	"github.com/sluice-proxy/sluice/host/util/safefile"
 )
 
 func newConfigMigrateCommand() *cobra.Command {

@@ -16,7 +16,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/lab/registry"
-	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 // TestCosignAndSluiceVerifyEachOther: the real cosign 3, with registries that list referrers and that do not, keys of both kinds, and both formats.

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/node/agent/api"
 )
 
 // dumpRequests writes requests to files in a directory, one each, and returns their names.

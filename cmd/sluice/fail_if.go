@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-proxy/sluice/host/simulation"
-	"github.com/sluice-proxy/sluice/host/spelling"
+	"github.com/sluice-proxy/sluice/host/util/spelling"
+	"github.com/sluice-proxy/sluice/host/whatif/simulation"
 )
 
 // failIf are conditions on the summary of a simulation or replay that make the command fail with exitCondition after it has printed its result.

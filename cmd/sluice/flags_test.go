@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 // TestEveryNumberOfTheCommandLineHasARange: NaN, infinity and what no field can have are errors of the command line, of every command.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/lab/registry"
-	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 // TestConfigCheckPinsImages: a user who writes a tag is told the digest, and with that the file is valid.

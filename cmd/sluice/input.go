@@ -13,17 +13,17 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-proxy/sluice/host/agent"
-	"github.com/sluice-proxy/sluice/host/agent/api"
-	"github.com/sluice-proxy/sluice/host/agent/dataplane"
-	"github.com/sluice-proxy/sluice/host/agent/plugins"
-	"github.com/sluice-proxy/sluice/host/config"
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
-	"github.com/sluice-proxy/sluice/host/planner"
-	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/node/agent"
+	"github.com/sluice-proxy/sluice/host/node/agent/api"
+	"github.com/sluice-proxy/sluice/host/node/agent/dataplane"
+	"github.com/sluice-proxy/sluice/host/node/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/node/config"
 	"github.com/sluice-proxy/sluice/host/source/kube"
-	"github.com/sluice-proxy/sluice/host/spelling"
+	"github.com/sluice-proxy/sluice/host/util/printable"
+	"github.com/sluice-proxy/sluice/host/util/spelling"
 )
 
 // inputFlags are the inputs of a plan: cluster state, node and configuration.

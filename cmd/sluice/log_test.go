@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent"
-	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/node/agent"
+	"github.com/sluice-proxy/sluice/host/node/config"
 )
 
 func TestDurationsAreSecondsInJSONLogs(t *testing.T) {

@@ -6,10 +6,10 @@ import (
 	"io"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
-	"github.com/sluice-proxy/sluice/host/agent/plugins"
-	"github.com/sluice-proxy/sluice/host/config"
-	"github.com/sluice-proxy/sluice/host/wasm"
-	"github.com/sluice-proxy/sluice/host/wasm/conformance"
+	"github.com/sluice-proxy/sluice/host/node/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/node/config"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm/conformance"
 	"github.com/sluice-proxy/sluice/sdk/tck"
 )
 

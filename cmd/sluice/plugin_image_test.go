@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/lab/registry"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
-	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 // TestPluginTravelsThroughARegistry: from an author's file to a registry with users, and by tag or digest to another folder and into a

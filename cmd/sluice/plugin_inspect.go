@@ -9,11 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
-	"github.com/sluice-proxy/sluice/host/agent/plugins"
-	"github.com/sluice-proxy/sluice/host/config"
-	"github.com/sluice-proxy/sluice/host/printable"
-	"github.com/sluice-proxy/sluice/host/wasm"
-	"github.com/sluice-proxy/sluice/host/wasm/meter"
+	"github.com/sluice-proxy/sluice/host/node/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/node/config"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm/meter"
+	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 // inspection is the result of `sluice plugin inspect`.

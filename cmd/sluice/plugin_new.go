@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-proxy/sluice/host/printable"
-	"github.com/sluice-proxy/sluice/host/scaffold"
+	"github.com/sluice-proxy/sluice/host/plugin/scaffold"
+	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 func newPluginNewCommand() *cobra.Command {

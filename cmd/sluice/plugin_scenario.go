@@ -14,13 +14,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-proxy/sluice/host/agent/plugins"
-	"github.com/sluice-proxy/sluice/host/config"
-	hosttest "github.com/sluice-proxy/sluice/host/plugintest"
-	"github.com/sluice-proxy/sluice/host/policy"
-	"github.com/sluice-proxy/sluice/host/printable"
-	"github.com/sluice-proxy/sluice/host/safefile"
-	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/node/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/node/config"
+	hosttest "github.com/sluice-proxy/sluice/host/plugin/plugintest"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm"
+	"github.com/sluice-proxy/sluice/host/util/printable"
+	"github.com/sluice-proxy/sluice/host/util/safefile"
 	"github.com/sluice-proxy/sluice/sdk/scenario"
 	"github.com/sluice-proxy/sluice/sdk/scenario/plugintest"
 )

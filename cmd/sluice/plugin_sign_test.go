@@ -18,7 +18,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/lab/registry"
-	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 // TestImageIsSignedWhereReferrersAreRefused: by a proxy or an old registry. The older format is enough for nodes, and signing again adds nothing.

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/agent/dataplane"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/node/agent/dataplane"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -42,7 +42,7 @@ func check(args ...string) (stdout, stderr string, err error) {
 	return out.String(), errs.String(), err
 }
 
-// keepWeights returns a module of host/wasm's tests that keeps the weight of each endpoint, with more code inserted.
+// keepWeights returns a module of host/plugin/wasm's tests that keeps the weight of each endpoint, with more code inserted.
 func keepWeights(t *testing.T, evil string) string {
 	t.Helper()
 	base, err := os.ReadFile("../../sdk/tck/hosts/guests/base.wat")

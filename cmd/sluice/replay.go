@@ -12,15 +12,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
-	"github.com/sluice-proxy/sluice/host/agent"
-	"github.com/sluice-proxy/sluice/host/agent/plugins"
-	"github.com/sluice-proxy/sluice/host/config"
-	"github.com/sluice-proxy/sluice/host/printable"
-	"github.com/sluice-proxy/sluice/host/recording"
-	"github.com/sluice-proxy/sluice/host/replay"
-	"github.com/sluice-proxy/sluice/host/report"
-	"github.com/sluice-proxy/sluice/host/safefile"
-	"github.com/sluice-proxy/sluice/host/simulation"
+	"github.com/sluice-proxy/sluice/host/node/agent"
+	"github.com/sluice-proxy/sluice/host/node/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/node/config"
+	"github.com/sluice-proxy/sluice/host/util/printable"
+	"github.com/sluice-proxy/sluice/host/util/safefile"
+	"github.com/sluice-proxy/sluice/host/whatif/recording"
+	"github.com/sluice-proxy/sluice/host/whatif/replay"
+	"github.com/sluice-proxy/sluice/host/whatif/report"
+	"github.com/sluice-proxy/sluice/host/whatif/simulation"
 )
 
 // replayFlags are the inputs of a replay.

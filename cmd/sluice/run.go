@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/flagrange"
-	"github.com/sluice-proxy/sluice/host/agent"
-	"github.com/sluice-proxy/sluice/host/gctuner"
+	"github.com/sluice-proxy/sluice/host/node/agent"
 	"github.com/sluice-proxy/sluice/host/source/kube"
+	"github.com/sluice-proxy/sluice/host/util/gctuner"
 )
 
 type runFlags struct {

@@ -12,8 +12,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/sluice-proxy/sluice/host/backend/fake"
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/outcomes"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/outcomes"
 )
 
 // scriptSignals are what a node in a script knows of connections: outcomes, as the engine counts them, and open connections.

@@ -18,17 +18,17 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
-	"github.com/sluice-proxy/sluice/host/agent"
-	"github.com/sluice-proxy/sluice/host/agent/plugins"
-	"github.com/sluice-proxy/sluice/host/agent/state"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
-	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/outcomes"
+	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/outcomes"
-	"github.com/sluice-proxy/sluice/host/plan"
-	"github.com/sluice-proxy/sluice/host/planner"
-	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/node/agent"
+	"github.com/sluice-proxy/sluice/host/node/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/node/agent/state"
+	"github.com/sluice-proxy/sluice/host/node/config"
 	"github.com/sluice-proxy/sluice/host/source/dir"
 )
 
@@ -57,7 +57,7 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	npm := filepath.Join(user, "sluice", "npm") // by .ci/deps; host/scaffold requires it
+	npm := filepath.Join(user, "sluice", "npm") // by .ci/deps; host/plugin/scaffold requires it
 	t.Setenv("XDG_CACHE_HOME", cache)           // for the nodes that run in this process
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
-	"github.com/sluice-proxy/sluice/host/simulation"
+	"github.com/sluice-proxy/sluice/host/whatif/simulation"
 )
 
 // simulateBoutique simulates the boutique with its policies and without.

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
-	"github.com/sluice-proxy/sluice/host/printable"
-	"github.com/sluice-proxy/sluice/host/report"
-	"github.com/sluice-proxy/sluice/host/simulation"
+	"github.com/sluice-proxy/sluice/host/util/printable"
+	"github.com/sluice-proxy/sluice/host/whatif/report"
+	"github.com/sluice-proxy/sluice/host/whatif/simulation"
 )
 
 // Bounds of the text; JSON has everything.

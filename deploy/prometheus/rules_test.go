@@ -118,11 +118,11 @@ var (
 	recorded     = regexp.MustCompile(`\b(?:node|service):\w+:\w+`)
 )
 
-// documented returns the metrics that host/metrics/README.md lists; the tests there compare that list with what sluice serves.
+// documented returns the metrics that host/node/metrics/README.md lists; the tests there compare that list with what sluice serves.
 func documented(t *testing.T) map[string]bool {
 	t.Helper()
 	all, prefix := map[string]bool{}, ""
-	for line := range strings.Lines(read(t, "../../host/metrics/README.md")) {
+	for line := range strings.Lines(read(t, "../../host/node/metrics/README.md")) {
 		if m := readmeHeader.FindStringSubmatch(line); m != nil {
 			prefix = m[1]
 		} else if m := readmeRow.FindStringSubmatch(line); m != nil {

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sluice-proxy/sluice/examples/internal/lab"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
 // manifests is the folder that sluice watches. Changes are like those of a cluster: EndpointSlices are replaced as a whole,

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/config"
+	"github.com/sluice-proxy/sluice/host/node/config"
 )
 
 func TestAdaptedConfigurationIsValid(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/fake"
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // TestClientsThatReturnAfterTheTimeoutMayMove: with a timeout of 125 s, clients that return every 120 s stay, and of those that return every 130 s

@@ -3,7 +3,7 @@ package engine
 import (
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/planner"
+	"github.com/sluice-proxy/sluice/host/core/planner"
 )
 
 // maxAnnotationLines bounds how many errors in the annotations of Services are logged in a minute: their owners can change them all the

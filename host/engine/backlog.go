@@ -3,7 +3,7 @@ package engine
 import (
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
 // BacklogObserver is an Observer that calls Pending while changes wait for the steps to come, at least once for each step.

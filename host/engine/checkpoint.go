@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
 // checkpointState is what the engine knows about the stored checkpoint.

@@ -3,7 +3,7 @@ package engine
 import (
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/policy"
+	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
 // Reading is a reading of the node's clocks.

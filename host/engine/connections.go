@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/outcomes"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/outcomes"
 )
 
 // tableTimeout bounds a dump of the connection tracking table: one of a million entries takes seconds.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/plan"
-	"github.com/sluice-proxy/sluice/host/planner"
+	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner"
 )
 
 // Options configures an Engine.

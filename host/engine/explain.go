@@ -4,8 +4,8 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // Degradations returns what the backend cannot represent of the frontends of a Service. Call it in Do.

@@ -1,6 +1,6 @@
 package engine
 
-import "github.com/sluice-proxy/sluice/host/model"
+import "github.com/sluice-proxy/sluice/host/core/model"
 
 // maxIntake is how many changes of the cluster a step takes, more only for a Service that has more. 5,000 that arrive at once
 // would otherwise make a step of 10 to 30 ms.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
 // intakeRig applies what an intake returns to a cluster, as the planner does.

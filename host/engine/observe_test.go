@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/fake"
+	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/engine"
-	"github.com/sluice-proxy/sluice/host/model"
 )
 
 // recorder records the calls of an Observer.

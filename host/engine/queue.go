@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
 // changeQueue buffers changes from the source, which it never blocks. A change replaces an earlier one of the same object, so

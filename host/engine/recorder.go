@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
 // Recorder receives what the planner is given, in this order, at times of the planner's clock. Its methods are called from the engine's loop and must not

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // unreplied are the endpoints that get no new connections any more, with the time when the connections to them that have had no answer are

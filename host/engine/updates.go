@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // summaryInterval is for how long updates are added up before a line of the log tells of them. Each one has a line at debug level.

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	netutils "k8s.io/utils/net"
 
-	"github.com/sluice-proxy/sluice/host/ipaddr"
+	"github.com/sluice-proxy/sluice/host/util/ipaddr"
 )
 
 // TestAddressesAreParsedAsKubernetesDoes: objects that older API servers have accepted stay, with leading zeros, which are decimal.

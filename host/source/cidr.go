@@ -7,8 +7,8 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 
-	"github.com/sluice-proxy/sluice/host/ipaddr"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/util/ipaddr"
 )
 
 // ServiceCIDR converts a ServiceCIDR. The value is never nil. Conditions are ignored: a range that is being deleted is in

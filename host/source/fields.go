@@ -6,8 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/sluice-proxy/sluice/host/ipaddr"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/util/ipaddr"
 )
 
 // address parses an address and checks it. It reports false, and a problem, if the address is invalid.

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
 // MirrorController is the value of the label endpointslice.kubernetes.io/managed-by on slices that a cluster has mirrored

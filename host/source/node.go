@@ -7,8 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/sluice-proxy/sluice/host/ipaddr"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/util/ipaddr"
 )
 
 // taintToBeDeleted marks a Node that the cluster autoscaler is about to delete (KEP-3836).

@@ -9,9 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/sluice-proxy/sluice/host/ipaddr"
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/util/ipaddr"
 )
 
 // udpDrain parses the annotations that keep UDP flows to terminating endpoints. The one without a limit takes precedence.

@@ -12,8 +12,8 @@ import (
 	"path"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/stateclient"
-	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
+	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 const (

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/node/agent/api"
 )
 
 func TestKernelWeightsArePrintedPerFrontendWhereTheyDiffer(t *testing.T) {

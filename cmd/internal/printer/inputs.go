@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/node/agent/api"
 )
 
 // printInputs prints what a plugin saw when it gave its last answer.

@@ -6,8 +6,8 @@ import (
 	"io"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/host/agent/api"
-	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/node/agent/api"
+	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 // Services prints Services in human-readable form.

@@ -5,8 +5,8 @@ import (
 	"io"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/host/agent/api"
-	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/node/agent/api"
+	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 // shadowText says how a shadow compares with what is in force.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/api"
-	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/node/agent/api"
+	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 // Status prints a status in human-readable form.

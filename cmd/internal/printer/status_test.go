@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/api"
+	"github.com/sluice-proxy/sluice/host/node/agent/api"
 )
 
 func TestStatusIsOneScreen(t *testing.T) {

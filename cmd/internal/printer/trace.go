@@ -5,8 +5,8 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"github.com/sluice-proxy/sluice/host/agent/api"
-	"github.com/sluice-proxy/sluice/host/printable"
+	"github.com/sluice-proxy/sluice/host/node/agent/api"
+	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 // Trace prints a result in human-readable form.

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/agent/api"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
+	"github.com/sluice-proxy/sluice/host/node/agent/api"
 )
 
 func TestMain(m *testing.M) { testnet.Main(tests{m}) }

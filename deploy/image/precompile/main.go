@@ -8,7 +8,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm"
 )
 
 func main() {

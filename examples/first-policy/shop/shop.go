@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/examples/internal/lab"
+	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
-	"github.com/sluice-proxy/sluice/host/model"
 	"github.com/sluice-proxy/sluice/host/source/dir"
 )
 

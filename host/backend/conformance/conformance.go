@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testgen"
-	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // Fixture is an empty, isolated data plane and the means to act on it.

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/conformance"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // Each mutant is a data plane or a backend with one defect that the tests must find. Mutants run in a separate process,

@@ -3,8 +3,8 @@ package conformance
 import (
 	"fmt"
 
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // established keeps connections open while their endpoint stays, loses its weight and is removed, and while the frontend

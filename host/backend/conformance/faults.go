@@ -6,8 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testgen"
-	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // faultsPerChange is the number of messages of one change at which a fault is injected: the first ones, then fewer.

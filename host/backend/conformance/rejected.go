@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testgen"
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // oversize programs a random plan together with frontends that exceed what a data plane may store: endpoints of a pool,

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testgen"
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 func empty() *plan.Plan { return &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}} }

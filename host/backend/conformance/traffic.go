@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testgen"
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // Traffic makes connections through a fixture's data plane. Packets of its clients to 10.96.0.0/16, 198.51.100.0/24,

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // maxDeclines bounds how many Applies keep the tables of another mode in force because a frontend fails that those

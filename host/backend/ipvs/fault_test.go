@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl/nfnltest"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // fault makes one message to the kernel fail.

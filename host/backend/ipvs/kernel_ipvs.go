@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/moby/ipvs"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 	"golang.org/x/sys/unix"
 )
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // poolMark is rules.HandOff.PoolMark. A pool without endpoints has no mark: freeMarks releases it after the rules are

@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // affinityClients are clients with addresses of their own, and the endpoint of each.

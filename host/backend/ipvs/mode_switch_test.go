@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // startModeNFTables programs a plan in mode nftables.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
-	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // strayCounters counts packets to Service addresses that leave the node. There should be none: 10.96/16 is a Service

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testbed"
-	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 func TestNodesUDPToNodePortsWithoutEndpointsIsRefused(t *testing.T) {

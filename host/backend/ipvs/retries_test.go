@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testbed"
-	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // TestRefusedConnectionsAreTriedAgain is the same test as that of mode nftables: IPVS chooses again for a SYN that is repeated after an RST.

@@ -7,7 +7,7 @@ import (
 	"maps"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // applyRules programs the nftables rules of all frontends but the failed ones. If that fails, all updates fail.

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/conntrack"
+	"github.com/sluice-proxy/sluice/host/backend/conntrack"
 	"github.com/sluice-proxy/sluice/host/lab/testbed"
 )
 

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // state is what the kernel contains.

@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // Counters are the kernel's counters of a virtual server since its creation. The kernel updates them every 2 s.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 func TestStatsAreByFrontendAndOnlyOfOwnedVirtualServers(t *testing.T) {

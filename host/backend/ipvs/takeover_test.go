@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/kubeproxy"
+	"github.com/sluice-proxy/sluice/host/node/kubeproxy"
 )
 
 func TestForeignVirtualServersAreTakenOverUnlessExcluded(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/conntrack"
+	"github.com/sluice-proxy/sluice/host/backend/conntrack"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
-	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )
 

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // unprogrammed are the frontends that are not as planned, with the reasons. Everything else is as planned, and

@@ -5,8 +5,8 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // frontendUpdate is the work for one frontend. With a zero key it is that for the virtual servers that no frontend

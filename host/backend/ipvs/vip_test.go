@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
-	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 func TestVIPsThatBecomeOrCeaseToBeTheNodesOwnLeaveOrJoinTheLink(t *testing.T) {

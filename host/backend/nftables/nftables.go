@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // Options configure Open.

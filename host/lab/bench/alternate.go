@@ -14,9 +14,9 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/planner"
-	"github.com/sluice-proxy/sluice/host/stats"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/util/stats"
 )
 
 // alternatedSizes are the cluster sizes that are compared with the first one.

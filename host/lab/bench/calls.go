@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
 // size is the number of Services and the total number of endpoints. If it does not divide evenly, as many Services as

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/gctuner"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/util/gctuner"
 )
 
 // largeUpdate has the cost of a large update: its duration, number of transactions, the longest of them, and the latency of

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/lab/benchutil"
-	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 

@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
-	"github.com/sluice-proxy/sluice/host/gctuner"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/lab/benchutil"
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/planner"
+	"github.com/sluice-proxy/sluice/host/util/gctuner"
 )
 
 // programmingResult has the cost of programming one size. Latencies are in milliseconds, from the emission of the event to

@@ -9,12 +9,12 @@ import (
 	"os"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/outcomes"
-	"github.com/sluice-proxy/sluice/host/planner"
-	"github.com/sluice-proxy/sluice/host/policy"
-	"github.com/sluice-proxy/sluice/host/recording"
-	"github.com/sluice-proxy/sluice/host/replay"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/outcomes"
+	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/whatif/recording"
+	"github.com/sluice-proxy/sluice/host/whatif/replay"
 )
 
 // An hour of a busy cluster, in virtual time.

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
-	"github.com/sluice-proxy/sluice/host/stats"
+	"github.com/sluice-proxy/sluice/host/util/stats"
 )
 
 // target is an address to connect to from a node's client.

@@ -3,7 +3,7 @@ package main
 import (
 	"math"
 
-	"github.com/sluice-proxy/sluice/host/stats"
+	"github.com/sluice-proxy/sluice/host/util/stats"
 )
 
 // interval is a ratio with its 95 % confidence interval.

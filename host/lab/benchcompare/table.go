@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/lab/loadgen"
-	"github.com/sluice-proxy/sluice/host/stats"
+	"github.com/sluice-proxy/sluice/host/util/stats"
 )
 
 // results of a run.

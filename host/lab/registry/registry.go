@@ -26,7 +26,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote"
 	"oras.land/oras-go/v2/registry/remote/auth"
 
-	"github.com/sluice-proxy/sluice/host/imageref"
+	"github.com/sluice-proxy/sluice/host/plugin/imageref"
 )
 
 // Media types of the CNCF's layout of WebAssembly artefacts.

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 	"github.com/sluice-proxy/sluice/host/lab/loadgen"
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
-	"github.com/sluice-proxy/sluice/host/stats"
+	"github.com/sluice-proxy/sluice/host/util/stats"
 )
 
 // results of a run.

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/host/stats"
+	"github.com/sluice-proxy/sluice/host/util/stats"
 )
 
 // Bounds on the change from the first to the last third of the samples with hostile plugins and tenants.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/stats"
+	"github.com/sluice-proxy/sluice/host/util/stats"
 )
 
 // samples returns n samples of a process that is healthy, changed by edit.

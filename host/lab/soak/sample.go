@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/stats"
+	"github.com/sluice-proxy/sluice/host/util/stats"
 )
 
 const (

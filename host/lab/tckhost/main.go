@@ -14,8 +14,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/host/policy"
-	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/tck/hosts"
 )

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/host/wasm"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/tck/hosts"
 )

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
-	"github.com/sluice-proxy/sluice/host/model"
 	"golang.org/x/sys/unix"
 )
 

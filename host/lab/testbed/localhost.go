@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
-	"github.com/sluice-proxy/sluice/host/model"
 )
 
 // localhostPlan has NodePorts of UDP, and of SCTP and TCP beside them, with or without their rules for loopback addresses.

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/conformance"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
 	"golang.org/x/sys/unix"
 )
 

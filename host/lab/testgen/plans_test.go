@@ -5,9 +5,9 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testgen"
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 func TestSameSeedReturnsSamePlans(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/source"
-	"github.com/sluice-proxy/sluice/host/strictyaml"
+	"github.com/sluice-proxy/sluice/host/util/strictyaml"
 )
 
 // maxLists limits the nesting of lists.

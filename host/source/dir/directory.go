@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/sluice-proxy/sluice/host/safefile"
 	"github.com/sluice-proxy/sluice/host/source"
+	"github.com/sluice-proxy/sluice/host/util/safefile"
 )
 
 // A scan reads changed files until they have eagerBytes, the smallest first. Others are read beside the scans, the oldest

@@ -3,7 +3,7 @@ package dir
 import (
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
 // TestExampleHasNoProblems compares examples/boutique with its README.

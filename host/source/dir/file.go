@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/host/safefile"
 	"github.com/sluice-proxy/sluice/host/source"
+	"github.com/sluice-proxy/sluice/host/util/safefile"
 )
 
 // maxFile limits the size of one file: 100,000 Services with their slices are about 150 MB of YAML, in several files.

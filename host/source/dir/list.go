@@ -8,7 +8,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"sigs.k8s.io/yaml"
 
-	"github.com/sluice-proxy/sluice/host/strictyaml"
+	"github.com/sluice-proxy/sluice/host/util/strictyaml"
 )
 
 // splitList returns the items of a List as kubectl prints it, so that they are decoded one by one, on all CPUs, with a

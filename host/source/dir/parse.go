@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-proxy/sluice/host/source"
-	"github.com/sluice-proxy/sluice/host/strictyaml"
+	"github.com/sluice-proxy/sluice/host/util/strictyaml"
 )
 
 // document is a document of a file, or an item of a List in it, with its objects.

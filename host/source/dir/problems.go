@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/source"
-	"github.com/sluice-proxy/sluice/host/strictyaml"
+	"github.com/sluice-proxy/sluice/host/util/strictyaml"
 )
 
 // problemList keeps the first errors and warnings, up to strictyaml.MaxReported of each, and counts all of them.

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/host/safefile"
 	"github.com/sluice-proxy/sluice/host/source"
+	"github.com/sluice-proxy/sluice/host/util/safefile"
 )
 
 // Bounds of a walk, well above what a directory of manifests has. A symbolic link may lead to all of the disk.

@@ -23,8 +23,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/sluice-proxy/sluice/host/safefile"
-	"github.com/sluice-proxy/sluice/host/spelling"
+	"github.com/sluice-proxy/sluice/host/util/safefile"
+	"github.com/sluice-proxy/sluice/host/util/spelling"
 )
 
 // ErrNoCluster is returned when no API server is configured and the process is not in a Pod.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/source"
 )
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
 // How long the initial sync waits, once Services and EndpointSlices have arrived, for objects that forwarding does not need: the

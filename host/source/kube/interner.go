@@ -3,7 +3,7 @@ package kube
 import (
 	"slices"
 
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
 // generationSize is how many entries are kept before those that were not used since the last rotation are dropped.

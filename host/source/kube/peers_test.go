@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
-	"github.com/sluice-proxy/sluice/host/model"
 	"k8s.io/client-go/rest"
 )
 

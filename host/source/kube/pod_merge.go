@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
 // mergedPods merges the Pods of all watches: the selectors of several Services can match the same Pod, and each watch reads only the

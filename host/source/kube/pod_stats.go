@@ -3,7 +3,7 @@ package kube
 import (
 	"sync"
 
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
 // PodStats counts what is read of Pods because policies need it.

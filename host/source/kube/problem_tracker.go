@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/source"
 )
 

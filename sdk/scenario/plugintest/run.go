@@ -1,5 +1,5 @@
 // Package plugintest executes scenarios of plugins: a Service port on one node, whose plugin decides over virtual time. The Engine that
-// decides is either the proxy itself (host/plugintest) or, for native tests, sdk/sdktest.
+// decides is either the proxy itself (host/plugin/plugintest) or, for native tests, sdk/sdktest.
 package plugintest
 
 import (

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
 // affinityID identifies an endpoint in a list of an affinity group: the group in the upper 16 bits, the endpoint in the

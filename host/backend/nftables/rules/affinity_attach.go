@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // detach removes a frontend that is about to change from its lists.

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
 // AffinityUsage is how many clients with session affinity are recorded, in the tables of either mode.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 func randomEndpoints(r *rand.Rand) []plan.Endpoint { return randomEndpointsOf(r, "10.0.%d.%d:80") }

@@ -3,7 +3,7 @@ package rules
 import (
 	"net/netip"
 
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // Balancing is how the tables distribute a frontend's connections among its endpoints: Slots, by rules that draw one, or

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // frontendKey encodes the key of a frontend.

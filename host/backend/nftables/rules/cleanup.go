@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 	"golang.org/x/sys/unix"
 )
 

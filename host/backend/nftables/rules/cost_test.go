@@ -8,8 +8,8 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
-	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // sizeRecorder records the sizes of transactions. onSend is called for each.

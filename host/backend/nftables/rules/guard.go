@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
 // Guard begins and ends guarding addresses: packets to a guarded address that match no frontend are rejected. It takes

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"golang.org/x/sys/unix"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/nftables/expr"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 	"golang.org/x/sys/unix"
 )
 

@@ -3,7 +3,7 @@ package rules
 import (
 	"net/netip"
 
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // hashSlots gives each endpoint as many of total slots as its weight, for a slot table of 1<<class slots that is chosen by a hash of the

@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // MaxCountedEndpoints bounds the endpoints of a family whose connections are counted. See the README for what one takes.

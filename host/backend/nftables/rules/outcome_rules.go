@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/google/nftables/expr"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 	"golang.org/x/sys/unix"
 )
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
 func countedKeyNumber(i int) model.EndpointKey {

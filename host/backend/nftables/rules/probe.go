@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/host/model"
+	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
 // Feature is a feature of the kernel's nf_tables that the ruleset uses, with the result of Probe.

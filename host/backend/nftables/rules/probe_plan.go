@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // probePlan returns a plan with every kind of frontend and rule, at addresses for documentation.

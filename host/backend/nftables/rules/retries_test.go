@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testbed"
-	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // TestRefusedConnectionsAreTriedAgain replaces an endpoint after it has refused clients of each kind at each kind of frontend.

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
-	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // TestRewritesUnderLoadLoseNoConnection rewrites one Service 10,000 times back to back, with other endpoints, weights

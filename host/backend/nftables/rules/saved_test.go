@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
-	"github.com/sluice-proxy/sluice/host/plan"
 )
 
 // nftPrograms returns the nft of this machine, and those in the directories that SLUICE_NFT_ROOTS names, each with its libraries.

@@ -3,8 +3,8 @@ package rules
 import (
 	"strconv"
 
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"golang.org/x/sys/unix"
 )
 

@@ -8,8 +8,8 @@ import (
 	"strconv"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-	"github.com/sluice-proxy/sluice/host/model"
-	"github.com/sluice-proxy/sluice/host/plan"
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // Slots balances by rules: a pool has one slot for each unit of weight, and a connection goes to the endpoint of a slot

@@ -14,9 +14,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-proxy/sluice/host/config"
 	"github.com/sluice-proxy/sluice/host/lab/realcluster"
 	"github.com/sluice-proxy/sluice/host/lab/realcluster/load"
+	"github.com/sluice-proxy/sluice/host/node/config"
 )
 
 // seconds makes a result from what servers got in each second, and how many connections were refused.

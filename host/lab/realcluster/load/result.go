@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/stats"
+	"github.com/sluice-proxy/sluice/host/util/stats"
 )
 
 // Failure is why a connection failed.

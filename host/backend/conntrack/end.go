@@ -1,0 +1,77 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
+)
+
+// endedPerCall is how many connections are ended together.
+const endedPerCall = 500
+
+// picked is a connection to end. Its entry is deleted by its addresses, and only if it is still the same one: the client may have used
+// its port again.
+type picked struct {
+	hash uint32 // of a shed
+	id   uint32
+	tcp  bool   // to be answered with RST
+	what string // attributes that identify the entry
+}
+
+func pickEntry(c *flowEntry, hash uint32) picked {
+	return picked{hash: hash, id: c.id, tcp: c.continues(), what: c.identity()}
+}
+
+// end deletes the entries of connections of a family, in order, after the data plane has been told of the TCP connections among them. It
+// returns how many entries existed, and how many connections need not be passed again.
+//
+// If the data plane cannot be told, the entries are deleted nevertheless: most connections meet another endpoint, which resets them.
+func (t *Table) end(ctx context.Context, f model.Family, list []picked) (n plan.ResetCount, done int, err error) {
+	var errs []error
+	for chunk := range slices.Chunk(list, endedPerCall) {
+		left, err := t.resetTCP(ctx, chunk)
+		n.Uncertain += left
+		errs = append(errs, err)
+		for _, p := range chunk {
+			if err := ctx.Err(); err != nil {
+				return n, done, errors.Join(append(errs, fmt.Errorf("conntrack: delete entries: %w", err))...)
+			}
+			switch err := deleteEntry(f, p.id, p.what); {
+			case err == nil:
+				n.Connections++
+			case !errors.Is(err, unix.ENOENT): // it has expired
+				return n, done, errors.Join(append(errs, fmt.Errorf("conntrack: delete an entry: %w", err))...)
+			}
+			done++
+		}
+	}
+	return n, done, errors.Join(errs...)
+}
+
+// resetTCP calls Table.ResetTCP with the TCP connections of a list.
+func (t *Table) resetTCP(ctx context.Context, list []picked) (left int, err error) {
+	if t.ResetTCP == nil {
+		return 0, nil
+	}
+	var tcp []plan.Connection
+	for _, p := range list {
+		var c flowEntry
+		if !p.tcp {
+			continue
+		}
+		if err := c.decode([]byte(p.what)); err != nil {
+			return 0, fmt.Errorf("conntrack: decode an entry: %w", err)
+		}
+		tcp = append(tcp, plan.Connection{Client: c.client, Frontend: c.frontend})
+	}
+	if len(tcp) == 0 {
+		return 0, nil
+	}
+	return t.ResetTCP(ctx, tcp)
+}

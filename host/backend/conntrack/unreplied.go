@@ -1,0 +1,56 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
+)
+
+// DeleteUnreplied deletes the entries of connections through the given frontends to the given endpoints that have had no answer, and returns
+// their number. Without an entry, the next packet of the client is balanced again: a repeated SYN, or a new connection from
+// a port that the client uses again. The table is listed once per IP family, streamed; memory does not depend on its size.
+func (t *Table) DeleteUnreplied(ctx context.Context, to []plan.Reset) (n int, err error) {
+	wanted, families := map[plan.Reset]bool{}, map[model.Family]bool{}
+	for _, r := range to {
+		wanted[r], families[r.Frontend.Family()] = true, true
+	}
+	var errs []error
+	for f := range families {
+		var failed error
+		err := listFlows(ctx, f, 0, statusSeenReply, func(c *flowEntry) {
+			if failed != nil || !c.unreplied() || !lookUpFlow(wanted, c) {
+				return
+			}
+			deleted, err := deleteUnreplied(f, c)
+			if failed = err; deleted {
+				n++
+			}
+		})
+		if err = errors.Join(err, failed); err != nil {
+			errs = append(errs, fmt.Errorf("conntrack: delete entries without a reply, %s: %w", f, err))
+		}
+	}
+	return n, errors.Join(errs...)
+}
+
+// deleteUnreplied deletes an entry that was listed, unless a reply has come since, or the client has used its port for another connection.
+// The entry's id does not tell these apart: the kernel computes it from where the entry is in memory.
+func deleteUnreplied(f model.Family, c *flowEntry) (deleted bool, err error) {
+	identity := c.identity()
+	now, err := getEntry(f, identity)
+	if err == nil && (now.endpoint != c.endpoint || !now.unreplied()) {
+		return false, nil
+	}
+	if err == nil {
+		err = deleteEntry(f, now.id, identity)
+	}
+	if errors.Is(err, unix.ENOENT) { // it has expired
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -1,0 +1,90 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+)
+
+// MaxSlots is Caps.MaxTotal of both data planes: up to so many slots, the endpoints of a pool have them by weight, and with more endpoints
+// each has one.
+const MaxSlots = 1000
+
+// Caps are the capabilities of a backend. They are constant once the backend is open.
+type Caps struct {
+	Name string // nftables, ipvs, fake
+	// Ratios means that the backend represents the ratio of weights only: in lowest terms, with a sum of at most max(MaxTotal,
+	// number of endpoints). Otherwise it represents the weights themselves.
+	Ratios   bool
+	MaxTotal int
+	// ZeroWeight means that the backend represents endpoints of weight 0. Their phase is Draining.
+	ZeroWeight bool
+	// Balances and Protocols that the backend supports. The first Balance replaces unsupported ones.
+	Balances  []Balance
+	Protocols []model.Protocol
+	// MaxEndpoints of a pool, and MaxName of the names of a Service, of its namespace and of its ports, in bytes; 0: no limit.
+	MaxEndpoints, MaxName int
+	// CoarseAffinity means that the backend represents affinity timeouts above 5 minutes rounded up, by a twentieth at most: the number of
+	// different ones is bounded, to 754. It depends on nothing else, so no Service has influence on the timeout of another one.
+	CoarseAffinity bool
+	// Outcomes means that the backend counts the outcomes of connections: it is a backend.OutcomeCounter.
+	Outcomes bool
+	// MaxAffinity is the maximum affinity timeout; 0: no limit.
+	MaxAffinity time.Duration
+}
+
+// fits reports whether the backend represents the names of an owner.
+func (c *Caps) fits(o *model.PortName) bool {
+	return c.MaxName == 0 || max(len(o.Service.Namespace), len(o.Service.Name), len(o.Port)) <= c.MaxName
+}
+
+// shorten returns an owner whose names fit. A name that is too long ends in a hash.
+func (c *Caps) shorten(o model.PortName) model.PortName {
+	for _, s := range []*string{&o.Service.Namespace, &o.Service.Name, &o.Port} {
+		if len(*s) > c.MaxName {
+			sum := sha256.Sum256([]byte(*s))
+			*s = (*s)[:c.MaxName-17] + "-" + hex.EncodeToString(sum[:8])
+		}
+	}
+	return o
+}
+
+// affinity returns an affinity timeout as the backend represents it, except for MaxAffinity.
+func (c *Caps) affinity(d time.Duration) time.Duration {
+	if !c.CoarseAffinity || d < time.Second {
+		return d
+	}
+	step := 5 * time.Minute
+	for _, s := range [...]struct{ until, step time.Duration }{
+		{5 * time.Minute, time.Second}, {30 * time.Minute, 15 * time.Second}, {2 * time.Hour, time.Minute},
+	} {
+		if d <= s.until {
+			step = s.step
+			break
+		}
+	}
+	return (d + step - 1).Truncate(step)
+}
+
+// representsExactly reports whether the backend represents a pool without a change. That is so for nearly all pools, so it must not
+// allocate.
+func (c *Caps) representsExactly(p *Pool) bool {
+	if c.MaxEndpoints > 0 && len(p.Endpoints) > c.MaxEndpoints {
+		return false
+	}
+	sum, g, n := sumGCD(p.Endpoints)
+	for i := range p.Endpoints {
+		m := &p.Endpoints[i]
+		switch {
+		case m.Deadline != 0:
+			return false
+		case m.Weight > 0 && m.Phase != Active:
+			return false
+		case m.Weight == 0 && (!c.ZeroWeight || m.Phase != Draining):
+			return false
+		}
+	}
+	return !c.Ratios || g <= 1 && sum <= max(c.MaxTotal, n)
+}

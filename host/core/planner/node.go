@@ -1,0 +1,208 @@
+package planner
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/service"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// refresh recomputes the state that Services share, and schedules the Services that it affects.
+func (p *Planner) refresh() {
+	p.nodeDirty = false
+	s := &p.settings
+	own, warn := p.ownNode()
+	if s.Policies.SetNode(PolicyNode(s.Node, p.LastNode())) {
+		p.replanAll()
+	}
+	nodeInfo := service.NodeInfo{Node: s.Node, Zone: own.Zone, MaxEndpoints: s.ServiceLimits.Endpoints, Endpoints: p.nodeInfo.Endpoints}
+	r := rules{
+		MasqueradeAll: s.MasqueradeAll,
+		NodeAddrs:     sortedAddrs(slices.Concat(own.Addresses, s.LocalAddrs)),
+	}
+	r.Global = p.global(own, r.NodeAddrs)
+	p.clusterIPs.follow(p.cluster)
+	allowed := s.AllowedEndpoints(own)
+	if e := nodeInfo.Endpoints; e == nil || !slices.Equal(e.ServiceCIDRs, r.Global.ServiceCIDRs) || !slices.Equal(e.Allowed, allowed) {
+		nodeInfo.Endpoints = &service.EndpointRules{ServiceCIDRs: r.Global.ServiceCIDRs, ClusterIP: p.clusterIPs.contains, Allowed: allowed}
+	}
+	// These apply to every Service.
+	if nodeInfo != p.nodeInfo || !slices.Equal(r.NodeAddrs, p.rules.NodeAddrs) ||
+		!slices.Equal(r.Global.PodSources, p.rules.Global.PodSources) ||
+		!slices.Equal(r.Global.PodInterfaces, p.rules.Global.PodInterfaces) {
+		p.replanAll()
+	}
+	if !slices.Equal(r.NodeAddrs, p.rules.NodeAddrs) {
+		p.builder.SetShared(r.NodeAddrs)
+	}
+	p.refreshForeign(own)
+	p.nodeInfo, p.rules = nodeInfo, r
+	p.builder.SetGlobal(r.Global)
+	for _, w := range warn {
+		if !slices.Contains(p.warnings, w) {
+			p.newWarnings = append(p.newWarnings, w.text)
+		}
+	}
+	p.warnings = warn
+	var zones []abi.Zone
+	var index, count uint32
+	if !p.cluster.NodesPartial { // this Node alone would look like all of the demand
+		zones = ZoneTable(p.cluster.Nodes)
+		index, count = nodeIndex(p.cluster.Nodes, s.Node)
+	}
+	if partial := p.cluster.NodesPartial; partial != p.nodesPartial || !slices.Equal(zones, p.zones) || index != p.nodeIndex || count != p.nodeCount {
+		p.nodesPartial, p.zones, p.nodeIndex, p.nodeCount = partial, zones, index, count
+		p.PluginsReloaded() // the input of all policies has changed
+	}
+}
+
+// PolicyNode returns what bindings ask of this node, given its Node; nil: it is not known.
+func PolicyNode(name string, node *model.Node) policy.Node {
+	if node == nil {
+		return policy.Node{Name: name}
+	}
+	return policy.Node{Name: name, Labels: node.Labels, Known: true}
+}
+
+// global returns the global part of the plan.
+func (p *Planner) global(own *model.Node, nodeAddrs []netip.Addr) plan.Global {
+	s := &p.settings
+	g := plan.Global{
+		NodePortAddrs:  nodePortAddrs(s, own, nodeAddrs),
+		LocalhostAddrs: s.LocalhostAddrs(),
+		PodSources:     plan.NormalizePrefixes(s.PodSources),
+		PodInterfaces:  sortedUnique(s.PodInterfaces),
+		NoMasquerade:   plan.NormalizePrefixes(s.NoMasqueradeCIDRs),
+		MasqueradeMark: s.MasqueradeMark,
+	}
+	if s.PodsOfNode {
+		g.PodSources = plan.NormalizePrefixes(own.PodCIDRs)
+	}
+	g.ServiceCIDRs = serviceCIDRs(p.cluster)
+	return g
+}
+
+func serviceCIDRs(c *model.Snapshot) (out []netip.Prefix) {
+	for _, o := range c.CIDRs {
+		out = append(out, o.CIDRs...)
+	}
+	return plan.NormalizePrefixes(out)
+}
+
+// nodePortAddrs returns the addresses that NodePorts listen on; never loopback.
+func nodePortAddrs(s *Settings, own *model.Node, all []netip.Addr) []netip.Addr {
+	var out []netip.Addr
+	for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
+		ofF := func(p netip.Prefix) bool { return model.FamilyOf(p.Addr()) == f }
+		if s.NodePortPrefixes == nil || s.NodePortPrimary {
+			if mine := ofFamily(own.Addresses, f); len(mine) > 0 {
+				out = append(out, mine[0])
+			}
+		}
+		if s.NodePortPrefixes == nil {
+			continue
+		}
+		every := !s.NodePortPrimary && !slices.ContainsFunc(s.NodePortPrefixes, ofF)
+		for _, a := range ofFamily(all, f) {
+			if every || slices.ContainsFunc(s.NodePortPrefixes, func(p netip.Prefix) bool { return p.Contains(a) }) {
+				out = append(out, a)
+			}
+		}
+	}
+	return slices.DeleteFunc(sortedAddrs(out), netip.Addr.IsLoopback)
+}
+
+// LocalhostAddrs returns the loopback addresses on which NodePorts are served, which is done by a proxy in user space (KEP-6032):
+// 127.0.0.1 and ::1 if a prefix of loopback addresses contains them, and a prefix of one address. Sorted.
+func (s *Settings) LocalhostAddrs() (out []netip.Addr) {
+	for _, r := range s.NodePortPrefixes {
+		if !r.Addr().IsLoopback() {
+			continue
+		}
+		for _, a := range [...]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
+			if r.Contains(a) {
+				out = append(out, a)
+			}
+		}
+		if r.IsSingleIP() {
+			out = append(out, r.Addr())
+		}
+	}
+	return sortedAddrs(out)
+}
+
+// LocalhostAddrs returns Settings.LocalhostAddrs of the planner's settings.
+func (p *Planner) LocalhostAddrs() []netip.Addr { return p.settings.LocalhostAddrs() }
+
+// ZoneTable counts Nodes and their allocatable CPU by zone, sorted by name. Nodes without a zone are left out.
+func ZoneTable(nodes map[string]*model.Node) []abi.Zone {
+	by := map[string]*abi.Zone{}
+	for _, n := range nodes {
+		if n.Zone == "" {
+			continue
+		}
+		z := by[n.Zone]
+		if z == nil {
+			z = &abi.Zone{Name: n.Zone}
+			by[n.Zone] = z
+		}
+		z.Nodes++
+		z.MilliCPU += uint64(n.MilliCPU)
+	}
+	out := make([]abi.Zone, 0, len(by))
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		out = append(out, *by[name])
+	}
+	return out
+}
+
+// nodeIndex returns the position of a Node among the sorted names of the Nodes that are ready, and the number of those. A Node that is not
+// ready gets the position that it would have, so that it does not change with the Node's own readiness.
+func nodeIndex(nodes map[string]*model.Node, own string) (index, count uint32) {
+	for name, n := range nodes {
+		if n.Ready {
+			if count++; name < own {
+				index++
+			}
+		}
+	}
+	return index, count
+}
+
+func sortedUnique(s []string) []string {
+	return slices.Compact(slices.Sorted(slices.Values(s)))
+}
+
+func sortedAddrs(a []netip.Addr) []netip.Addr {
+	return slices.Compact(slices.SortedFunc(slices.Values(a), netip.Addr.Compare))
+}
+
+// nodeStatus returns what health checks report of this node.
+func (p *Planner) nodeStatus() NodeStatus {
+	node := p.cluster.Nodes[p.settings.Node]
+	status := NodeStatus{Eligible: node != nil && !node.Leaving}
+	for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
+		some, all := false, false
+		for _, r := range p.settings.NodePortPrefixes {
+			if model.FamilyOf(r.Addr()) == f && !(p.settings.NodePortPrimary && r.Addr().IsLoopback()) {
+				some, all = true, all || r.Bits() == 0
+			}
+		}
+		switch {
+		case some && !all:
+			status.HealthAddrs = append(status.HealthAddrs, ofFamily(p.builder.plan.Global.NodePortAddrs, f)...)
+		case f == model.IPv4:
+			status.HealthAddrs = append(status.HealthAddrs, netip.IPv4Unspecified())
+		default:
+			status.HealthAddrs = append(status.HealthAddrs, netip.IPv6Unspecified())
+		}
+	}
+	status.HealthAddrs = sortedAddrs(status.HealthAddrs)
+	status.LocalhostAddrs = p.LocalhostAddrs()
+	return status
+}

@@ -1,0 +1,232 @@
+// Package planner computes the plan of a changing cluster from cluster state, Service rules and policy decisions. Its cost
+// depends on the change, not on the size of the cluster.
+//
+// It is pure: no I/O, no clock, no goroutine. The same input returns the same plan, byte for byte.
+package planner
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/service"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// Planner maintains the plan of a changing cluster. Plan recomputes only the Services that a change affects or whose requeue
+// time has passed. A Planner is not safe for concurrent use.
+type Planner struct {
+	settings     Settings
+	rules        rules
+	nodeInfo     service.NodeInfo
+	cluster      *model.Snapshot
+	evaluator    *policy.Evaluator
+	builder      *builder
+	zones        []abi.Zone
+	nodesPartial bool // zones is empty because not all Nodes of the cluster have been read
+	services     map[model.Name]*serviceState
+	changed      fairQueue       // Services that have changed
+	unfinished   fairQueue       // Services that take more than one turn, see planServices
+	due          nameQueue       // Services to recompute because of the time or the answer of a plugin
+	deferred     nameQueue       // Services to recompute after those because a guard has changed
+	sweep        sweep           // Services to recompute after those because shared state has changed
+	shadows      nameQueue       // Services to recompute after all others, because of the shadow of their policy
+	answers      []*policy.Call  // whose chains are to be continued
+	work         work            // of the Plan that waits for answers
+	paused       []pausedService // Services whose rounds wait for them
+	asking       int             // cost of the turns that have ended so since Result.Calls
+	inBatches    bool
+	stepCost     int  // how much one Plan does, see AdaptStep
+	full         bool // the last Plan has done as much as it may
+	postponed    bool // the last Plan did not work on the backlog
+	rotation     int  // of planBacklog
+	nodeDirty    bool // nodeInfo, rules and zones are out of date
+	requeues     requeueHeap
+	warnings     []nodeWarning // of the last refresh
+	newWarnings  []string      // those of warnings that no Result has reported
+	hasPlanned   bool
+	warnedOf     ExternalIPs // plus 1: for which a Result has a warning
+	counters     counters
+	sheds        sheds
+	counted      countedEndpoints
+	policies     countedPolicies
+	guards       []*guard        // sorted by policy
+	guardsDirty  bool            // guards is out of date
+	guardChanges []GuardChange   // that no Result has reported
+	mark         uint64          // identifies a change of outcomes, see AddOutcomes
+	totalsOf     nameQueue       // Services whose ServiceConnections no Result has reported
+	ports        []*service.Port // for reuse
+	spare        []*round        // for reuse
+	apiServer    bool            // the API server's endpoints have changed
+	pods         podIndex
+	keepsUDP     map[model.Name]bool // Services with endpoints that do not serve and keep their UDP flows
+	// nodePortAddrs are the addresses that served NodePorts when UDP flows through them were last reported.
+	nodePortAddrs []netip.Addr
+	clusterIPs    clusterIPs
+	foreign       foreign
+
+	nodeIndex, nodeCount uint32 // see policy.Input
+}
+
+// New returns a planner of an empty cluster. plugins returns the current revision of a plugin by name, see policy.NewEvaluator.
+func New(s Settings, plugins func(string) (policy.Plugin, error)) *Planner {
+	p := &Planner{
+		cluster:    model.NewSnapshot(),
+		evaluator:  policy.NewEvaluator(plugins),
+		builder:    newBuilder(),
+		services:   map[model.Name]*serviceState{},
+		pods:       podIndex{},
+		foreign:    newForeign(),
+		changed:    newFairQueue(),
+		unfinished: newFairQueue(),
+		counted:    newCountedEndpoints(),
+		keepsUDP:   map[model.Name]bool{},
+		stepCost:   maxStepCost,
+		counters:   counters{policies: map[string]*PolicyTotals{}, fallbacks: map[string]*PluginFallback{}},
+	}
+	p.Configure(s)
+	return p
+}
+
+// Configure replaces the settings from the next Plan on.
+func (p *Planner) Configure(s Settings) {
+	if s.Policies == nil {
+		s.Policies = &policy.Set{}
+	}
+	p.settings, p.nodeDirty, p.guardsDirty = s, true, true
+	p.replanAll()
+}
+
+// SetLocalAddrs replaces Settings.LocalAddrs from the next Plan on.
+func (p *Planner) SetLocalAddrs(addrs []netip.Addr) { p.setAddrs(&p.settings.LocalAddrs, addrs) }
+
+// SetHosts replaces Settings.Hosts from the next Plan on.
+func (p *Planner) SetHosts(addrs []netip.Addr) { p.setAddrs(&p.settings.Hosts, addrs) }
+
+func (p *Planner) setAddrs(setting *[]netip.Addr, addrs []netip.Addr) {
+	if !slices.Equal(*setting, addrs) {
+		*setting, p.nodeDirty = addrs, true
+	}
+}
+
+// Apply applies changes to the cluster state. The next Plan takes them into account.
+func (p *Planner) Apply(changes []model.Change) {
+	for _, c := range changes {
+		p.trigger(&c)
+		if c.Kind == model.NodeKind {
+			p.foreign.change(p.cluster.Nodes[c.Name.Name], c.Node)
+		}
+		for _, name := range p.clusterIPs.change(p.cluster, &c) {
+			p.markChanged(name)
+		}
+		for _, name := range p.cluster.Apply(c) {
+			p.markChanged(name)
+		}
+		if c.Kind == model.PodKind {
+			for _, name := range p.pods[c.Name] {
+				p.markChanged(name)
+			}
+		}
+		if c.Kind == model.NodeKind && c.Name.Name == p.settings.Node {
+			p.rememberNode(c.Node)
+		}
+		p.nodeDirty = p.nodeDirty || c.Kind == model.NodeKind || c.Kind == model.NodesKind || c.Kind == model.ServiceCIDRKind
+	}
+}
+
+// ServiceOf returns the Service that a change of a Service, its EndpointSlices or its Pods' state concerns, zero for other changes.
+func (p *Planner) ServiceOf(c *model.Change) model.Name {
+	switch {
+	case c.Kind == model.SliceKind && c.Slice != nil:
+		return c.Slice.Service
+	case c.Kind == model.SliceKind:
+		if old := p.cluster.Slice(c.Name); old != nil {
+			return old.Service
+		}
+	case c.Kind == model.ServiceKind || c.Kind == model.PodsKind:
+		return c.Name
+	}
+	return model.Name{}
+}
+
+// Replace replaces the cluster state. The planner takes ownership of it.
+func (p *Planner) Replace(cluster *model.Snapshot) {
+	old := p.cluster
+	p.cluster, p.nodeDirty, p.clusterIPs = cluster, true, clusterIPs{}
+	p.rememberNode(cluster.Nodes[p.settings.Node])
+	for _, n := range old.Nodes {
+		p.foreign.change(n, nil)
+	}
+	for _, n := range cluster.Nodes {
+		p.foreign.change(nil, n)
+	}
+	for _, all := range []*model.Snapshot{old, cluster} {
+		for _, name := range slices.SortedFunc(maps.Keys(all.Services), model.Name.Compare) {
+			p.markChanged(name)
+		}
+	}
+}
+
+// apiServerService is the Service whose endpoints are the API servers.
+var apiServerService = model.Name{Namespace: "default", Name: "kubernetes"}
+
+// markChanged schedules a Service that has changed.
+func (p *Planner) markChanged(name model.Name) {
+	p.apiServer = p.apiServer || name == apiServerService
+	if !p.planAgain(name) {
+		p.changed.push(name)
+	}
+}
+
+// PluginsReloaded requeues every Service that has a policy. Only plugins whose revision has changed are called.
+func (p *Planner) PluginsReloaded() {
+	p.guardsDirty = true
+	p.sweep.begin(len(p.services), false)
+}
+
+// Synced reports whether the initial cluster state is complete. Until it is, Plan does nothing.
+func (p *Planner) Synced() bool { return p.cluster.Synced }
+
+// Current returns the plan as of the last Plan. It is read-only, and the next Plan changes it in place.
+func (p *Planner) Current() *plan.Plan { return p.builder.Plan() }
+
+// NodeAddrs returns this node's own addresses as of the last Plan.
+func (p *Planner) NodeAddrs() plan.NodeAddrs { return p.rules.NodeAddrs }
+
+// Conflicts returns the frontends that a Service wants and another one has, sorted.
+func (p *Planner) Conflicts() []plan.Degradation { return p.builder.Conflicts() }
+
+// PluginCalls returns the number of plugin calls that have been answered so far.
+func (p *Planner) PluginCalls() uint64 { return p.evaluator.PluginCalls() }
+
+// UseSignals makes requests to plugins contain what s knows of connections.
+func (p *Planner) UseSignals(s policy.Signals) { p.evaluator.Signals = s }
+
+// Save returns the state that must survive a restart, for Restore. epoch is that of the clock of Plan.
+func (p *Planner) Save(epoch policy.Epoch) ([]byte, error) { return p.evaluator.Save(epoch) }
+
+// Restore restores what Save returned; call it before the first Plan. The clock of Plan must have the epoch that it returns, see
+// policy.Evaluator.Restore. After an error nothing is restored, and every endpoint counts as first seen at the first Plan.
+func (p *Planner) Restore(text []byte, fresh policy.Epoch) (epoch policy.Epoch, sameBoot bool, err error) {
+	return p.evaluator.Restore(text, fresh)
+}
+
+// ServiceNames returns the names of all planned Services, sorted.
+func (p *Planner) ServiceNames() []model.Name {
+	return slices.SortedFunc(maps.Keys(p.services), model.Name.Compare)
+}
+
+// trigger records the trigger time of an EndpointSlice change. Call it before the change is applied.
+func (p *Planner) trigger(c *model.Change) {
+	if c.Kind != model.SliceKind || c.Slice == nil || c.Slice.Trigger == 0 {
+		return // a deletion carries the trigger time of the previous change
+	}
+	old := p.cluster.Slice(c.Name)
+	if old != nil && (old.Trigger == c.Slice.Trigger || old.SameContent(c.Slice)) {
+		return
+	}
+	p.counters.triggers = append(p.counters.triggers, Trigger{c.Slice.Trigger, c.Slice.Family})
+}

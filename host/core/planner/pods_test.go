@@ -1,0 +1,190 @@
+package planner
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// labelPlugin gives each endpoint the weight in the label of its Pod.
+type labelPlugin struct{ keys []string }
+
+func (p labelPlugin) Decide(req *abi.Request, resp *abi.Response) error {
+	for i := range req.Endpoints {
+		resp.Results[i].Weight = 1
+		if values := req.Endpoints[i].Values; len(values) > 0 && values[0].Present {
+			w, err := strconv.ParseUint(values[0].Text, 10, 16)
+			if err != nil {
+				return err
+			}
+			resp.Results[i].Weight = uint16(w)
+		}
+	}
+	return nil
+}
+func (labelPlugin) Needs(string) uint32    { return 0 }
+func (p labelPlugin) Keys(string) []string { return p.keys }
+func (labelPlugin) Revision() string       { return "1" }
+
+func podLabel(ns, name, weight string) model.Change {
+	n := model.Name{Namespace: ns, Name: name}
+	return model.Change{Kind: model.PodKind, Name: n, Pod: &model.Pod{Name: n, Labels: map[string]string{"weight": weight}}}
+}
+
+// podService is a Service of one endpoint, a Pod.
+func podService(ns, name, pod string, i int) []model.Change {
+	n := model.Name{Namespace: ns, Name: name}
+	return []model.Change{
+		{Kind: model.ServiceKind, Name: n, Service: &model.Service{
+			Name: n, Labels: map[string]string{"zoned": ""}, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})},
+			Ports: []model.ServicePort{{Name: "http", Protocol: model.TCP, Port: 80}},
+		}},
+		{Kind: model.SliceKind, Name: n, Slice: &model.EndpointSlice{
+			Name: n, Service: n, Family: model.IPv4, Ports: []model.SlicePort{{Name: "http", Protocol: model.TCP, Port: 8080}},
+			Endpoints: []model.SliceEndpoint{{Addr: netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), Ready: true, Serving: true, Pod: pod}},
+		}},
+	}
+}
+
+func TestChangeOfAPodPlansOnlyItsServices(t *testing.T) {
+	p := New(testSettings(), func(string) (policy.Plugin, error) { return labelPlugin{[]string{"label:weight"}}, nil })
+	var changes []model.Change
+	const services = 1000
+	for i := range services {
+		ns := fmt.Sprint("ns", i%10)
+		changes = append(changes, podService(ns, fmt.Sprint("s", i), fmt.Sprint("p", i/20), i)...) // two Services of a namespace share a Pod
+		changes = append(changes, podLabel(ns, fmt.Sprint("p", i/20), "3"))
+	}
+	p.Apply(append(changes, model.Change{Kind: model.Synced}))
+	now := time.Unix(1000, 0)
+	if r := p.PlanNow(now); r.Planned != services {
+		t.Fatalf("%d planned", r.Planned)
+	}
+	at := func(i int) model.Name {
+		return model.Name{Namespace: fmt.Sprint("ns", i%10), Name: fmt.Sprint("s", i)}
+	}
+	if got := weightOf(t, p, at(25)); got != 3 {
+		t.Fatalf("weight %d", got)
+	}
+	calls := p.PluginCalls()
+	plan := func(what string, want int, changes ...model.Change) {
+		t.Helper()
+		p.Apply(changes)
+		if r := p.PlanNow(now); r.Planned != want {
+			t.Errorf("%s: %d planned, want %d", what, r.Planned, want)
+		}
+	}
+	plan("a label", 2, podLabel("ns5", "p1", "8"))
+	if got := [2]uint16{weightOf(t, p, at(25)), weightOf(t, p, at(35))}; got != [2]uint16{8, 8} || p.PluginCalls() != calls+2 {
+		t.Errorf("weights %v, %d calls", got, p.PluginCalls()-calls)
+	}
+	plan("a Pod of no Service", 0, podLabel("ns5", "other", "9"))
+	plan("a Pod of the name in another namespace", 0, podLabel("bank", "p1", "9"))
+	plan("the Service moves to another Pod", 1, podService("ns5", "s25", "other", 25)[1])
+	if got := weightOf(t, p, at(25)); got != 9 {
+		t.Errorf("weight %d of the other Pod", got)
+	}
+	plan("the old Pod", 1, podLabel("ns5", "p1", "7"))
+	plan("the new Pod is gone", 1, model.Change{Kind: model.PodKind, Name: model.Name{Namespace: "ns5", Name: "other"}})
+	if got := weightOf(t, p, at(25)); got != 1 {
+		t.Errorf("weight %d without a Pod", got)
+	}
+	plan("the Services are gone", 2, model.Change{Kind: model.ServiceKind, Name: at(25)}, model.Change{Kind: model.ServiceKind, Name: at(35)})
+	plan("their Pod", 0, podLabel("ns5", "p1", "6"))
+	if n := len(p.pods); n != services/2-1 {
+		t.Errorf("%d Pods in the index, want %d", n, services/2-1)
+	}
+}
+
+// TestPodsOfServicesWithoutKeysCostNothing: a plugin that declares no keys of Pods.
+func TestPodsOfServicesWithoutKeysCostNothing(t *testing.T) {
+	plugin := labelPlugin{[]string{"service-label:x"}}
+	p := New(testSettings(), func(string) (policy.Plugin, error) { return &plugin, nil })
+	p.Apply(append(podService("shop", "web", "web-1", 1), podLabel("shop", "web-1", "3"), model.Change{Kind: model.Synced}))
+	p.PlanNow(time.Unix(1000, 0))
+	p.Apply([]model.Change{podLabel("shop", "web-1", "4")})
+	if r := p.PlanNow(time.Unix(1000, 0)); r.Planned != 0 || len(p.pods) != 0 {
+		t.Errorf("%d planned, %d Pods in the index", r.Planned, len(p.pods))
+	}
+	// A reloaded plugin declares keys.
+	plugin.keys = []string{"label:weight"}
+	p.PluginsReloaded()
+	p.PlanNow(time.Unix(1001, 0))
+	if got := weightOf(t, p, model.Name{Namespace: "shop", Name: "web"}); got != 4 || len(p.pods) != 1 {
+		t.Errorf("weight %d, %d Pods in the index", got, len(p.pods))
+	}
+}
+
+// TestPodsAreWaitedForWithinABound is about a source that reads Pods on demand.
+func TestPodsAreWaitedForWithinABound(t *testing.T) {
+	p := New(testSettings(), func(string) (policy.Plugin, error) { return labelPlugin{[]string{"label:weight"}}, nil })
+	web := model.Name{Namespace: "shop", Name: "web"}
+	pods := func(s model.PodsState) model.Change { return model.Change{Kind: model.PodsKind, Name: web, Pods: s} }
+	p.Apply(append(podService("shop", "web", "web-1", 1), model.Change{Kind: model.PodsKind, Partial: true}, model.Change{Kind: model.Synced}))
+	now := time.Unix(1000, 0)
+	r := p.PlanNow(now)
+	if p.PluginCalls() != 0 || len(r.Errors) > 0 || r.RequeueAt.IsZero() || r.RequeueAt.Sub(now) > time.Minute {
+		t.Fatalf("%d calls, errors %v, again at %s", p.PluginCalls(), r.Errors, r.RequeueAt)
+	}
+	if x, err := p.Explain(web); err != nil || x.Pods == nil || *x.Pods != model.PodsPending {
+		t.Errorf("explained as %+v, %v", x, err)
+	}
+	now = r.RequeueAt
+	if p.PlanNow(now); p.PluginCalls() != 1 || weightOf(t, p, web) != 1 {
+		t.Errorf("%d calls after the bound", p.PluginCalls())
+	}
+	p.Apply([]model.Change{podLabel("shop", "web-1", "5"), pods(model.PodsRead)})
+	if r := p.PlanNow(now); r.Planned != 1 || weightOf(t, p, web) != 5 {
+		t.Errorf("%d planned, weight %d", r.Planned, weightOf(t, p, web))
+	}
+}
+
+func TestNodeIndexIsThePositionAmongReadyNodes(t *testing.T) {
+	nodes := map[string]*model.Node{}
+	for i, ready := range []bool{true, false, true, true} {
+		nodes[fmt.Sprint("n", i)] = &model.Node{Ready: ready}
+	}
+	for own, want := range map[string][2]uint32{"n0": {0, 3}, "n1": {1, 3}, "n2": {1, 3}, "n3": {2, 3}, "z": {3, 3}} {
+		if index, count := nodeIndex(nodes, own); [2]uint32{index, count} != want {
+			t.Errorf("%s: %d of %d, want %v", own, index, count, want)
+		}
+	}
+}
+
+// TestFloodOfPodChangesDelaysNoOtherNamespace: a tenant changes the labels of all of its Pods between any two Plans.
+func TestFloodOfPodChangesDelaysNoOtherNamespace(t *testing.T) {
+	p := New(testSettings(), func(string) (policy.Plugin, error) { return labelPlugin{[]string{"label:weight"}}, nil })
+	p.PlanInBatches()
+	var changes []model.Change
+	const services = 3000
+	for i := range services {
+		changes = append(changes, podService("flood", fmt.Sprint("s", i), fmt.Sprint("p", i), i)...)
+	}
+	changes = append(changes, podService("shop", "web", "web-1", services)...)
+	p.Apply(append(changes, podLabel("shop", "web-1", "1"), model.Change{Kind: model.Synced}))
+	now := time.Unix(1000, 0)
+	p.PlanNow(now)
+	left := false
+	for round := range 5 {
+		changes = changes[:0]
+		for i := range services {
+			changes = append(changes, podLabel("flood", fmt.Sprint("p", i), fmt.Sprint(1+round)))
+		}
+		want := uint16(10 + round)
+		p.Apply(append(changes, podLabel("shop", "web-1", fmt.Sprint(want))))
+		r := p.PlanNow(now)
+		left = left || r.Remaining > 0
+		if got := weightOf(t, p, model.Name{Namespace: "shop", Name: "web"}); got != want {
+			t.Errorf("round %d: weight %d, want %d, with %d Services remaining", round, got, want, r.Remaining)
+		}
+	}
+	if !left {
+		t.Error("every Plan has planned the whole flood: it shows nothing")
+	}
+}

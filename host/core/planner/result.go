@@ -1,0 +1,142 @@
+package planner
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/outcomes"
+	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/policy"
+)
+
+// Result is the result of a Plan.
+type Result struct {
+	// Calls are calls of plugins that the Plan waits for: see Plan. Nothing else is set then.
+	Calls []*policy.Call
+
+	Delta     *plan.Delta
+	Resets    []plan.Reset
+	StaleUDP  []plan.Key // frontends whose UDP flows may be stale, to pass to UDPFlows once the plan is programmed
+	RequeueAt time.Time  // call Plan again at this time at the latest; zero: only on a change
+	Errors    []error    // *ServiceError; each is reported once while it lasts
+	// FormerNodePortAddrs are addresses that serve NodePorts no longer.
+	FormerNodePortAddrs []netip.Addr
+	// ChoiceErrors are why the annotations of Services choose no policy; each is reported once while it lasts.
+	ChoiceErrors []*policy.ChoiceError
+	// SettingsErrors are why the settings of Services are not in force; each is reported once while it lasts.
+	SettingsErrors []*ServiceError
+	// Warnings are about missing input and conflicts; each is reported once while it lasts.
+	Warnings []string
+	// NewConflicts are frontends that a Service wants and does not get, one of each Service with new ones. NewlyLimited is what
+	// Settings.ServiceLimits leave out of Services that were within them. Warnings includes both.
+	NewConflicts, NewlyLimited []plan.Degradation
+	// Holds are the Services whose policy has begun to hold endpoints, or holds none any more.
+	Holds []HoldChange
+	// ShadowErrors are why shadows of policies fail; one of each Service, once while it lasts.
+	ShadowErrors []*ServiceError
+	// Shadows are the Services of which the comparison with the shadow of their policy has changed.
+	Shadows []ServiceShadow
+	// ShedsBounded are Services of which fewer established connections are reset than a plugin has begun to ask for.
+	ShedsBounded []ShedBounded
+	UDPDrains    UDPDrains
+	// Planned is the number of Services that were planned. Remaining is the number of those left to the next Plan: they are
+	// deferred, see PlanInBatches, or the changes are more than one Plan does.
+	Planned, Remaining int
+	// HealthChecks are the Services whose health check has changed.
+	HealthChecks []HealthCheck
+	NodeStatus   NodeStatus
+	Totals       Totals
+	Triggers     []Trigger // of the changes since the last Plan
+	// Connections are the totals that have changed since the last Plan.
+	Connections []ServiceConnections
+	// Guards are the guards that have changed since the last Plan.
+	Guards []GuardChange
+	// PolicyConnections are those of all policies, sorted; nil if none has changed since the last Plan.
+	PolicyConnections []PolicyConnections
+}
+
+// ServiceConnections are the connections to a Service's endpoints since their outcomes are counted. The numbers never decrease.
+type ServiceConnections struct {
+	Service model.Name
+	Gone    bool // the Service is deleted
+	Connections
+}
+
+// Connections counts connections by outcome. One that is answered after outcomes.Grace counts as unanswered and as answered.
+type Connections struct{ Answered, Refused, Unanswered uint64 }
+
+func (n *Connections) add(c *outcomes.Change) {
+	n.Answered += c.Answered
+	n.Refused += c.Refused
+	n.Unanswered += c.Unanswered
+}
+
+// ServiceError is a failure of a Service's policy or settings.
+type ServiceError struct {
+	Service model.Name
+	Err     error // its text names the Service
+}
+
+// Error implements error.
+func (e *ServiceError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *ServiceError) Unwrap() error { return e.Err }
+
+// HoldChange is the beginning or the end of a policy's panic hold on a Service.
+type HoldChange struct {
+	Service model.Name
+	Policy  string
+	Panic   policy.Panic
+	Held    bool // whether endpoints are held now
+	Cluster bool // endpoints of a cluster pool are or were held: other nodes see the same
+}
+
+// String describes the change. The text is the same each time, so that Events can be aggregated.
+func (c *HoldChange) String() string {
+	if !c.Held {
+		return fmt.Sprintf("the panic hold of policy %s has ended: only endpoints that are ready get new connections", c.Policy)
+	}
+	return fmt.Sprintf("policy %s holds endpoints that are not ready: fewer than %d %% of the endpoints are ready, so those that were "+
+		"within the last %s still get new connections", c.Policy, c.Panic.Below, c.Panic.Hold)
+}
+
+// addHold adds the beginning or the end of a hold, given the summaries before and after a round.
+func (res *Result) addHold(r *round, before, now *summary) {
+	if (before.held > 0) == (now.held > 0) {
+		return
+	}
+	c := HoldChange{Service: r.svc.Name, Policy: before.policy.Policy, Held: now.held > 0, Cluster: before.heldCluster || now.heldCluster}
+	if r.policy != nil {
+		c.Policy, c.Panic = r.policy.Name, r.policy.Panic
+	}
+	res.Holds = append(res.Holds, c)
+}
+
+// HealthCheck is the state that a Service's healthCheckNodePort reports.
+type HealthCheck struct {
+	Service model.Name
+	Port    uint16 // 0: the Service no longer has one
+	// Serves reports whether the Service has the family. Local is the number of its ready endpoint addresses on this node.
+	Serves ByFamily[bool]
+	Local  ByFamily[int]
+}
+
+// NodeStatus is what health checks report of this node.
+type NodeStatus struct {
+	// Eligible reports whether load balancers may use this node: the Node exists and is not being deleted (KEP-3836).
+	Eligible bool
+	// HealthAddrs are the addresses that health check ports listen on, sorted. The unspecified address means all addresses of
+	// its family.
+	HealthAddrs []netip.Addr
+	// LocalhostAddrs are the loopback addresses that serve TCP NodePorts, sorted.
+	LocalhostAddrs []netip.Addr
+}
+
+// Trigger is the time of the event that caused a change of endpoints, see model.EndpointSlice.Trigger.
+type Trigger struct {
+	At     int64 // Unix milliseconds
+	Family model.Family
+}

@@ -1,0 +1,436 @@
+package planner
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/service"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// round is the planning of one Service: each port in each family is evaluated, then the frontends are set. That of a large
+// Service takes several Plans. It keeps to the Service as it was at its beginning; a change meanwhile leads to another round.
+type round struct {
+	svc       *model.Service
+	policy    *policy.Policy
+	choiceErr *policy.ChoiceError // of the annotation; nil: none
+	err       error               // of the policy's chain
+	addrs     []serviceAddr
+	ranges    [2]ranges // of IPv4 and IPv6
+	quota     quota
+	next      int       // what to evaluate next: twice the index of the port, plus one for IPv6
+	port      portRound // that of next
+	// open are evaluated ports before next that are not added, because one before them waits for the answer to a call of this Plan.
+	open      []portRound
+	paused    bool // it goes on when these answers are there, or are late
+	evaluated bool // all ports
+	again     bool // the Service has changed since the beginning
+
+	frontends []*plan.Frontend
+	summary   summaryBuilder
+	decisions *decisionCache // nil without a policy
+	udp       udpRound
+	ports     []model.PortName
+	enforced  chainWait
+	shadow    chainWait
+	// The first frontend of the port with the most endpoints, if that is more than the limit.
+	crowded   *plan.Frontend
+	endpoints int
+	// Endpoints of all ports that may not be, and the first frontend and reason.
+	unsafe    int
+	unsafeAt  *plan.Frontend
+	unsafeWhy error
+	sheds     map[shedKey]wantedShed
+	counted   countedService
+	guards    []*guard // that concern the Service
+}
+
+// begin begins a round.
+func (p *Planner) begin(svc *model.Service) *round {
+	var r *round
+	if n := len(p.spare); n > 0 {
+		r, p.spare = p.spare[n-1], p.spare[:n-1]
+	} else {
+		r = &round{}
+	}
+	p.warnOfExternalIPs(svc)
+	svc = p.served(svc)
+	r.svc, r.addrs = svc, addrsOf(svc)
+	r.policy, r.choiceErr = p.evaluator.Choose(p.settings.Policies, svc)
+	r.guards = p.guardsOf(svc)
+	r.counted.all = p.settings.CountAll || len(r.guards) > 0
+	if r.policy != nil {
+		r.decisions = &decisionCache{}
+		enforced, shadow := p.evaluator.Needs(r.policy)
+		if r.policy.Panic.Below > 0 {
+			enforced |= abi.NeedOutcomes
+		}
+		const counts = abi.NeedOutcomes | abi.NeedConnections
+		r.counted.enforced, r.counted.needs = enforced&counts, (enforced|shadow)&counts
+	}
+	r.counted.outcomes = r.counted.all || r.counted.needs&p.settings.OutcomeNeeds != 0
+	r.quota = p.settings.ServiceLimits.newQuota(svc, r.addrs)
+	for i, f := range families {
+		r.ranges[i] = p.rules.sourceRanges(svc, f, p.settings.ServiceLimits.SourceRanges)
+	}
+	return r
+}
+
+var families = [...]model.Family{model.IPv4, model.IPv6}
+
+// evaluate evaluates the remaining ports as far as the budget allows, and reports whether that is all of them.
+func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *budget) (done bool) {
+	if r.paused = false; r.evaluated {
+		return true
+	}
+	if r.paused = p.resume(r, now, budget); r.paused {
+		return false
+	}
+	p.closePorts(r, budget)
+	for ; r.next < len(families)*len(r.svc.Ports) && !r.quota.exhausted(); r.next++ {
+		f := families[r.next%len(families)]
+		if !hasFamily(r.svc, f) {
+			p.deletePools(r.svc, &r.svc.Ports[r.next/len(families)], f)
+			continue
+		}
+		// While a Service exceeds its limits, it is not known which ports are left out: each one waits for those before.
+		if r.paused = p.evaluator.Full() || len(r.open) > 0 && s.summary.limited; r.paused {
+			return false
+		}
+		if budget.spent() || !p.evaluatePort(r, s, f, now, budget) {
+			r.paused = len(r.open) > 0 || r.port.asks()
+			return false
+		}
+	}
+	if r.paused = len(r.open) > 0; r.paused {
+		return false
+	}
+	if r.quota.first == nil && r.next < len(families)*len(r.svc.Ports) && r.quota.wanted > len(r.frontends) {
+		next := &r.svc.Ports[r.next/len(families)]
+		r.quota.first = &plan.Frontend{
+			Key:   plan.Key{Addr: r.svc.ClusterIPs[0], Port: next.Port, Protocol: next.Protocol},
+			Owner: model.PortName{Service: r.svc.Name, Port: next.Name, Protocol: next.Protocol},
+		}
+	}
+	r.frontends = sortFrontends(r.frontends)
+	r.evaluated = true
+	p.setUDP(r.svc.Name, s, r.udp.now) // before the first of the frontends is in the plan
+	return true
+}
+
+// portRound is the evaluation of a port in one family; before it begins, the decision has no Port. A port with many endpoints takes several turns: selecting 10,000 endpoints takes 2 ms,
+// and so does deciding about a pool of them.
+type portRound struct {
+	decision  PortDecision
+	next      int             // round.next
+	holds     [2]*policy.Hold // by pool
+	decided   [2]bool
+	asked     [2]bool      // the decision waits for the answer to a call of this Plan
+	requeueAt [2]time.Time // of the pool's policy
+}
+
+func (o *portRound) asks() bool { return o.asked != [2]bool{} }
+
+// waitsFor reports whether a round goes on with the decision about a pool.
+func (r *round) waitsFor(k policy.PoolKey) bool {
+	for i := range r.open {
+		if r.open[i].waitsFor(k) {
+			return true
+		}
+	}
+	return r.port.waitsFor(k)
+}
+
+func (o *portRound) waitsFor(k policy.PoolKey) bool {
+	p := o.decision.Port
+	return p != nil && o.asked[k.Pool] && p.Name == k.Port && p.Family == k.Family
+}
+
+// pool returns the decision about a pool, and whether the port has it.
+func (o *portRound) pool(pool int) (d *policy.Decision, used bool) {
+	if pool == abi.PoolLocal {
+		return &o.decision.Local, o.decision.Port.UsesLocal
+	}
+	return &o.decision.Cluster, o.decision.Port.UsesCluster
+}
+
+// largePort is from how many endpoints on a port takes several turns.
+const largePort = 1000
+
+// evaluatePort continues the evaluation of the port that is next, and reports whether it is complete.
+func (p *Planner) evaluatePort(r *round, s *serviceState, f model.Family, now time.Time, budget *budget) (done bool) {
+	if r.port.decision.Port == nil {
+		endpointSlices := p.cluster.Slices[r.svc.Name]
+		port := service.SelectEndpointsInto(p.newPort(), r.svc, &r.svc.Ports[r.next/len(families)], f, endpointSlices, p.nodeInfo)
+		budget.spend(lookCost * (len(endpointSlices) + len(port.Endpoints)))
+		p.beginPort(r, &r.port, port, now)
+	}
+	d := &r.port.decision
+	large := len(d.Port.Endpoints) >= largePort
+	for pool, decided := range r.port.decided {
+		if decided {
+			continue
+		}
+		if large && budget.spent() {
+			return false
+		}
+		if p.decidePool(r, &r.port, pool, now) && r.policy != nil {
+			budget.spend(len(r.policy.Steps) * (requestCost + requestCostEach*len(d.Port.Endpoints)))
+		}
+	}
+	if large && budget.spent() {
+		return false
+	}
+	if len(r.open) > 0 || r.port.asks() {
+		r.port.next = r.next
+		r.open = append(r.open, r.port)
+	} else {
+		p.addPort(r, &r.port, budget)
+	}
+	r.port = portRound{}
+	return true
+}
+
+// resume goes on with the decisions of the open ports for which answers are there, and reports whether plugins have to answer again, such as the
+// next one of a chain.
+func (p *Planner) resume(r *round, now time.Time, budget *budget) (asks bool) {
+	for i := range r.open {
+		o := &r.open[i]
+		for pool, asked := range o.asked {
+			if asked {
+				calls := p.evaluator.PluginCalls()
+				p.decidePool(r, o, pool, now)
+				budget.spend(callCost * int(p.evaluator.PluginCalls()-calls))
+			}
+		}
+		asks = asks || o.asks()
+	}
+	return asks
+}
+
+// closePorts adds the open ports.
+func (p *Planner) closePorts(r *round, budget *budget) {
+	for i := range r.open {
+		o := &r.open[i]
+		if r.quota.exhausted() {
+			p.evaluator.DeleteFamily(o.decision.Port.Name, o.decision.Port.Family)
+			r.next = min(r.next, o.next)
+			continue
+		}
+		p.addPort(r, o, budget)
+	}
+	clear(r.open)
+	r.open = r.open[:0]
+}
+
+// addPort adds a port that is decided.
+func (p *Planner) addPort(r *round, o *portRound, budget *budget) {
+	for pool := range o.decided {
+		d, used := o.pool(pool)
+		if !used {
+			continue
+		}
+		if r.err == nil {
+			r.err = d.Err
+		}
+		r.enforced.add(&d.Evaluation, o.requeueAt[pool])
+		if d.Shadow != nil {
+			r.shadow.add(&d.Shadow.Evaluation, d.Shadow.RequeueAt)
+		}
+	}
+	r.udp.add(o.decision.Port)
+	frontends := p.rules.frontends(r, &o.decision)
+	budget.spend(frontendCost * (1 + len(frontends)))
+	r.add(&p.settings.ServiceLimits, &o.decision, frontends)
+	p.releasePort(o.decision.Port)
+}
+
+// maxSpare is how many rounds and ports are kept for reuse: as many as wait for answers at the same time.
+const maxSpare = 64
+
+// newPort returns a port to select endpoints into.
+func (p *Planner) newPort() *service.Port {
+	if n := len(p.ports); n > 0 {
+		port := p.ports[n-1]
+		p.ports = p.ports[:n-1]
+		return port
+	}
+	return &service.Port{}
+}
+
+// releasePort keeps a port for reuse.
+func (p *Planner) releasePort(port *service.Port) {
+	if cap(port.Endpoints) < largePort && len(p.ports) < maxSpare {
+		p.ports = append(p.ports, port)
+	}
+}
+
+// release keeps a round for reuse.
+func (p *Planner) release(r *round) {
+	*r = round{open: r.open}
+	if len(p.spare) < maxSpare {
+		p.spare = append(p.spare, r)
+	}
+}
+
+// decide evaluates the policy of a Service port in one family.
+func (p *Planner) decide(r *round, port *service.Port, now time.Time) PortDecision {
+	var of portRound
+	p.beginPort(r, &of, port, now)
+	for pool := range of.decided {
+		p.decidePool(r, &of, pool, now)
+	}
+	return of.decision
+}
+
+// beginPort begins the evaluation of a Service port in one family.
+func (p *Planner) beginPort(r *round, of *portRound, port *service.Port, now time.Time) {
+	holds, heldUntil := p.evaluator.Hold(r.policy, port, now)
+	if !heldUntil.IsZero() {
+		r.enforced.requeueAt = earlier(r.enforced.requeueAt, heldUntil.UnixMilli())
+	}
+	*of = portRound{decision: PortDecision{Port: port}, holds: holds}
+}
+
+// decidePool evaluates the policy for a pool, or goes on with the answers that it waits for, and reports whether the port has the pool.
+func (p *Planner) decidePool(r *round, o *portRound, pool int, now time.Time) (used bool) {
+	port, decide := o.decision.Port, p.evaluator.Ask
+	if o.asked[pool] {
+		decide = p.evaluator.Resume
+	}
+	decision, used := o.pool(pool)
+	if o.decided[pool] = true; !used {
+		p.evaluator.DeletePool(policy.PoolKey{Port: port.Name, Family: port.Family, Pool: uint8(pool)})
+		return false
+	}
+	in := p.input(r.svc, port)
+	in.Pool = uint8(pool)
+	*decision, o.requeueAt[pool], o.asked[pool] = decide(r.policy, &in, now)
+	decision.Hold = o.holds[pool]
+	return true
+}
+
+// settingsOf returns the state of the settings that a Service has set.
+func (p *Planner) settingsOf(svc *model.Service, of *policy.Policy) policy.ServiceSettings {
+	if of != nil {
+		return p.evaluator.Settings(svc, of)
+	}
+	p.evaluator.DeleteSettings(svc.Name)
+	if svc.Settings == "" {
+		return policy.ServiceSettings{}
+	}
+	return policy.ServiceSettings{Text: svc.Settings, Err: fmt.Errorf("Service %s: metadata.annotations[sluice.dev/settings]: the Service has no policy", svc.Name)}
+}
+
+// input returns the input of the policy of a Service port, except for the pool.
+func (p *Planner) input(svc *model.Service, port *service.Port) policy.Input {
+	return policy.Input{
+		Service: svc, Port: port, Node: p.nodeInfo.Node, Zone: p.nodeInfo.Zone, Zones: p.zones,
+		NodesUnknown: p.nodesPartial, NodeIndex: p.nodeIndex, NodeCount: p.nodeCount,
+		Pods: policy.Pods{All: p.cluster.Pods, Pending: p.cluster.PodsOf(svc.Name) == model.PodsPending},
+	}
+}
+
+// add adds the decision about a port and its frontends.
+func (r *round) add(l *Limits, d *PortDecision, frontends []*plan.Frontend) {
+	r.frontends = append(r.frontends, frontends...)
+	r.counted.add(d.Port)
+	r.summary.add(r.svc, d)
+	r.addSheds(d, frontends)
+	if r.decisions != nil {
+		r.decisions.add(d)
+	}
+	if n := len(r.ports); n == 0 || r.ports[n-1] != d.Port.Name {
+		r.ports = append(r.ports, d.Port.Name)
+	}
+	if d.Port.Refused > 0 && len(frontends) > 0 {
+		if r.unsafe += d.Port.Refused; r.unsafeAt == nil {
+			r.unsafeAt, r.unsafeWhy = frontends[0], d.Port.FirstRefusal
+		}
+	}
+	if d.Port.Omitted > 0 && d.Port.Omitted+l.Endpoints > r.endpoints && len(frontends) > 0 {
+		r.crowded, r.endpoints = frontends[0], d.Port.Omitted+l.Endpoints
+	}
+}
+
+// finish records a round whose frontends are set, and adds the consequences to result.
+func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Result) {
+	name := r.svc.Name
+	if reportOnce(r.err, &s.reported) {
+		result.Errors = append(result.Errors, &ServiceError{name, r.err})
+	}
+	s.reportChoice(r.choiceErr, result)
+	s.err, s.decisions = r.err, r.decisions
+	s.settings = p.settingsOf(r.svc, r.policy)
+	s.reportSettings(name, result)
+	sum := r.summary.summarize(r.svc, r.err != nil && !errors.Is(r.err, policy.ErrPending))
+	sum.choice = choiceOf(r.svc, r.choiceErr)
+	sum.ownSettings, sum.refusedSettings = s.settings.Text != "" && s.settings.Err == nil, s.settings.Err != nil
+	if sum.health.Port == 0 {
+		sum.health.Service = s.summary.health.Service // of the port that the Service had
+	}
+	omitted := append(r.omitted(&p.settings.ServiceLimits), r.longAnnotations(p.evaluator)...)
+	if sum.limited = len(omitted) > 0; sum.limited && !s.summary.limited {
+		result.NewlyLimited = append(result.NewlyLimited, omitted...)
+	}
+	s.omitted = omitted
+	result.addHold(r, &s.summary, &sum)
+	result.addShadow(name, &s.summary, &sum)
+	if w := &sum.shadow; (w.err != nil || !w.pending) && reportOnce(w.err, &s.shadowFailed) {
+		result.ShadowErrors = append(result.ShadowErrors, &ServiceError{name, w.err})
+	}
+	p.counters.replace(&s.summary, &sum, result)
+	s.summary = sum
+	s.draining = drainingSince(s.draining, r.summary.draining, now.UnixMilli())
+	if p.sheds.set(name, r.sheds, now.UnixMilli()) {
+		result.ShedsBounded = append(result.ShedsBounded, ShedBounded{name, r.policy.Name, max(1, r.policy.MaxShedPercentPerSecond)})
+	}
+	for _, f := range r.frontends {
+		if r.udp.stales(f) && p.builder.plan.Frontends[f.Key] == f {
+			result.StaleUDP = append(result.StaleUDP, f.Key)
+		}
+	}
+	result.UDPDrains.Kept += r.udp.drains.Kept
+	result.UDPDrains.Expired += r.udp.drains.Expired
+	p.forget(s.ports, r.ports)
+	s.ports = r.ports
+	s.enforced.awaited, s.shadow.awaited = r.enforced.awaited, r.shadow.awaited
+	p.setCounted(name, s, r.counted)
+	p.setRequeue(name, s, false, earlier(earlier(r.enforced.requeueAt, r.udp.requeueAt), s.dueResets(r.frontends, now.UnixMilli(), result)))
+	p.setRequeue(name, s, true, r.shadow.requeueAt)
+	p.setInForce(s, r, now)
+}
+
+// deletePools deletes the decisions about a port in a family that its Service does not have.
+func (p *Planner) deletePools(svc *model.Service, port *model.ServicePort, f model.Family) {
+	name := model.PortName{Service: svc.Name, Port: port.Name, Protocol: port.Protocol}
+	p.evaluator.DeleteFamily(name, f)
+}
+
+// forget deletes the decisions about ports that a Service no longer has.
+func (p *Planner) forget(old, ports []model.PortName) {
+	if slices.Equal(old, ports) {
+		return
+	}
+	kept := make(map[model.PortName]bool, len(ports))
+	for _, port := range ports {
+		kept[port] = true
+	}
+	for _, port := range old {
+		if !kept[port] {
+			p.evaluator.Delete(port)
+		}
+	}
+}
+
+// ranges are the source ranges of a Service in one family; nil if every source may connect.
+type ranges struct {
+	list    []netip.Prefix
+	omitted int
+}

@@ -1,0 +1,200 @@
+package planner
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/policy"
+)
+
+// serviceState is the state of a planned Service.
+type serviceState struct {
+	decisions    *decisionCache      // the last decisions; nil without a policy
+	err          error               // of the policy's chain
+	reported     bool                // a Result has reported the error
+	shadowFailed bool                // a Result has reported the error of the shadow
+	choiceErr    *policy.ChoiceError // of the annotation, that a Result has reported; nil: none
+	enforced     chainWait
+	shadow       chainWait
+	settings     policy.ServiceSettings // of the last round
+	settingsErr  string                 // that a Result has reported; "" for none
+	resetDone    map[resetKey]int64     // deadlines that a Result has reported in Resets
+	udp          map[udpPort]udpEndpoints
+	ports        []model.PortName
+	summary      summary
+	draining     map[netip.AddrPort]int64 // since when endpoints drain, Unix milliseconds; nil: none does
+	omitted      []plan.Degradation       // what the limits left out
+	round        *round                   // nil: none has begun
+	counted      countedService
+	connections  *Connections  // nil: never counted
+	inForce      *policyCounts // of the policy that decides; nil: its connections are not counted
+	inForceSince time.Time
+	guards       []*guard // that concern it
+	pods         indexedPods
+	visit        visit
+}
+
+// chainWait is what a Service waits for because of the chain of its policy, or of its shadow. It is planned again for a shadow after
+// everything else.
+type chainWait struct {
+	requeueAt int64 // Unix milliseconds, 0: only on a change
+	awaited   int   // plugin calls that are queued or running
+}
+
+// add adds what a chain of a pool waits for.
+func (w *chainWait) add(d *policy.Evaluation, requeueAt time.Time) {
+	if !requeueAt.IsZero() {
+		w.requeueAt = earlier(w.requeueAt, requeueAt.UnixMilli())
+	}
+	if d.Pending != nil {
+		w.awaited++
+	}
+}
+
+func (s *serviceState) wait(shadow bool) *chainWait {
+	if shadow {
+		return &s.shadow
+	}
+	return &s.enforced
+}
+
+// planService plans a Service and adds the consequences to result. It reports whether it is done; if not, the next call
+// continues.
+func (p *Planner) planService(name model.Name, now time.Time, result *Result, budget *budget) (done bool) {
+	delete(p.due.queued, name)
+	delete(p.deferred.queued, name)
+	delete(p.shadows.queued, name)
+	svc, s := p.cluster.Services[name], p.services[name]
+	if svc == nil {
+		if s != nil {
+			p.deleteService(name, s, result)
+		}
+		return p.builder.Set(name, nil, nil, budget)
+	}
+	if s == nil {
+		s = &serviceState{}
+		p.services[name] = s
+		p.sweep.add(name, s)
+	}
+	r := s.round
+	if r == nil {
+		r = p.begin(svc)
+		budget.spend(len(svc.SourceRanges) * lookCost)
+		r.udp = udpRound{svc: svc, at: now.UnixMilli(), before: s.udp}
+		p.sweep.visited(s)
+		p.indexPods(name, s, r.policy)
+		s.setGuards(name, r.guards)
+	}
+	s.round = r
+	if !p.evaluate(r, s, now, budget) || !p.builder.Set(name, r.svc, r.frontends, budget) {
+		return false
+	}
+	s.round = nil
+	p.finish(r, s, now, result)
+	again := r.again
+	p.release(r)
+	return !again
+}
+
+func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result) {
+	for _, port := range s.ports {
+		p.evaluator.Delete(port)
+	}
+	p.evaluator.DeleteSettings(name)
+	p.evaluator.DeleteChoice(name)
+	p.pods.replace(name, s.pods.names, nil)
+	p.sheds.set(name, nil, 0)
+	p.setCounted(name, s, countedService{})
+	if s.connections != nil {
+		p.totalsOf.push(name)
+	}
+	result.addShadow(name, &s.summary, &summary{})
+	p.policies.replace(s.inForce, nil)
+	s.setGuards(name, nil)
+	p.counters.replace(&s.summary, &summary{health: HealthCheck{Service: s.summary.health.Service}}, result)
+	p.sweep.remove(s)
+	delete(p.keepsUDP, name)
+	delete(p.services, name)
+}
+
+// reportOnce returns whether the error of a chain is to be reported, and remembers it in reported: once while it lasts. Its text is not compared: it changes with, for
+// instance, the time for which a plugin stays suspended.
+func reportOnce(err error, reported *bool) bool {
+	if err != nil && (*reported || errors.Is(err, policy.ErrPending)) {
+		return false
+	}
+	*reported = err != nil
+	return *reported
+}
+
+// reportChoice adds an error of the annotation that names the policy to the result, once while it lasts.
+func (s *serviceState) reportChoice(err *policy.ChoiceError, result *Result) {
+	if err != nil && !err.Equal(s.choiceErr) {
+		result.ChoiceErrors = append(result.ChoiceErrors, err)
+	}
+	s.choiceErr = err
+}
+
+// reportSettings adds an error of the Service's own settings to the result, once while it lasts.
+func (s *serviceState) reportSettings(name model.Name, result *Result) {
+	text := ""
+	if err := s.settings.Err; err != nil {
+		if text = err.Error(); text != s.settingsErr {
+			result.SettingsErrors = append(result.SettingsErrors, &ServiceError{name, err})
+		}
+	}
+	s.settingsErr = text
+}
+
+// resetKey identifies a deadline: the pools of a frontend have decisions of their own.
+type resetKey struct {
+	plan.Reset
+	outside bool
+}
+
+// dueResets adds the endpoints whose deadline has passed to the result, each once, and returns the next deadline.
+func (s *serviceState) dueResets(frontends []*plan.Frontend, nowMS int64, result *Result) (next int64) {
+	var done map[resetKey]int64
+	for _, f := range frontends {
+		pools := []*plan.Pool{&f.Pool}
+		if f.Outside != nil {
+			pools = append(pools, f.Outside)
+		}
+		for i, pool := range pools {
+			for _, m := range pool.Endpoints {
+				switch {
+				case m.Deadline == 0:
+				case m.Deadline > nowMS:
+					next = earlier(next, m.Deadline)
+				default:
+					key := resetKey{plan.Reset{Frontend: f.Key, Endpoint: m.Addr}, i > 0}
+					if s.resetDone[key] != m.Deadline {
+						result.Resets = append(result.Resets, key.Reset)
+					}
+					if done == nil {
+						done = map[resetKey]int64{}
+					}
+					done[key] = m.Deadline
+				}
+			}
+		}
+	}
+	s.resetDone = done
+	return next
+}
+
+func hasFamily(svc *model.Service, f model.Family) bool {
+	return slices.ContainsFunc(svc.ClusterIPs, func(a netip.Addr) bool { return model.FamilyOf(a) == f })
+}
+
+// earlier returns the earlier of two times, where 0 means none.
+func earlier(a, b int64) int64 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,203 @@
+package planner
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/service"
+)
+
+// udpPort is a UDP Service port in one family.
+type udpPort struct {
+	port   string
+	family model.Family
+}
+
+// udpEndpoints are the endpoints of a UDP Service port in one family that keep their flows.
+type udpEndpoints struct {
+	serving []netip.AddrPort // sorted
+	// leaving are those that terminate and do not serve any more, with the time since when, Unix milliseconds, where the Service asks for
+	// their flows to be kept; nil: none. They are in serving until they have been kept for as long as they may.
+	leaving map[netip.AddrPort]int64
+}
+
+func (e *udpEndpoints) keeps(a netip.AddrPort) bool {
+	_, found := slices.BinarySearchFunc(e.serving, a, netip.AddrPort.Compare)
+	return found
+}
+
+// kept returns those of serving that do not serve.
+func (e *udpEndpoints) kept() (out []netip.AddrPort) {
+	for a := range e.leaving {
+		if e.keeps(a) {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, netip.AddrPort.Compare)
+	return out
+}
+
+// UDPDrains counts what becomes of the UDP flows to endpoints that terminate and stop serving, where the Service asks for them to be kept
+// (KEP-5989).
+type UDPDrains struct {
+	Kept    int // endpoints whose flows begin to be kept
+	Expired int // endpoints that still terminate and whose flows have been kept for as long as they may
+}
+
+// udpRound determines in a round of a Service which endpoints keep their UDP flows. An endpoint keeps them while it serves or, where the
+// Service asks for it, while it terminates.
+type udpRound struct {
+	svc       *model.Service
+	at        int64 // Unix milliseconds
+	before    map[udpPort]udpEndpoints
+	now       map[udpPort]udpEndpoints
+	stale     []udpPort // an endpoint does not keep its flows any more, or is the first one
+	drains    UDPDrains
+	requeueAt int64 // when the first of kept expires, Unix milliseconds; 0: none does
+}
+
+// add adds a port.
+func (u *udpRound) add(p *service.Port) {
+	if p.Name.Protocol != model.UDP {
+		return
+	}
+	at := udpPort{p.Name.Port, p.Family}
+	old, known := u.before[at]
+	var now udpEndpoints
+	for i := range p.Endpoints {
+		e := &p.Endpoints[i]
+		if e.Serving || e.Ready || e.HeldCluster || e.HeldLocal || u.keeps(e, &old, &now) {
+			now.serving = append(now.serving, e.Addr)
+		}
+	}
+	if u.now == nil {
+		u.now = map[udpPort]udpEndpoints{}
+	}
+	u.now[at] = now
+	// A new one may be the first that serves, beside others that only terminate.
+	first := len(old.serving) == 0 && len(now.serving) > 0 || u.svc.KeepUDP && anyMissing(now.serving, old.serving)
+	if known && (first || anyMissing(old.serving, now.serving)) {
+		u.stale = append(u.stale, at)
+	}
+}
+
+// keeps reports whether an endpoint that does not serve keeps its flows nevertheless, and adds it to those that leave.
+func (u *udpRound) keeps(e *service.Endpoint, old, now *udpEndpoints) bool {
+	if !u.svc.KeepUDP || !e.Terminating {
+		return false
+	}
+	since, known := old.leaving[e.Addr]
+	if !known {
+		since = u.at
+		u.drains.Kept++
+	}
+	if now.leaving == nil {
+		now.leaving = map[netip.AddrPort]int64{}
+	}
+	now.leaving[e.Addr] = since
+	if u.svc.MaxKeepUDP == 0 {
+		return true
+	}
+	until := since + u.svc.MaxKeepUDP.Milliseconds()
+	if until > u.at {
+		u.requeueAt = earlier(u.requeueAt, until)
+		return true
+	}
+	if old.keeps(e.Addr) {
+		u.drains.Expired++
+	}
+	return false
+}
+
+// stales reports whether flows through a frontend of the Service may be stale.
+func (u *udpRound) stales(f *plan.Frontend) bool {
+	return f.Key.Protocol == model.UDP && slices.Contains(u.stale, udpPort{f.Owner.Port, f.Key.Family()})
+}
+
+// addStaleUDP adds frontends whose UDP flows may be stale to the result of a Plan: those that are new, gone, or another Service port's. A
+// change of the addresses that serve NodePorts concerns all of these.
+func (p *Planner) addStaleUDP(result *Result) {
+	for i := range result.Delta.Changes {
+		c := &result.Delta.Changes[i]
+		if c.Key.Protocol == model.UDP && (c.Old == nil || c.New == nil || c.Old.Owner != c.New.Owner) {
+			result.StaleUDP = append(result.StaleUDP, c.Key)
+		}
+	}
+	if result.Delta.Global == nil {
+		return
+	}
+	before, now := p.nodePortAddrs, result.Delta.Global.NodePortAddrs
+	if slices.Equal(before, now) {
+		return
+	}
+	p.nodePortAddrs = now
+	for _, a := range before {
+		if !slices.Contains(now, a) {
+			result.FormerNodePortAddrs = append(result.FormerNodePortAddrs, a)
+		}
+	}
+	for k := range p.builder.plan.Frontends {
+		if k.Protocol == model.UDP && k.IsNodePort() {
+			result.StaleUDP = append(result.StaleUDP, k)
+		}
+	}
+	slices.SortFunc(result.StaleUDP, plan.Key.Compare)
+}
+
+// UDPFlows returns which UDP flows through frontends are stale as of the last Plan.
+func (p *Planner) UDPFlows(frontends []plan.Key) plan.UDPFlows {
+	out := plan.UDPFlows{Frontends: make(map[plan.Key]plan.UDPFrontend, len(frontends)), NodePorts: p.builder.plan.Global.NodePortAddrs}
+	for _, k := range frontends {
+		out.Frontends[k] = p.udpFrontend(k)
+	}
+	return out
+}
+
+// AddKeptUDP adds the frontends of Services with endpoints that do not serve and keep their flows.
+func (p *Planner) AddKeptUDP(list []plan.Key) []plan.Key {
+	for name := range p.keepsUDP {
+		c := p.builder.services[name]
+		for i := 0; c != nil && i < len(c.frontends); i++ {
+			if f := c.frontends[i]; f.Key.Protocol == model.UDP && p.builder.plan.Frontends[f.Key] == f {
+				list = append(list, f.Key)
+			}
+		}
+	}
+	return list
+}
+
+// KeepsUDP reports whether an endpoint that does not serve keeps its UDP flows.
+func (p *Planner) KeepsUDP() bool { return len(p.keepsUDP) > 0 }
+
+func (p *Planner) udpFrontend(k plan.Key) plan.UDPFrontend {
+	f := p.builder.plan.Frontends[k]
+	if f == nil {
+		return plan.UDPFrontend{Gone: true}
+	}
+	var e udpEndpoints
+	if s := p.services[f.Owner.Service]; s != nil {
+		e = s.udp[udpPort{f.Owner.Port, k.Family()}]
+	}
+	return plan.UDPFrontend{Serving: e.serving, Kept: e.kept()}
+}
+
+// setUDP replaces the endpoints of a Service that keep their UDP flows.
+func (p *Planner) setUDP(name model.Name, s *serviceState, endpoints map[udpPort]udpEndpoints) {
+	s.udp = endpoints
+	delete(p.keepsUDP, name)
+	for _, e := range endpoints {
+		if len(e.kept()) > 0 {
+			p.keepsUDP[name] = true
+		}
+	}
+}
+
+// anyMissing reports whether now lacks an address of old; both are sorted.
+func anyMissing(old, now []netip.AddrPort) bool {
+	return slices.ContainsFunc(old, func(a netip.AddrPort) bool {
+		_, found := slices.BinarySearchFunc(now, a, netip.AddrPort.Compare)
+		return !found
+	})
+}

@@ -1,0 +1,188 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/util/spelling"
+)
+
+// Allow lets the annotation sluice.dev/policy of Services choose policies.
+type Allow struct {
+	Namespaces []string // empty: every namespace
+	Policies   []string // names
+}
+
+// allows reports whether Services of a namespace may choose a policy.
+func (s *Set) allows(namespace, policy string) bool {
+	return slices.ContainsFunc(s.Allow, func(a Allow) bool {
+		return (len(a.Namespaces) == 0 || slices.Contains(a.Namespaces, namespace)) && slices.Contains(a.Policies, policy)
+	})
+}
+
+// choices returns the names of the policies that Services of a namespace may choose, sorted.
+func (s *Set) choices(namespace string) (names []string) {
+	for name := range s.Policies {
+		if s.allows(namespace, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// ChoiceError is why the annotation of a Service chooses no policy.
+type ChoiceError struct {
+	Service model.Name
+	Policy  string // that the annotation names
+	// NotAllowed: there is such a policy, but Services of the namespace may not choose it.
+	NotAllowed bool
+	// Kept is the policy that the annotation has chosen before and that stays in force; "": the policy that applies without the annotation.
+	Kept    string
+	Choices []string // names of the policies that Services of the namespace may choose, sorted
+}
+
+// Equal reports whether two errors, which may be nil, tell the owner of the Service the same.
+func (e *ChoiceError) Equal(f *ChoiceError) bool {
+	return e == f || e != nil && f != nil && e.Policy == f.Policy && e.NotAllowed == f.NotAllowed && e.Kept == f.Kept && slices.Equal(e.Choices, f.Choices)
+}
+
+// Limits of the text of a ChoiceError: an Event has 1024 bytes.
+const maxListed, maxListedBytes = 20, 500
+
+// Error implements error. The owner of the Service reads it, so it names no policy that the Service may not choose, except the one that the
+// annotation has.
+func (e *ChoiceError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Service %s: metadata.annotations[sluice.dev/policy]: ", e.Service)
+	if e.NotAllowed {
+		fmt.Fprintf(&b, "Services of namespace %s may not choose policy %.*q", e.Service.Namespace, maxQuoted, e.Policy)
+	} else {
+		fmt.Fprintf(&b, "no policy %.*q%s", maxQuoted, e.Policy, spelling.DidYouMean(e.Policy, e.Choices))
+	}
+	fmt.Fprintf(&b, " (allowed: %s); ", list(e.Choices))
+	if e.Kept != "" {
+		fmt.Fprintf(&b, "policy %s, which it has chosen before, stays in force", e.Kept)
+	} else {
+		b.WriteString("what applies without the annotation is in force")
+	}
+	return b.String()
+}
+
+// list returns some of the names, with the number of the others.
+func list(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	length := 0
+	for i, name := range names {
+		if length += len(name); i == maxListed || length > maxListedBytes && i > 0 {
+			return fmt.Sprintf("%s and %d more", strings.Join(names[:i], ", "), len(names)-i)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// For returns the policy of a Service, nil for none: that of its annotation, or else of the first binding that matches, or else the
+// default. When the annotation chooses no policy, For returns an error and the policy that it has chosen last, as long as the Service may
+// choose that, or else the policy that applies without the annotation. last is the name of that policy, "" for none. A policy that Suspend
+// passes over is replaced by the one that applies without it.
+func (s *Set) For(svc *model.Service, last string) (*Policy, *ChoiceError) {
+	if svc.Policy == "" {
+		return s.bound(svc), nil
+	}
+	chosen, namespace := s.Policies[svc.Policy], svc.Name.Namespace
+	if chosen != nil && s.allows(namespace, svc.Policy) {
+		if s.suspended[svc.Policy] {
+			return s.bound(svc), nil
+		}
+		return chosen, nil
+	}
+	err := &ChoiceError{Service: svc.Name, Policy: svc.Policy, NotAllowed: chosen != nil, Choices: s.choices(namespace)}
+	if kept := s.Policies[last]; kept != nil && s.allows(namespace, last) {
+		if err.Kept = last; s.suspended[last] {
+			return s.bound(svc), err
+		}
+		return kept, err
+	}
+	return s.bound(svc), err
+}
+
+// Suspend makes For pass over a policy, or not any more, and reports whether that is a change.
+func (s *Set) Suspend(policy string, suspended bool) (changed bool) {
+	if s.suspended[policy] == suspended {
+		return false
+	}
+	if s.suspended == nil {
+		s.suspended = map[string]bool{}
+	}
+	s.suspended[policy] = suspended
+	return true
+}
+
+// Applicable returns the policies that decide about a Service, now or when guards change: those with a guard that apply to it, in order of
+// precedence, and then the one that applies without them.
+func (e *Evaluator) Applicable(s *Set, svc *model.Service) []*Policy {
+	return s.applicable(svc, e.choices[svc.Name])
+}
+
+// applicable is Applicable, given what the annotation has chosen last.
+func (s *Set) applicable(svc *model.Service, last string) (out []*Policy) {
+	t := *s
+	t.suspended = map[string]bool{}
+	for range len(s.Policies) {
+		p, _ := t.For(svc, last)
+		if p == nil {
+			return out
+		}
+		out = append(out, p)
+		if p.Guard.FailedPercent == 0 {
+			return out
+		}
+		t.suspended[p.Name] = true
+	}
+	return out
+}
+
+// Candidates returns the policies one of which is in force for a Service, whatever its annotation has chosen before, and whatever guards
+// do.
+func (s *Set) Candidates(svc *model.Service) []*Policy {
+	out := s.applicable(svc, "")
+	if svc.Policy == "" {
+		return out
+	}
+	if _, err := s.For(svc, ""); err != nil {
+		for _, name := range err.Choices {
+			if q := s.Policies[name]; !slices.Contains(out, q) {
+				out = append(out, q)
+			}
+		}
+	}
+	return out
+}
+
+// Chosen returns the policy of a Service, see Set.For, after what its annotation has chosen before.
+func (e *Evaluator) Chosen(s *Set, svc *model.Service) (*Policy, *ChoiceError) {
+	return s.For(svc, e.choices[svc.Name])
+}
+
+// Choose is Chosen, and remembers what the annotation chooses.
+func (e *Evaluator) Choose(s *Set, svc *model.Service) (*Policy, *ChoiceError) {
+	p, err := e.Chosen(s, svc)
+	switch {
+	case svc.Policy == "":
+		e.DeleteChoice(svc.Name)
+	case err == nil:
+		e.choices[svc.Name] = svc.Policy
+	}
+	return p, err
+}
+
+// DeleteChoice deletes what the annotation of a Service has chosen.
+func (e *Evaluator) DeleteChoice(name model.Name) {
+	if len(e.choices) > 0 {
+		delete(e.choices, name)
+	}
+}

@@ -1,0 +1,189 @@
+package policy
+
+import (
+	"errors"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/service"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// newPodFixture is a chain of plugins for three endpoints, of which the first two are Pods that have been read.
+func newPodFixture(plugins ...*needsPlugin) *fixture {
+	b := newNeedyFixture(plugins...)
+	b.in.Port.Endpoints[0].Pod, b.in.Port.Endpoints[1].Pod, b.in.Port.Endpoints[2].Pod = "web-0", "web-1", "gone"
+	name := func(ns, pod string) model.Name { return model.Name{Namespace: ns, Name: pod} }
+	b.in.Pods = Pods{All: map[model.Name]*model.Pod{
+		name("shop", "web-0"): {Labels: map[string]string{"track": "canary"}, Annotations: map[string]string{"cap": "5"}, MilliCPU: 250, ReadySince: 900_000},
+		name("shop", "web-1"): {Labels: map[string]string{"track": ""}, Annotations: map[string]string{"cap": strings.Repeat("x", model.MaxAnnotation+1)}},
+		name("bank", "gone"):  {Labels: map[string]string{"track": "of another namespace"}},
+	}}
+	b.in.Service = &model.Service{Labels: map[string]string{"tier": "front"}, Annotations: model.PackAnnotations(map[string]string{"note": "x"}, nil)}
+	return b
+}
+
+// values writes values, "-" for one that is absent.
+func values(list []abi.Value) string {
+	var out []string
+	for _, v := range list {
+		if !v.Present {
+			v.Text = "-"
+		}
+		out = append(out, v.Text)
+	}
+	return strings.Join(out, ",")
+}
+
+func TestRequestHasTheValuesOfDeclaredKeys(t *testing.T) {
+	p := newNeedy(0)
+	p.keys = []string{"service-annotation:note", "label:track", "request:cpu", "service-label:tier", "annotation:cap", "service-label:none"}
+	b := newPodFixture(p)
+	b.expect(t, "first call", FromChain, 7, 7, 7)
+	var got []string
+	for i := range p.request.Endpoints {
+		got = append(got, values(p.request.Endpoints[i].Values))
+	}
+	if want := []string{"canary,250,5", ",-,-", "-,-,-"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("values of Pods %q, want %q", got, want)
+	}
+	if got := values(p.request.ServiceValues); got != "x,front,-" {
+		t.Errorf("values of the Service %q", got)
+	}
+	if p.request.Endpoints[0].ReadySince != 900_000 || p.request.Endpoints[1].ReadySince != 1_000_000 {
+		t.Errorf("ready since %d and %d", p.request.Endpoints[0].ReadySince, p.request.Endpoints[1].ReadySince)
+	}
+	b.in.Pods.All[model.Name{Namespace: "shop", Name: "web-0"}].ReadySince = 5_000_000_000 // the clock of its node is ahead
+	b.expect(t, "another time", FromChain, 7, 7, 7)
+	if got := p.request.Endpoints[0].ReadySince; got != p.request.Now {
+		t.Errorf("ready since %d, after %d", got, p.request.Now)
+	}
+}
+
+func TestOnlyDeclaredValuesCauseACall(t *testing.T) {
+	p := newNeedy(0)
+	p.keys = []string{"label:track"}
+	b := newPodFixture(p)
+	b.expect(t, "first call", FromChain, 7, 7, 7)
+	if got := p.request.Endpoints[0].ReadySince; got != 1_000_000 {
+		t.Errorf("the Pod's own time, %d, is used although whole Pods need not be read", got)
+	}
+	web := b.in.Pods.All[model.Name{Namespace: "shop", Name: "web-0"}]
+	web.Annotations["cap"], web.MilliCPU, b.in.Service.Labels["tier"] = "6", 1, "back"
+	if b.expect(t, "other values", FromChain, 7, 7, 7); p.calls != 1 {
+		t.Errorf("%d calls", p.calls)
+	}
+	web.Labels["track"] = "stable"
+	if b.expect(t, "a declared value", FromChain, 7, 7, 7); p.calls != 2 {
+		t.Errorf("%d calls", p.calls)
+	}
+	delete(b.in.Pods.All, model.Name{Namespace: "shop", Name: "web-1"}) // its label was empty, and is absent now
+	if b.expect(t, "a Pod is gone", FromChain, 7, 7, 7); p.calls != 3 {
+		t.Errorf("%d calls", p.calls)
+	}
+}
+
+func TestPluginThatDeclaresKeysOfPodsWaitsForThem(t *testing.T) {
+	p, plain := newNeedy(0), newNeedy(0)
+	p.keys, plain.keys = []string{"label:track"}, []string{"service-label:tier"}
+	b := newPodFixture(plain, p)
+	b.in.Pods.Pending = true
+	d, at := b.decide()
+	if !errors.Is(d.Err, ErrPending) || p.calls != 0 || plain.calls != 1 {
+		t.Fatalf("%d and %d calls, %v", plain.calls, p.calls, d.Err)
+	}
+	if want := b.now.Add(podsWait); !at.Equal(want) {
+		t.Errorf("decide again at %s, want %s", at, want)
+	}
+	b.now = b.now.Add(podsWait - time.Millisecond)
+	if b.decide(); p.calls != 0 {
+		t.Error("called before the end of the wait")
+	}
+	b.now = b.now.Add(time.Millisecond)
+	b.expect(t, "without the Pods", FromChain, 7, 7, 7)
+	b.in.Pods.Pending = false
+	b.expect(t, "with the Pods", FromChain, 7, 7, 7)
+	calls := p.calls
+	b.in.Pods.Pending = true // for instance because the selector has changed
+	d, _ = b.decide()
+	if d.Origin != FromLastGood || p.calls != calls {
+		t.Errorf("%s, %d calls: the last good decision stays in force during another wait", d.Origin, p.calls-calls)
+	}
+	b.in.Pods.Pending = false
+	if b.expect(t, "they cannot be read", FromChain, 7, 7, 7); p.calls < calls {
+		t.Error("not called")
+	}
+	if !b.evaluator.DeclaresPods(b.policy) || b.evaluator.DeclaresPods(nil) || b.evaluator.DeclaresPods(&Policy{Steps: b.policy.Steps[:1]}) {
+		t.Error("which policies declare keys of Pods")
+	}
+}
+
+func TestNodeIndexIsGivenOnRequestOnly(t *testing.T) {
+	for needs, want := range map[uint32][2]uint32{0: {abi.NoIndex, 0}, abi.NeedNodes: {3, 12}} {
+		p := newNeedy(needs)
+		b := newNeedyFixture(p)
+		b.in.NodeIndex, b.in.NodeCount = 3, 12
+		b.expect(t, "first call", FromChain, 7, 7, 7)
+		if got := [2]uint32{p.request.NodeIndex, p.request.NodeCount}; got != want {
+			t.Errorf("needs %d: %v, want %v", needs, got, want)
+		}
+		b.in.NodeIndex = 4
+		if b.expect(t, "another index", FromChain, 7, 7, 7); p.calls != 1+int(needs/abi.NeedNodes) {
+			t.Errorf("needs %d: %d calls", needs, p.calls)
+		}
+	}
+}
+
+// TestNoAnswerWidensEligibility: requests contain endpoints that are not eligible. Whatever weights a plugin gives them, no connection
+// goes there.
+func TestNoAnswerWidensEligibility(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	p := newNeedy(0)
+	p.decide = func(req *abi.Request, resp *abi.Response) error {
+		for i := range resp.Results {
+			resp.Results[i].Weight = uint16(random.IntN(3) * random.IntN(abi.MaxWeight))
+			resp.Results[i].Flags = uint32(random.IntN(2))
+		}
+		return nil
+	}
+	seen := map[string]int{}
+	for range 3000 {
+		b := newNeedyFixture(p)
+		b.set(random.IntN(6), random.IntN(3))
+		b.in.Pool = uint8(random.IntN(2))
+		b.in.Port.UsesLocal = b.in.Pool == abi.PoolLocal
+		for i := range b.in.Port.Endpoints {
+			e := &b.in.Port.Endpoints[i]
+			e.Ready, e.Serving, e.Terminating, e.Local = random.IntN(2) == 0, random.IntN(2) == 0, random.IntN(2) == 0, random.IntN(2) == 0
+			e.InCluster, e.InLocal = e.Ready, e.Ready && e.Local
+		}
+		for range 2 { // the second time with an earlier decision, on changed conditions
+			d, _ := b.decide()
+			for i, w := range d.Weights {
+				e := &b.in.Port.Endpoints[i]
+				may := e.Ready || e.Serving && e.Terminating
+				if may = may && (b.in.Pool == abi.PoolCluster || e.Local); w > 0 && !may {
+					t.Fatalf("%s gives weight %d to %+v", d.Origin, w, e)
+				}
+				if !may {
+					seen[d.Origin.String()]++
+				}
+			}
+			if n := len(b.in.Port.Endpoints); n > 0 {
+				flip(&b.in.Port.Endpoints[random.IntN(n)])
+			}
+		}
+	}
+	if seen["policy"] < 1000 {
+		t.Errorf("endpoints that are not eligible, by origin of the decision: %v", seen)
+	}
+}
+
+func flip(e *service.Endpoint) {
+	e.Ready = !e.Ready
+	e.InCluster, e.InLocal = e.Ready, e.Ready && e.Local
+}

@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/node/agent/dataplane"
+	"github.com/sluice-proxy/sluice/host/node/kubeproxy"
+)
+
+// HandOverTimeout is how long an agent that is asked to stop waits for a kube-proxy that has been started beside it. The DaemonSet's
+// terminationGracePeriodSeconds is longer.
+const HandOverTimeout = 100 * time.Second
+
+// answersWithin is more than the 5 s between kube-proxy's attempts to listen on an address that was in use.
+const answersWithin = 8 * time.Second
+
+// The label of a Node by which an installation and a rollback say which proxy forwards there, and its value for kube-proxy.
+const (
+	proxyLabel     = "sluice.dev/proxy"
+	proxyKubeProxy = "kube-proxy"
+)
+
+// handOver is called when the agent is asked to stop. If kube-proxy follows, sluice goes on until it has programmed all Services, but closes
+// its servers, because kube-proxy needs their ports. It reports whether kube-proxy has: then sluice's tables, which come first, have to go.
+// kube-proxy follows if the Node's label says so, or if it has been started meanwhile and has objects in the kernel. Otherwise handOver returns
+// at once.
+func (a *Agent) handOver(ctx context.Context, stopServers func()) bool {
+	var families []string
+	labeled := false
+	asking, stop := context.WithTimeout(ctx, time.Second)
+	err := a.engine.Do(asking, func(p *planner.Planner) {
+		families = familiesOf(p.Current())
+		n := p.LastNode()
+		labeled = n != nil && n.Labels[proxyLabel] == proxyKubeProxy
+	})
+	stop()
+	found, _ := kubeproxy.Find(ctx, kubeproxy.PortRange{}) // whoever has NodePorts has ClusterIPs, too
+	if err != nil || len(found) == 0 && !labeled {
+		return false
+	}
+	a.log.Info("kube-proxy follows; sluice goes on until it has programmed all Services", "label", labeled, "found", len(found))
+	if a.opts.ExtendStop != nil {
+		a.opts.ExtendStop(HandOverTimeout)
+	}
+	stopServers()
+	ctx, cancel := context.WithTimeoutCause(ctx, HandOverTimeout, fmt.Errorf("not within %s", HandOverTimeout))
+	defer cancel()
+	within := answersWithin
+	if labeled { // it may not have been started yet
+		within = HandOverTimeout
+	}
+	if err := waitSynced(ctx, families, within); err != nil {
+		a.log.Warn("sluice's tables stay, before those of kube-proxy: run sluice cleanup when kube-proxy runs", "err", err)
+		return false
+	}
+	return true
+}
+
+// removeTables removes everything that sluice has programmed.
+func (a *Agent) removeTables(ctx context.Context) error {
+	removed, err := a.opts.Modes.Cleanup(ctx)
+	a.log.Info("sluice stopped; kube-proxy forwards", "removed", removed)
+	return err
+}
+
+// familiesOf returns the names of the IP families of a plan's frontends.
+func familiesOf(p *plan.Plan) (names []string) {
+	seen := map[model.Family]bool{}
+	for k := range p.Frontends {
+		if f := k.Family(); !seen[f] {
+			seen[f] = true
+			names = append(names, f.String())
+		}
+	}
+	return names
+}
+
+// WaitForKubeProxy waits until kube-proxy has programmed the Services that sluice's tables have. It returns nil at once if there are no tables of
+// sluice's.
+func WaitForKubeProxy(ctx context.Context) error {
+	p, err := dataplane.All().Read(ctx)
+	if err != nil {
+		return err
+	}
+	if len(p.Frontends) == 0 {
+		return nil
+	}
+	return waitSynced(ctx, familiesOf(p), HandOverTimeout)
+}
+
+// waitSynced waits until kube-proxy has programmed the Services of all the given IP families. It returns an error when ctx ends, or if kube-proxy
+// does not answer within a time.
+func waitSynced(ctx context.Context, families []string, within time.Duration) error {
+	for end := time.Now().Add(within); ; {
+		answers, synced, err := kubeproxy.Synced(ctx, families)
+		switch {
+		case synced:
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("kube-proxy has not programmed all Services: %w", context.Cause(ctx))
+		case err != nil:
+			return err
+		case !answers && time.Now().After(end): // others may answer
+			return fmt.Errorf("kube-proxy does not answer on 127.0.0.1:%d", kubeproxy.MetricsPort)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}

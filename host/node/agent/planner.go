@@ -1,0 +1,46 @@
+package agent
+
+import (
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/node/agent/plugins"
+	"github.com/sluice-proxy/sluice/host/node/config"
+)
+
+// NewPlanner returns a planner for run and for the commands that plan once. local are addresses of the node in addition to
+// those of its Node object.
+func NewPlanner(cfg *config.Config, local []netip.Addr, set *plugins.Set) *planner.Planner {
+	return planner.New(PlanSettings(cfg, local), set.Get)
+}
+
+// PlanSettings returns the settings of a configuration for the planner.
+func PlanSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
+	return planner.Settings{
+		Planning:         cfg.Planning,
+		Node:             cfg.HostnameOverride,
+		MasqueradeMark:   cfg.MasqueradeMark(),
+		PodSources:       cfg.PodSources(),
+		PodInterfaces:    cfg.PodInterfaces(),
+		PodsOfNode:       cfg.DetectLocalMode == config.NodeCIDR,
+		NodePortPrefixes: cfg.NodePortAddresses.Prefixes,
+		NodePortPrimary:  cfg.NodePortAddresses.Primary,
+		LocalAddrs:       local,
+		BindsAddresses:   cfg.Mode == config.ModeIPVS,
+		PodRanges:        cfg.ClusterCIDR,
+		Policies:         cfg.PolicySet(),
+		ClusterRanges:    cfg.ClusterRanges(),
+		OutcomeNeeds:     outcomeNeeds(cfg.Mode),
+		CountAll:         cfg.Metrics.ServiceConnections == config.ConnectionsAll,
+	}
+}
+
+// planSettings returns PlanSettings, with the API server that is in use and the addresses that were read last.
+func (a *Agent) planSettings(cfg *config.Config) planner.Settings {
+	s := PlanSettings(cfg, a.addrs.local)
+	if a.opts.Client != nil {
+		s.ClusterRanges = append(s.ClusterRanges, config.ServerRange(a.opts.Client.Server())...)
+	}
+	s.Hosts = a.addrs.hosts
+	return s
+}

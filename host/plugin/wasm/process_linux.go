@@ -1,0 +1,439 @@
+package wasm
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/plugin/confine"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm/lane"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm/meter"
+)
+
+// process is the engine in a process without rights, one for each module: what a module that breaks out can reach are the requests to itself.
+// When the process ends, its instances fail, and the next one starts another from the same files.
+type process struct {
+	host   *Host
+	files  *entryFiles
+	limits Limits
+	info   *meter.Info
+	hello  hello        // of the first run: the later ones are the same
+	cpu    atomic.Int64 // of runs that have ended
+
+	mu      sync.Mutex
+	current *run
+	closed  bool
+}
+
+// run is one process from its start to its end.
+type run struct {
+	p       *process
+	cmd     *exec.Cmd
+	control *os.File
+	stderr  *headBuffer
+	lanes   chan *lane.Lane // free ones
+	all     []*lane.Lane
+	hello   hello
+	err     error         // of its end
+	ended   chan struct{} // closed at its end
+	killed  atomic.Pointer[callError]
+	last    atomic.Uint32 // id of an instance
+	memory  atomic.Int64  // reserved for it
+}
+
+// hello is what a process says when it has given up its rights.
+type hello struct {
+	Err    string          `json:"err,omitempty"`
+	Bytes  int64           `json:"bytes"`
+	Layers []confine.Layer `json:"layers"`
+}
+
+// processArguments is the only argument of a process, as JSON.
+type processArguments struct {
+	Key         string
+	Image, Code bool // there is a file
+	MemoryPages uint32
+	LogLines    int
+	LogBytes    int
+	Memory      int64
+}
+
+const (
+	maxHello = 64 << 10
+	// startTime is how long a process may take to load the code and give up its rights. It has a low priority.
+	startTime = 30 * time.Second
+	// killAfter is the CPU time of a process, in addition to that of the call, after which it is killed. Fuel ends a call long before.
+	killAfter = 100 * time.Millisecond
+	// silence is how long a process may not answer, whatever its CPU time: it may wait for ever.
+	silence = 5 * time.Second
+	// look is how often a process is looked at while it runs calls.
+	look = 5 * time.Millisecond
+	// trimAbove is the length of a message above which its pages are returned.
+	trimAbove = 256 << 10
+)
+
+// startProcess returns the engine for the files of an entry in a process of its own.
+func (h *Host) startProcess(ctx context.Context, files *entryFiles, limits Limits) (*meter.Info, engine, error) {
+	info, err := files.description()
+	if err != nil {
+		files.close()
+		return nil, nil, err
+	}
+	p := &process{host: h, files: files, limits: limits, info: info}
+	r, err := p.start(ctx)
+	if err != nil {
+		files.close()
+		return nil, nil, err
+	}
+	p.current, p.hello = r, r.hello
+	return info, p, nil
+}
+
+// start starts a process and waits until it is ready.
+func (p *process) start(ctx context.Context) (*run, error) {
+	memory, err := lane.Create()
+	if err != nil {
+		return nil, err
+	}
+	defer memory.Close()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("plugin process: %w", err)
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "control")
+	defer theirs.Close()
+	_ = unix.SetNonblock(pair[0], true)
+	r := &run{p: p, control: os.NewFile(uintptr(pair[0]), "control"), stderr: &headBuffer{limit: 4 << 10, strict: true}, ended: make(chan struct{}), lanes: make(chan *lane.Lane, lane.Count)}
+	if r.all, err = lane.Map(memory); err != nil {
+		return nil, errors.Join(err, r.control.Close())
+	}
+	for _, l := range r.all {
+		r.lanes <- l
+	}
+	args, err := json.Marshal(processArguments{Key: p.files.key, Image: p.files.memory != nil, Code: p.files.code != nil, MemoryPages: p.limits.MemoryPages,
+		LogLines: p.limits.LogLines, LogBytes: p.limits.LogBytes, Memory: p.host.memory.limit})
+	if err != nil {
+		return nil, err
+	}
+	r.cmd = exec.Command("/proc/self/exe")
+	r.cmd.Args = append(append([]string{}, p.host.process...), string(args))
+	r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = theirs, memory, r.stderr
+	r.cmd.ExtraFiles = []*os.File{p.files.outline, p.files.info, p.files.engine}
+	for _, f := range []*os.File{p.files.memory, p.files.code} {
+		if f != nil {
+			r.cmd.ExtraFiles = append(r.cmd.ExtraFiles, f)
+		}
+	}
+	started := make(chan error, 1)
+	go func() {
+		err := confine.Run(r.cmd, func(err error) { started <- err })
+		r.end(err)
+	}()
+	if err := <-started; err != nil {
+		<-r.ended
+		return nil, fmt.Errorf("%w: start: %w", errProcess, err)
+	}
+	ready, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	stop := context.AfterFunc(ready, func() { r.kill(nil) })
+	defer stop()
+	line, err := bufio.NewReader(io.LimitReader(r.control, maxHello)).ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, &r.hello)
+	}
+	switch {
+	case err != nil:
+		r.kill(nil)
+		<-r.ended
+		err = errors.Join(r.why("plugin process"), ctx.Err())
+	case r.hello.Err != "":
+		err = fmt.Errorf("plugin process: %s", meter.Printable(r.hello.Err, 2*maxErrorText))
+	case r.hello.Bytes < 0 || r.hello.Bytes > maxCodeSize:
+		err = errMessage
+	default:
+		go lane.Watch(r.cmd.Process.Pid, r.all, r.ended, func(used time.Duration) {
+			r.kill(&callError{errProcess, fmt.Sprintf("%s: killed after %d ms of CPU time without a call", errProcess, used.Milliseconds())})
+		})
+		return r, nil
+	}
+	r.kill(nil)
+	return nil, err
+}
+
+// kill ends the process; cause is the error of calls that run, nil: why the kernel says that it has ended.
+func (r *run) kill(cause *callError) {
+	r.killed.CompareAndSwap(nil, cause)
+	_ = r.cmd.Process.Kill()
+}
+
+// end is called when the process has ended.
+func (r *run) end(err error) {
+	r.err = err
+	if r.cmd.ProcessState != nil {
+		r.p.cpu.Add(int64(r.cmd.ProcessState.UserTime() + r.cmd.ProcessState.SystemTime()))
+	}
+	close(r.ended)
+	_ = r.control.Close()
+	for range lane.Count { // calls notice the end with their next look
+		<-r.lanes
+	}
+	lane.Unmap(r.all)
+	r.p.host.memory.release(r.memory.Swap(0))
+}
+
+func (r *run) dead() bool {
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// why returns the error of calls of a process that has ended.
+func (r *run) why(what string) error {
+	if e := r.killed.Load(); e != nil {
+		return &callError{e.cause, what + ": " + e.text}
+	}
+	stderr := r.stderr.String()
+	text := fmt.Sprint(r.err)
+	status, _ := r.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	switch {
+	case outOfMemory(stderr):
+		text = "more memory than pluginLimits.memoryMiB allows"
+	case status.Signaled() && status.Signal() == syscall.SIGSYS:
+		text = "it has made a system call that no plugin needs; the kernel's audit log has its number"
+	case status.Signaled() && status.Signal() == syscall.SIGKILL:
+		text = "it was killed, perhaps because the node has no memory left"
+	default:
+		if line, _, _ := strings.Cut(stderr, "\n"); line != "" {
+			text += ": " + meter.Quote(line)
+		}
+	}
+	return &callError{errProcess, what + ": " + errProcess.Error() + ": " + text}
+}
+
+// running returns the current process, or starts another one.
+func (p *process) running() (*run, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return nil, ErrClosed
+	case p.current != nil && !p.current.dead():
+		return p.current, nil
+	}
+	r, err := p.start(p.host.ctx)
+	if err == nil {
+		p.current = r
+	}
+	return r, err
+}
+
+// open implements engine.
+func (p *process) open(o instanceOptions) (instance, error) {
+	r, err := p.running()
+	if err != nil {
+		return nil, fmt.Errorf("instantiate: %w", err)
+	}
+	in := &remote{run: r, id: r.last.Add(1), leave: o.leave}
+	c := call{op: opOpen, limit: p.limits.InitTime}
+	if in.do(&c); c.err != nil {
+		return nil, c.err
+	}
+	return in, nil
+}
+
+// forget implements engine.
+func (p *process) forget() {
+	p.mu.Lock()
+	r := p.current
+	p.mu.Unlock()
+	if r != nil && !r.dead() {
+		(&remote{run: r}).do(&call{op: opForget})
+	}
+}
+
+// bytes implements engine.
+func (p *process) bytes() int64 { return p.hello.Bytes }
+
+// layers returns the layers of confinement.
+func (p *process) layers() []confine.Layer { return p.hello.Layers }
+
+// cpuTime returns the CPU time of all its processes.
+func (p *process) cpuTime() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	used := time.Duration(p.cpu.Load())
+	if r := p.current; r != nil && !r.dead() {
+		used += lane.CPU(r.cmd.Process.Pid)
+	}
+	return used
+}
+
+// close implements engine. It does not wait for the process, whose priority is low.
+func (p *process) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	if p.current != nil {
+		p.current.kill(&callError{ErrClosed, ErrClosed.Error()})
+	}
+	p.files.close()
+	return nil
+}
+
+// remote is an instance in a process.
+type remote struct {
+	run    *run
+	id     uint32
+	leave  int64
+	size   int64  // of its linear memory
+	answer []byte // to the last calls
+	one    [1]*call
+}
+
+// alive implements instance.
+func (i *remote) alive() bool { return !i.run.dead() }
+
+// hostBytes implements instance.
+func (i *remote) hostBytes() int64 { return i.size + overheadBytes(i.run.p.info) }
+
+// close implements instance.
+func (i *remote) close() {
+	if i.alive() {
+		i.do(&call{op: opDrop})
+	}
+}
+
+// do implements instance.
+func (i *remote) do(c *call) {
+	if c.err = fits(c); c.err != nil {
+		return
+	}
+	i.one[0] = c
+	if !i.doAll(i.one[:]) && c.err == nil {
+		c.err = i.run.why(opName(c.op))
+	}
+}
+
+// doAll implements messages. The requests and the room for their answers fit into a lane, and the limits are equal.
+func (i *remote) doAll(calls []*call) bool {
+	r := i.run
+	var w *lane.Lane
+	select {
+	case w = <-r.lanes:
+	case <-r.ended:
+		return false
+	}
+	defer func() { r.lanes <- w }()
+	if r.dead() {
+		return false
+	}
+	message := w.Request()[:0]
+	for _, c := range calls {
+		message = appendCall(message, i.id, i.leave, c)
+	}
+	w.Number(numberCalls).Store(int64(len(calls)))
+	w.Number(numberBudget).Store(r.allowance())
+	w.Number(numberDone).Store(0)
+	if !r.await(w, calls[0].limit, int64(len(calls))) {
+		return false
+	}
+	length := min(max(w.Number(numberAnswer).Load(), 0), lane.Answer)
+	i.answer = append(i.answer[:0], w.Answer()[:length]...) // a copy: the process may write at any time
+	r.account(w.Number(numberMemory).Load())
+	if int64(len(message))+length > trimAbove {
+		w.Trim()
+	}
+	rest := i.answer
+	for n, c := range calls {
+		var err error
+		if rest, err = parseResult(rest, c); err == nil && n == 0 && c.skipped {
+			err = errMessage
+		}
+		if err != nil {
+			r.kill(&callError{errProcess, err.Error()})
+			calls[0].err = fmt.Errorf("%s: %w", opName(c.op), err)
+			return false
+		}
+		var memory *MemoryError
+		if errors.As(c.err, &memory) {
+			memory.Others, memory.Limit = r.p.host.memory.inUse(), r.p.host.memory.limit
+		}
+		if !c.skipped {
+			i.size = c.size
+		}
+	}
+	return true
+}
+
+// await sends a message of calls and waits for the answer. It kills a process that takes longer for one of them than fuel lets any guest take.
+func (r *run) await(w *lane.Lane, limit time.Duration, calls int64) bool {
+	pid := r.cmd.Process.Pid
+	limit += killAfter
+	w.Send()
+	var begin time.Duration
+	done := int64(0)
+	for waited := time.Duration(0); !w.Await(look); waited += look {
+		if r.dead() {
+			return false
+		}
+		used := lane.CPU(pid)
+		if now := w.Number(numberDone).Load(); now > done && now <= calls { // a process that lies about it has no more time than that of all
+			done, waited = now, 0
+		}
+		if waited == 0 {
+			begin = used
+		}
+		switch used -= begin; {
+		case waited >= limit && used >= limit:
+			r.kill(&callError{errLate, fmt.Sprintf("%s: killed after %d ms of CPU time", errLate, used.Milliseconds())})
+		case waited >= limit+silence:
+			r.kill(&callError{errLate, fmt.Sprintf("%s: killed after %s without an answer", errLate, waited)})
+		}
+	}
+	return !r.dead()
+}
+
+// allowance returns the memory that the instances of the process may have.
+func (r *run) allowance() int64 {
+	m := &r.p.host.memory
+	return max(0, r.memory.Load()+m.limit-m.inUse())
+}
+
+// account records the memory that the instances of the process have, as far as it can be.
+func (r *run) account(bytes int64) {
+	m := &r.p.host.memory
+	bytes = min(max(bytes, 0), m.limit)
+	m.release(r.memory.Swap(bytes) - bytes)
+}
+
+// opName returns the name of an operation in errors.
+func opName(o op) string {
+	switch o {
+	case opOpen, opStart:
+		return "instantiate"
+	case opVersion:
+		return "sluice_abi_version"
+	case opConfigure:
+		return "sluice_configure"
+	case opDecide, opRaw:
+		return "sluice_decide"
+	case opAlloc:
+		return "sluice_alloc"
+	}
+	return "memory of the guest"
+}

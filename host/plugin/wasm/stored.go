@@ -1,0 +1,254 @@
+package wasm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/tetratelabs/wazero"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/plugin/wasm/mapping"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm/meter"
+)
+
+// An entry of the cache contains what is needed to run a module, and nothing of its functions but their machine code:
+//
+//   - the outline of the rewritten module (meter.Outline), which is decoded quickly: without function bodies there is little to validate
+//   - the memory that a new instance begins with, which is mapped too: instances share the pages that they do not write
+//   - what the meter has found out about the module
+//   - what the engine has written to its cache for the whole module. Its name has the engine's key for the outline, so the engine takes the
+//     code of the whole module for that of the outline. Both are compiled for that; the key depends on the processor
+//   - the machine code once more, alone in a file, so that it can be mapped. Machine code of a Go module has 8 MB, of which calls execute
+//     a small part: mapped from the file, only that part is resident, and the kernel can drop it
+const (
+	outlineName  = "outline.wasm"
+	memoryName   = "memory" // missing if the outline has data segments
+	infoName     = "info.json"
+	codeName     = "code" // missing if it was not found
+	enginePrefix = "engine-"
+	maxInfo      = 4 << 20 // bytes
+
+	// Folders that compileTo fills and pack removes.
+	wholeFolder   = "whole"
+	outlineFolder = "outline"
+)
+
+// writeOutline writes what the compiler does not into a folder: the outline, the memory, and what the meter has found out.
+func writeOutline(dir string, metered []byte, info *meter.Info) error {
+	outline, err := meter.NewOutline(metered)
+	if err != nil {
+		return refusedByCompiler(err)
+	}
+	text, err := json.Marshal(info)
+	if err != nil {
+		return err
+	}
+	for name, content := range map[string][]byte{outlineName: outline.Module, memoryName: outline.Memory, infoName: text} {
+		if content == nil {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compileTo lets the engine compile a module and its outline into the folder that writeOutline has filled.
+func compileTo(ctx context.Context, dir string, metered []byte, memoryPages uint32, maps *mapping.Maps) error {
+	outline, err := os.ReadFile(filepath.Join(dir, outlineName))
+	if err != nil {
+		return err
+	}
+	if err := compileOne(ctx, filepath.Join(dir, outlineFolder), outline, memoryPages, nil); err != nil {
+		return err
+	}
+	return compileOne(ctx, filepath.Join(dir, wholeFolder), metered, memoryPages, func(file string) error {
+		return maps.Save(file, filepath.Join(dir, codeName))
+	})
+}
+
+func compileOne(ctx context.Context, dir string, module []byte, memoryPages uint32, then func(file string) error) (err error) {
+	cache, err := wazero.NewCompilationCacheWithDir(dir)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errStorage, err)
+	}
+	r := newRuntime(ctx, cache, memoryPages)
+	defer func() {
+		err = errors.Join(err, r.Close(context.Background()), cache.Close(context.Background()))
+	}()
+	if _, err := r.CompileModule(ctx, module); err != nil || then == nil {
+		return err
+	}
+	file, err := fileOf(dir)
+	if err != nil {
+		return err
+	}
+	return then(file)
+}
+
+// fileOf returns the only file that the engine has written into a folder, whose name is its key.
+func fileOf(dir string) (string, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "wazero-*", "*"))
+	if err == nil && len(files) != 1 {
+		err = errors.New("the code is missing")
+	}
+	if err != nil {
+		return "", err
+	}
+	return files[0], nil
+}
+
+// pack leaves of what compileTo has written the files of an entry.
+func pack(dir string) error {
+	whole, err := fileOf(filepath.Join(dir, wholeFolder))
+	if err != nil {
+		return err
+	}
+	outline, err := fileOf(filepath.Join(dir, outlineFolder))
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.Rename(whole, filepath.Join(dir, enginePrefix+filepath.Base(outline))),
+		os.RemoveAll(filepath.Join(dir, wholeFolder)), os.RemoveAll(filepath.Join(dir, outlineFolder)))
+}
+
+// entryFiles are the open files of an entry.
+type entryFiles struct {
+	outline, info, engine *os.File
+	memory                *os.File // nil: the outline has data segments
+	code                  *os.File // nil: the code is not mapped
+	key                   string   // of the engine
+}
+
+// openEntry opens the files of an entry, which may be deleted then.
+func openEntry(dir string) (*entryFiles, error) {
+	files, err := filepath.Glob(filepath.Join(dir, enginePrefix+"*"))
+	if err != nil || len(files) != 1 {
+		return nil, errors.Join(fmt.Errorf("compiled code: %d files of the engine", len(files)), err)
+	}
+	e := &entryFiles{key: strings.TrimPrefix(filepath.Base(files[0]), enginePrefix)}
+	for _, f := range []struct {
+		to       **os.File
+		name     string
+		optional bool
+	}{{&e.outline, outlineName, false}, {&e.info, infoName, false}, {&e.engine, filepath.Base(files[0]), false}, {&e.memory, memoryName, true}, {&e.code, codeName, true}} {
+		if *f.to, err = openRegular(filepath.Join(dir, f.name)); err == nil || f.optional && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		e.close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// close closes the files. They may be closed already.
+func (e *entryFiles) close() {
+	for _, f := range []*os.File{e.outline, e.info, e.engine, e.memory, e.code} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// description returns what the meter has found out about the module.
+func (e *entryFiles) description() (info *meter.Info, err error) {
+	text, err := readFile(e.info, maxInfo)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(text, &info); err != nil || info == nil {
+		return nil, fmt.Errorf("%s: %w", infoName, errors.Join(err, errors.New("not a description of a module")))
+	}
+	return info, checkABI(info)
+}
+
+var errProcessor = errors.New("compiled code: it is for another processor or version of the engine")
+
+// compiled compiles the outline with a cache in which the engine finds the code of the whole module: a temporary folder with a link to the
+// open file. The engine compiles what it does not find.
+func (e *entryFiles) compiled(compile func(wazero.CompilationCache) error) (cache wazero.CompilationCache, err error) {
+	dir, err := tempFolder()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if cache, err = wazero.NewCompilationCacheWithDir(dir); err != nil {
+		return nil, fmt.Errorf("%w: %w", errStorage, err)
+	}
+	folders, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(folders) != 1 {
+		return cache, errors.Join(fmt.Errorf("compiled code: the engine has %d folders", len(folders)), err)
+	}
+	if err := os.Symlink(fmt.Sprintf("/proc/self/fd/%d", e.engine.Fd()), filepath.Join(folders[0], e.key)); err != nil {
+		return cache, err
+	}
+	if err := compile(cache); err != nil {
+		return cache, err
+	}
+	left, err := os.ReadDir(folders[0])
+	if err == nil && (len(left) != 1 || left[0].Type() != fs.ModeSymlink) {
+		err = errProcessor
+	}
+	return cache, err
+}
+
+// tempFolder makes a folder for a moment.
+func tempFolder() (dir string, err error) {
+	for _, parent := range (compileCache{}).folders() {
+		if dir, err = os.MkdirTemp(parent, tempPrefix); err == nil {
+			return dir, nil
+		}
+	}
+	return "", err
+}
+
+// image is a file with the memory that an instance begins with.
+type image struct {
+	file *os.File
+	size int64
+}
+
+func newImage(f *os.File) (*image, error) {
+	if f == nil {
+		return nil, nil
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return &image{f, st.Size()}, nil
+}
+
+// fill makes the image the content of a new memory.
+func (i *image) fill(memory []byte) error {
+	if i == nil {
+		return nil
+	}
+	return mapping.Fill(memory, i.file, i.size)
+}
+
+func openRegular(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+}
+
+// readFile reads a file of at most limit bytes, whatever has been read of it before.
+func readFile(f *os.File, limit int64) ([]byte, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if st.Size() > limit {
+		return nil, fmt.Errorf("%s: %d bytes, the limit is %d", filepath.Base(f.Name()), st.Size(), limit)
+	}
+	b := make([]byte, st.Size())
+	_, err = io.ReadFull(io.NewSectionReader(f, 0, st.Size()), b)
+	return b, err
+}

@@ -1,0 +1,299 @@
+// Package replay decides again, in virtual time, about what a node has recorded: what one configuration, or two, would have planned, and
+// when and for which Services they differ.
+//
+// It is pure: no clock, no file, no goroutine.
+package replay
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/outcomes"
+	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/whatif/recording"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// Config is what decides in a run.
+type Config struct {
+	Name     string // A or B
+	File     string // configuration file, "" for the default rules
+	Settings planner.Settings
+	Plugins  func(name string) (policy.Plugin, error)
+	// OnPlan, if set, is called after each plan, for tests.
+	OnPlan func(now time.Time, p *planner.Planner)
+}
+
+// run is a planner of a Config.
+type run struct {
+	*Config
+	planner   *planner.Planner
+	requeueAt time.Time // zero: only on a change
+	result    Run
+	errors    map[string]bool
+	changed   map[plan.Key]bool // since the last comparison
+}
+
+// replay is a replay at a time.
+type replay struct {
+	reader  *recording.Reader
+	runs    []*run
+	signals signals
+	world   *model.Snapshot // for the names of Pods
+	started time.Time
+	now     time.Time
+	result  *Result
+	compare *comparison // nil: there is one run
+}
+
+// Replay replays a recording with one or two configurations. The error is that of the recording; one that ends too early is in the Result.
+func Replay(r *recording.Reader, configs []Config) (*Result, error) {
+	if len(configs) < 1 || len(configs) > 2 {
+		return nil, errors.New("replay: want one or two configurations")
+	}
+	p := &replay{reader: r, result: &Result{Header: r.Header, Runs: []Run{}, Notes: []string{}}, signals: signals{tracker: outcomes.NewTracker()}}
+	for i := range configs {
+		c := &configs[i]
+		c.Settings.Node = r.Header.Node
+		one := &run{Config: c, planner: planner.New(c.Settings, c.Plugins), errors: map[string]bool{}, changed: map[plan.Key]bool{}}
+		one.result = Run{Name: c.Name, Config: c.File, Errors: []string{}}
+		one.planner.UseSignals(&p.signals)
+		p.runs = append(p.runs, one)
+	}
+	if len(configs) == 2 {
+		p.compare = newComparison()
+	}
+	for {
+		rec, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if errors.Is(err, recording.ErrTruncated) && !p.started.IsZero() {
+			p.result.Truncated = true
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := p.add(rec); err != nil {
+			return nil, err
+		}
+	}
+	return p.finish(), nil
+}
+
+// add replays a record.
+func (p *replay) add(rec *recording.Record) error {
+	if p.started.IsZero() {
+		p.started = rec.At
+		p.result.From = rec.At.UTC()
+	}
+	if err := p.advance(rec.At); err != nil {
+		return err
+	}
+	p.now = rec.At
+	if rec.State {
+		p.state(rec)
+	} else {
+		p.result.Changes += len(rec.Changes)
+	}
+	for _, c := range rec.Changes {
+		p.world.Apply(c)
+	}
+	if !rec.State {
+		for _, r := range p.runs {
+			r.planner.Apply(rec.Changes)
+		}
+	}
+	if rec.Reading != nil {
+		p.reading(rec)
+	}
+	if rec.Closed {
+		p.signals.open = outcomes.Open{}
+	}
+	if rec.Open != nil {
+		p.signals.open = outcomes.NewOpen(rec.At, rec.Open, p.signals.tracker)
+	}
+	if len(rec.Changes) > 0 || rec.Reading != nil {
+		for _, r := range p.runs {
+			if err := r.plan(rec.At); err != nil {
+				return err
+			}
+		}
+		p.compared()
+	}
+	return nil
+}
+
+// state replaces the cluster state.
+func (p *replay) state(rec *recording.Record) {
+	p.world = model.NewSnapshot()
+	p.result.Dropped += rec.Lost
+	if p.result.Keep == nil || !p.result.Keep.Equal(&rec.Keep) {
+		keep := rec.Keep
+		p.result.Keep = &keep
+	}
+	for _, r := range p.runs {
+		cluster := model.NewSnapshot()
+		for _, c := range rec.Changes {
+			cluster.Apply(c)
+		}
+		r.planner.Replace(cluster)
+	}
+	if rec.Lost > 0 {
+		p.signals = signals{tracker: outcomes.NewTracker()}
+		for _, r := range p.runs {
+			r.planner.UseSignals(&p.signals)
+		}
+	}
+}
+
+// maxInstant bounds the plans at one time, as a policy may ask for another one at once.
+const maxInstant = 1000
+
+// advance plans what is due before a time.
+func (p *replay) advance(to time.Time) error {
+	for {
+		var next time.Time
+		for _, r := range p.runs {
+			if !r.requeueAt.IsZero() && r.requeueAt.Before(to) && (next.IsZero() || r.requeueAt.Before(next)) {
+				next = r.requeueAt
+			}
+		}
+		if next.IsZero() {
+			return nil
+		}
+		p.now = next
+		for _, r := range p.runs {
+			if r.requeueAt.Equal(next) {
+				if err := r.plan(next); err != nil {
+					return err
+				}
+			}
+		}
+		p.compared()
+	}
+}
+
+// plan brings the plan of a run up to date.
+func (r *run) plan(now time.Time) error {
+	for i := 0; ; i++ {
+		if i == maxInstant {
+			return fmt.Errorf("run %s: %d plans at %s without an end", r.Name, i, now.UTC())
+		}
+		res := r.planner.PlanNow(now)
+		r.requeueAt = res.RequeueAt
+		r.count(&res)
+		if r.OnPlan != nil {
+			r.OnPlan(now, r.planner)
+		}
+		if res.Remaining > 0 {
+			continue
+		}
+		if !r.requeueAt.IsZero() && !r.requeueAt.After(now) {
+			r.requeueAt = now.Add(time.Millisecond)
+		}
+		return nil
+	}
+}
+
+// count adds a plan to the result.
+func (r *run) count(res *planner.Result) {
+	s := &r.result.Summary
+	for _, err := range res.Errors {
+		s.Errors++
+		if text := err.Error(); !r.errors[text] && len(r.errors) < MaxErrors {
+			r.errors[text] = true
+			r.result.Errors = append(r.result.Errors, text)
+		}
+	}
+	if !res.Delta.Empty() {
+		s.Updates++
+	}
+	for i := range res.Delta.Changes {
+		c := &res.Delta.Changes[i]
+		s.WeightChanges += weightChanges(c.Old, c.New)
+		s.empty(c)
+		r.changed[c.Key] = true
+	}
+	s.MaxEmptyPools = max(s.MaxEmptyPools, s.emptyNow)
+	s.Resets += uint64(len(res.Resets))
+	s.PluginCalls = r.planner.PluginCalls()
+}
+
+// reading replays what happened to the outcomes of connections.
+func (p *replay) reading(rec *recording.Record) {
+	g, r := &p.signals, rec.Reading
+	switch r.Kind {
+	case recording.Read:
+		p.result.Readings++
+		g.active, g.interval = true, r.Interval
+		changes := g.tracker.Update(rec.At, maps.All(r.Counters))
+		_, at, window := g.tracker.Last()
+		for _, run := range p.runs {
+			run.planner.AddOutcomes(at, window, changes)
+		}
+	case recording.Begun:
+		g.tracker.Update(rec.At, func(func(model.EndpointKey, outcomes.Counters) bool) {})
+	case recording.Stopped:
+		g.active = false
+	case recording.Rebased:
+		*g = signals{tracker: outcomes.NewTracker()}
+	}
+}
+
+// compared compares the runs where one of them has changed.
+func (p *replay) compared() {
+	if p.compare == nil {
+		return
+	}
+	a, b := p.runs[0], p.runs[1]
+	maps.Copy(a.changed, b.changed)
+	if len(a.changed) == 0 {
+		return
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(a.changed), plan.Key.Compare) {
+		p.compare.update(p, key, a.planner.Current().Frontends[key], b.planner.Current().Frontends[key])
+	}
+	clear(a.changed)
+	clear(b.changed)
+	p.compare.settle(p)
+}
+
+// signals are what was known of connections. It implements policy.Signals.
+type signals struct {
+	tracker  *outcomes.Tracker
+	active   bool
+	interval time.Duration
+	open     outcomes.Open
+}
+
+// staleIntervals is for how many intervals a reading may be used, as in host/engine.
+const staleIntervals = 5
+
+// OutcomesWindow implements policy.Signals.
+func (g *signals) OutcomesWindow(now time.Time) (uint64, time.Duration) {
+	reading, at, window := g.tracker.Last()
+	if !g.active || window == 0 || now.Sub(at) > staleIntervals*g.interval {
+		return 0, 0
+	}
+	return reading, window
+}
+
+// Outcomes implements policy.Signals.
+func (g *signals) Outcomes(k model.EndpointKey) (abi.Outcomes, uint64) { return g.tracker.Outcomes(k) }
+
+// ConnectionsAge implements policy.Signals.
+func (g *signals) ConnectionsAge(now time.Time) (time.Duration, bool) { return g.open.Age(now) }
+
+// Connections implements policy.Signals.
+func (g *signals) Connections(k model.EndpointKey) (uint32, bool) {
+	return g.open.Connections(k, g.tracker)
+}

@@ -1,0 +1,300 @@
+package report
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/host/util/printable"
+	"github.com/sluice-proxy/sluice/host/whatif/simulation"
+)
+
+//go:embed *.html.tmpl
+var markup embed.FS
+
+//go:embed report.css
+var style string
+
+//go:embed report.js
+var script string
+
+var templates = template.Must(template.New("").Funcs(template.FuncMap{
+	"ratio": ratio, "percent": percent, "seconds": seconds, "text": printable.Escape, "rate": rate, "time": timeText, "add": func(a, b int) int { return a + b },
+}).ParseFS(markup, "*.html.tmpl"))
+
+// maxDetails is the number of Services of a run with charts of their endpoints.
+const maxDetails = 10
+
+// Origin says how a report came about.
+type Origin struct {
+	Version string // of sluice
+	Command string // that repeats it
+}
+
+// page is what all pages have.
+type page struct {
+	Origin
+	Title   string
+	Verdict []string
+	Metrics []metricRow
+	Charts  []*chart
+	Style   template.CSS
+	Script  template.JS
+	Policy  string // content security policy
+}
+
+func newPage(title string, o Origin) page {
+	sum := sha256.Sum256([]byte(script))
+	return page{
+		Origin: o, Title: title, Style: template.CSS(style), Script: template.JS(script), //nolint:gosec // both are embedded
+		Policy: "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'",
+	}
+}
+
+// simulationView is what the template of a simulation shows.
+type simulationView struct {
+	page
+	*simulation.Result
+	Runs []runView
+}
+
+// metricRow is a number of the summary, of one or two runs.
+type metricRow struct {
+	Name   string
+	Values []string
+	Change string // "better", "worse" or ""
+}
+
+// runView is a run with the charts of its Services.
+type runView struct {
+	*simulation.Run
+	Details []detail
+}
+
+// detail is a Service port with pictures.
+type detail struct {
+	*simulation.ServiceResult
+	Chart  *chart
+	Matrix bool // its ZoneMatrix says something
+}
+
+// Simulation writes a page with everything in it: styles, and a small script that draws charts, sorts and filters tables. Errors are those
+// of w.
+func Simulation(w io.Writer, r *simulation.Result, o Origin) error {
+	v := simulationView{page: newPage(title(r), o), Result: r}
+	v.Verdict, v.Metrics = Verdict(r), metricRows(r)
+	v.Charts = overviewCharts(r)
+	for i := range r.Runs {
+		v.Runs = append(v.Runs, newRunView(r, &r.Runs[i]))
+	}
+	return templates.ExecuteTemplate(w, "simulation.html.tmpl", &v)
+}
+
+func title(r *simulation.Result) string {
+	var names []string
+	for i := range r.Runs {
+		names = append(names, r.Runs[i].Config)
+	}
+	return titleOf(names)
+}
+
+// titleOf returns the title for the configurations of the runs; "" is none.
+func titleOf(configs []string) string {
+	var names []string
+	for _, name := range configs {
+		if name == "" {
+			name = "default rules"
+		}
+		names = append(names, printable.Escape(name))
+	}
+	return strings.Join(names, " against ")
+}
+
+func metricRows(r *simulation.Result) (rows []metricRow) {
+	for i := range r.Runs {
+		for j, m := range r.Runs[i].Summary.Metrics() {
+			if i == 0 {
+				rows = append(rows, metricRow{Name: strings.ReplaceAll(m.Name, "_", " ")})
+			}
+			rows[j].Values = append(rows[j].Values, format(m))
+		}
+	}
+	if len(r.Runs) < 2 {
+		return rows
+	}
+	a, b := r.Runs[0].Summary.Metrics(), r.Runs[1].Summary.Metrics()
+	for i := range rows {
+		switch {
+		case rows[i].Values[0] == rows[i].Values[1] || a[i].Name == "divergence" || a[i].Name == "plugin_calls":
+		case b[i].Value < a[i].Value:
+			rows[i].Change = "better"
+		default:
+			rows[i].Change = "worse"
+		}
+	}
+	return rows
+}
+
+func format(m simulation.Metric) string {
+	switch m.Unit {
+	case "ratio":
+		return ratio(m.Value)
+	case "share":
+		return percent(m.Value)
+	}
+	return count(m.Value)
+}
+
+// rate formats connections per second.
+func rate(v float64) string {
+	if v < 10 {
+		return fmt.Sprintf("%.2g", v)
+	}
+	return fmt.Sprintf("%.0f", v)
+}
+
+// overviewCharts are the pictures of the whole cluster.
+func overviewCharts(r *simulation.Result) (charts []*chart) {
+	if len(r.Runs) == 0 || len(r.Runs[0].Series) == 0 {
+		return nil
+	}
+	zones := zoneNames(r.Zones)
+	if len(r.Runs[0].Series) == 1 {
+		c := &chart{Title: "Load of each zone", Unit: "connections/s", Bars: zones, Lines: []line{{"demand of its nodes", r.Runs[0].Series[0].ZoneDemand}}}
+		for i := range r.Runs {
+			c.Lines = append(c.Lines, line{"load of its endpoints, " + r.Runs[i].Name, r.Runs[i].Series[0].ZoneLoad})
+		}
+		return []*chart{c}
+	}
+	at, events := times(r), eventTimes(r)
+	overTime := func(title, unit string, mark float64, value func(*simulation.Sample) float64) {
+		c := &chart{Title: title, Unit: unit, At: at, Mark: mark, Events: events}
+		for i := range r.Runs {
+			l := line{Name: r.Runs[i].Name}
+			for j := range r.Runs[i].Series {
+				l.Values = append(l.Values, value(&r.Runs[i].Series[j]))
+			}
+			c.Lines = append(c.Lines, l)
+		}
+		charts = append(charts, c)
+	}
+	for i := range r.Runs {
+		c := &chart{Title: "Load of each zone, " + r.Runs[i].Name, Unit: "connections/s", At: at, Events: events}
+		for z, name := range zones {
+			l := line{Name: name}
+			for j := range r.Runs[i].Series {
+				l.Values = append(l.Values, r.Runs[i].Series[j].ZoneLoad[z])
+			}
+			if r.Zones[z] != "" || slices.ContainsFunc(l.Values, func(v float64) bool { return v > 0 }) {
+				c.Lines = append(c.Lines, l)
+			}
+		}
+		charts = append(charts, c)
+	}
+	overTime("Largest overload of an endpoint", "× fair share", 1, func(s *simulation.Sample) float64 { return s.MaxOverload })
+	overTime("Connections across zones", "%", 0, func(s *simulation.Sample) float64 { return 100 * s.CrossZoneShare })
+	overTime("Failed connections", "%", 0, func(s *simulation.Sample) float64 { return 100 * s.FailedShare })
+	overTime("Empty pools", "pools of all nodes", 0, func(s *simulation.Sample) float64 { return float64(s.EmptyPools) })
+	if r.Comparison != nil {
+		c := &chart{Title: "Connections that go to another endpoint", Unit: "%", At: at, Events: events, Lines: []line{{Name: r.Runs[1].Name + " against " + r.Runs[0].Name}}}
+		for _, v := range r.Comparison.Series {
+			c.Lines[0].Values = append(c.Lines[0].Values, 100*v)
+		}
+		charts = append(charts, c)
+	}
+	return slices.DeleteFunc(charts, func(c *chart) bool { return c.empty() })
+}
+
+// empty reports whether a chart has nothing but zeros.
+func (c *chart) empty() bool {
+	for _, l := range c.Lines {
+		if slices.ContainsFunc(l.Values, func(v float64) bool { return v != 0 }) {
+			return false
+		}
+	}
+	return true
+}
+
+func newRunView(r *simulation.Result, run *simulation.Run) runView {
+	v := runView{Run: run}
+	for i := range min(len(run.Services), maxDetails) {
+		s := &run.Services[i]
+		v.Details = append(v.Details, detail{ServiceResult: s, Chart: endpointChart(r, run, s), Matrix: len(r.Zones) > 1 && len(s.ZoneMatrix) == len(r.Zones)})
+	}
+	return v
+}
+
+// endpointChart shows the load of a Service's most overloaded endpoints.
+func endpointChart(r *simulation.Result, run *simulation.Run, s *simulation.ServiceResult) *chart {
+	c := &chart{Title: "Load of the endpoints of " + s.Service + ", " + run.Name, Unit: "connections/s"}
+	if len(run.Series) == 1 {
+		l := line{Name: "load"}
+		for i := range s.Endpoints {
+			c.Bars, l.Values = append(c.Bars, endpointName(&s.Endpoints[i])), append(l.Values, s.Endpoints[i].Load...)
+		}
+		c.Lines = []line{l}
+		return c
+	}
+	most := make([]*simulation.EndpointResult, len(s.Endpoints))
+	for i := range s.Endpoints {
+		most[i] = &s.Endpoints[i]
+	}
+	slices.SortStableFunc(most, func(a, b *simulation.EndpointResult) int {
+		x, y := slices.Max(append(a.Overload, 0)), slices.Max(append(b.Overload, 0))
+		switch {
+		case x > y:
+			return -1
+		case x < y:
+			return 1
+		}
+		return 0
+	})
+	c.At, c.Events = times(r), eventTimes(r)
+	for _, e := range most[:min(len(most), maxLines)] {
+		c.Lines = append(c.Lines, line{endpointName(e), e.Load})
+	}
+	return c
+}
+
+func endpointName(e *simulation.EndpointResult) string {
+	name := e.Pod
+	if name == "" {
+		name = e.Address
+	}
+	if e.Zone != "" {
+		name += " (" + e.Zone + ")"
+	}
+	return name
+}
+
+func zoneNames(zones []string) []string {
+	out := slices.Clone(zones)
+	for i := range out {
+		if out[i] == "" {
+			out[i] = "no zone"
+		}
+	}
+	return out
+}
+
+func times(r *simulation.Result) (at []float64) {
+	for i := range r.Runs[0].Series {
+		at = append(at, r.Runs[0].Series[i].Seconds)
+	}
+	return at
+}
+
+// eventTimes are the times of the timeline's statements, at most 40: more would hide the lines.
+func eventTimes(r *simulation.Result) (at []float64) {
+	for _, e := range r.Events {
+		if e.Line > 0 && len(at) < 40 {
+			at = append(at, e.Seconds)
+		}
+	}
+	return slices.Compact(at)
+}

@@ -1,0 +1,116 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/whatif/replay"
+)
+
+// replayView is what the template of a replay shows.
+type replayView struct {
+	page
+	Result *replay.Result
+	Notes  []string
+}
+
+// Replay writes a page about the replay of a recording, like Simulation.
+func Replay(w io.Writer, r *replay.Result, o Origin) error {
+	var configs []string
+	for i := range r.Runs {
+		configs = append(configs, r.Runs[i].Config)
+	}
+	v := replayView{page: newPage(titleOf(configs), o), Result: r, Notes: ReplayNotes(r)}
+	v.Verdict = ReplayVerdict(r)
+	for i := range r.Runs {
+		for j, m := range r.Metrics(i) {
+			if m.Comparison && r.Comparison == nil {
+				continue
+			}
+			if i == 0 {
+				v.Metrics = append(v.Metrics, metricRow{Name: strings.ReplaceAll(m.Name, "_", " ")})
+			}
+			value := count(m.Value)
+			if m.Share {
+				value = percent(m.Value)
+			}
+			v.Metrics[j].Values = append(v.Metrics[j].Values, value)
+		}
+	}
+	v.Charts = replayCharts(r)
+	return templates.ExecuteTemplate(w, "replay.html.tmpl", &v)
+}
+
+// replayCharts are the pictures of how two runs differ over time.
+func replayCharts(r *replay.Result) []*chart {
+	c := r.Comparison
+	if c == nil || c.Differing == 0 {
+		return nil
+	}
+	all := &chart{Title: "Connections that go to another endpoint, mean of all Service ports", Unit: "%"}
+	ports := &chart{Title: "Service ports that differ", Unit: "at most, at one time"}
+	shares, numbers := line{Name: "B against A"}, line{Name: "Service ports"}
+	for i := range c.Series.Divergence {
+		all.At = append(all.At, float64(i)*c.Series.StepSeconds)
+		shares.Values, numbers.Values = append(shares.Values, 100*c.Series.Divergence[i]), append(numbers.Values, float64(c.Series.Differing[i]))
+	}
+	ports.At = all.At
+	all.Lines, ports.Lines = []line{shares}, []line{numbers}
+	end := r.To.Sub(r.From).Seconds()
+	most := []*chart{all, ports}
+	for i := range c.Services[:min(len(c.Services), maxLines/2)] {
+		s := &c.Services[i]
+		one := &chart{Title: "Connections to " + s.Service + ":" + s.Port + " (" + s.Family + ") that go to another endpoint, at most", Unit: "%"}
+		l := line{Name: s.Service}
+		step := func(at time.Time, v float64) {
+			one.At, l.Values = append(one.At, at.Sub(r.From).Seconds()), append(l.Values, 100*v)
+		}
+		step(r.From, 0)
+		for j := range s.Periods {
+			p := &s.Periods[j]
+			step(p.From, p.Divergence)
+			step(p.To, 0)
+		}
+		if s.Omitted == 0 && end > one.At[len(one.At)-1] {
+			step(r.To, 0)
+		}
+		one.Lines = []line{l}
+		most = append(most, one)
+	}
+	return most
+}
+
+// ReplayVerdict is a replay in a few sentences, the most important one first.
+func ReplayVerdict(r *replay.Result) (out []string) {
+	switch c := r.Comparison; {
+	case c == nil:
+		s := &r.Runs[0].Summary
+		out = append(out, fmt.Sprintf("The plan would have been updated %d times, with %d weight changes and %d plugin calls.", s.Updates, s.WeightChanges, s.PluginCalls))
+	case c.Differing == 0:
+		out = append(out, "No difference: A and B send new connections to the same endpoints all the time.")
+	default:
+		out = append(out, fmt.Sprintf("B differs from A for %d Service ports: up to %s of the new connections to one of them go elsewhere, %s of all in the mean.",
+			c.Differing, percent(c.MaxDivergence), percent(c.MeanDivergence)))
+	}
+	for i := range r.Runs {
+		for _, err := range r.Runs[i].Errors {
+			out = append(out, r.Runs[i].Name+" fails: "+err)
+		}
+	}
+	return out
+}
+
+// ReplayNotes are what the reader of a replay has to know.
+func ReplayNotes(r *replay.Result) (out []string) {
+	if r.Truncated {
+		out = append(out, "the recording has not been closed, or is still written: what follows is missing")
+	}
+	if r.Dropped > 0 {
+		out = append(out, fmt.Sprintf("%d changes are missing in the recording, because it was written too late", r.Dropped))
+	}
+	return append(out, r.Notes...)
+}
+
+func timeText(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }

@@ -1,0 +1,157 @@
+package simulation
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/lab/testgen"
+	"github.com/sluice-proxy/sluice/plugins/failover/failover"
+	"github.com/sluice-proxy/sluice/plugins/least-loaded/leastloaded"
+	"github.com/sluice-proxy/sluice/plugins/maglev/maglev"
+	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
+	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
+	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
+	"github.com/sluice-proxy/sluice/plugins/subset/subset"
+	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
+	"github.com/sluice-proxy/sluice/sdk"
+)
+
+// native is a plugin in this process as a policy.Plugin.
+type native struct{ *sdk.NativePlugin }
+
+func (n native) Needs(string) uint32  { return n.NativePlugin.Needs() }
+func (n native) Keys(string) []string { return n.NativePlugin.Keys() }
+func (n native) Revision() string     { return n.NativePlugin.Revision() }
+
+// byName gives weight by the name of the node. It is not a bundled plugin: those do so only to act at different times.
+type byName struct{}
+
+func (byName) Configure([]byte) error { return nil }
+
+func (byName) Decide(req *sdk.Request, resp *sdk.Response) error {
+	name := req.Text(req.Node())
+	for i := range req.NumEndpoints() {
+		resp.SetWeight(i, 1+(int(name[len(name)-1])+i)%7)
+	}
+	return nil
+}
+
+// bundled are plugins with settings that act within seconds.
+var bundled = map[string]struct {
+	create   func() sdk.Plugin
+	settings string
+}{
+	"zone-spill":   {zonespill.New, `{"minEndpointsPerZone": 1}`},
+	"failover":     {failover.New, `{"by": "zone", "groups": [{"values": ["@local"]}, {"values": ["b"]}]}`},
+	"slow-start":   {slowstart.New, `{"windowSeconds": 10, "steps": 4}`},
+	"staged-drain": {stageddrain.New, `{"stages": [{"weight": 100, "seconds": 3}, {"weight": 30, "seconds": 3}]}`},
+	"maglev":       {maglev.New, ``},
+	"subset":       {subset.New, `{"endpoints": 2}`},
+	"outlier":      {outlier.New, `{"windowSeconds": 4, "baseEjectionSeconds": 6, "maxEjectionPercent": 60}`},
+	"least-loaded": {leastloaded.New, `{"intervalSeconds": 3}`},
+	"by-name":      {func() sdk.Plugin { return byName{} }, ``},
+}
+
+// byInput are the plugins whose decisions do not depend on the node itself.
+var byInput = []string{"zone-spill", "failover", "slow-start", "staged-drain", "maglev"}
+
+// newPlugins returns instances of the plugins for one evaluator.
+func newPlugins() Plugins {
+	loaded := map[string]policy.Plugin{}
+	return func(name string) (policy.Plugin, error) {
+		if p := loaded[name]; p != nil {
+			return p, nil
+		}
+		p, err := sdk.NewNativePlugin(bundled[name].create, []byte(bundled[name].settings))
+		if err != nil {
+			return nil, err
+		}
+		loaded[name] = native{p}
+		return loaded[name], nil
+	}
+}
+
+// randomCluster returns a cluster with more Nodes than testgen makes, and endpoints that belong to one Service each.
+func randomCluster(seed uint64) (*model.Snapshot, *testgen.Cluster) {
+	c := testgen.NewCluster(seed, testgen.ClusterOptions{})
+	random := rand.New(rand.NewPCG(seed, 1))
+	snap, nodes := model.NewSnapshot(), 6+random.IntN(30)
+	for i, change := range c.Changes {
+		if s := change.Slice; s != nil {
+			own := *s
+			own.Endpoints = append([]model.SliceEndpoint{}, s.Endpoints...)
+			for j := range own.Endpoints {
+				e := &own.Endpoints[j]
+				e.Addr = ownAddr(e.Addr, s.Service.Name[1:])
+				if b := e.Addr.As16(); seed%3 == 0 {
+					e.Node = fmt.Sprint("n", (int(b[14])*7+int(b[15])*5)%nodes)
+				}
+				if random.IntN(3) > 0 {
+					e.Pod = "pod-" + e.Addr.String()
+				}
+			}
+			change.Slice = &own
+		}
+		if n := change.Node; n != nil {
+			own := *n
+			own.Ready, own.MilliCPU = true, 1000*int64(1+i%3)
+			own.Labels = map[string]string{"pool": fmt.Sprint(random.IntN(2))}
+			change.Node = &own
+		}
+		snap.Apply(change)
+	}
+	for i := range nodes {
+		n := &model.Node{
+			Name: fmt.Sprintf("n%d", 3+i), Zone: []string{"a", "a", "a", "b", "b", ""}[random.IntN(6)], Ready: random.IntN(8) > 0,
+			MilliCPU: 1000 * int64(1+random.IntN(4)/3), Labels: map[string]string{"pool": fmt.Sprint(random.IntN(4) / 3)},
+		}
+		snap.Apply(model.Change{Kind: model.NodeKind, Name: model.Name{Name: n.Name}, Node: n})
+	}
+	return snap, c
+}
+
+// ownAddr returns another address for each Service; addresses that may not be endpoints stay.
+func ownAddr(a netip.Addr, service string) netip.Addr {
+	b := a.As16()
+	switch {
+	case a.Is4() && (b[12] == 10 && b[13] == 244 || b[12] == 192):
+		return netip.AddrFrom4([4]byte{10, 200 + service[0] - '0', b[14] + b[12], b[15]})
+	case !a.Is4() && b[0] == 0xfd && b[5] != 0x96:
+		b[6] = service[0]
+		return netip.AddrFrom16(b)
+	}
+	return a
+}
+
+// randomPolicies returns policies with one or two plugins, bindings that select nodes, and panic holds.
+func randomPolicies(random *rand.Rand, plugins []string) *policy.Set {
+	set := &policy.Set{Policies: map[string]*policy.Policy{}}
+	for i := range 1 + random.IntN(3) {
+		p := &policy.Policy{Name: fmt.Sprint("p", i), OnFailure: policy.OnFailure(random.IntN(2)), IgnoreHints: random.IntN(2) == 0}
+		for range 1 + random.IntN(2) {
+			p.Steps = append(p.Steps, policy.Step{Plugin: plugins[random.IntN(len(plugins))]})
+		}
+		if random.IntN(3) == 0 {
+			p.Panic = policy.Panic{Below: 60, Hold: 8 * time.Second}
+		}
+		set.Policies[p.Name] = p
+		b := policy.Binding{Policy: p.Name}
+		switch random.IntN(4) {
+		case 0:
+			b.Nodes.Permille = 100 + 100*random.IntN(8)
+		case 1:
+			b.Nodes.Selector = policy.Selector{{Key: "pool", Op: policy.In, Values: []string{"1"}}}
+		}
+		set.Bindings = append(set.Bindings, b)
+	}
+	if random.IntN(2) == 0 {
+		set.Default = "p0"
+	}
+	return set
+}
+
+var _ policy.Plugin = native{}
