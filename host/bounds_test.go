@@ -125,7 +125,7 @@ func (tr *tree) value(name string, e ast.Expr) constant.Value {
 // readDefaults returns the numbers of the default configuration by their paths, and those of plugins and policies.
 func readDefaults(t *testing.T) map[string]constant.Value {
 	t.Helper()
-	text, err := os.ReadFile("config/defaults.yaml")
+	text, err := os.ReadFile("node/config/defaults.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -85,6 +85,44 @@ func TestCoreImportsOnlyItself(t *testing.T) {
 	}
 }
 
+// TestRoomsImportOneWay checks that a folder of host imports those only that the picture of host/README.md shows below or beside it.
+func TestRoomsImportOneWay(t *testing.T) {
+	rooms := map[string][]string{
+		"util":    nil,
+		"core":    {"util"},
+		"backend": {"core", "util"},
+		"source":  {"core", "util"},
+		"plugin":  {"core", "util"},
+		"whatif":  {"core", "util"},
+		"engine":  {"core", "backend"},
+		"node":    {"engine", "backend", "source", "plugin", "whatif", "core", "util"},
+		"lab":     {"node", "engine", "backend", "source", "plugin", "whatif", "core", "util"},
+	}
+	room := func(path string) (string, bool) {
+		path, ok := strings.CutPrefix(path, module+"host/")
+		name, _, _ := strings.Cut(path, "/")
+		return name, ok
+	}
+	for path, p := range packages(t) {
+		own, ok := room(path)
+		if !ok {
+			continue
+		}
+		allowed, known := rooms[own]
+		if !known {
+			t.Errorf("%s is in no room", path)
+		}
+		for _, dep := range p.Imports {
+			if path == module+"host/backend/conformance" && dep == module+"host/lab/testgen" {
+				continue // the kit for backends generates what it plans
+			}
+			if other, ok := room(dep); ok && other != own && !slices.Contains(allowed, other) {
+				t.Errorf("%s imports %s", path, dep)
+			}
+		}
+	}
+}
+
 // TestBackendsDoNotDependOnThePlanner checks that policies, Service rules and the plugin ABI are unknown to backends.
 func TestBackendsDoNotDependOnThePlanner(t *testing.T) {
 	all := packages(t)
@@ -265,10 +303,10 @@ var clockUse = regexp.MustCompile(`\b(time\.(Now|Since|Until|Sleep|After|AfterFu
 // virtual time.
 func TestOnlyTheEngineHasAClock(t *testing.T) {
 	allowed := map[string]string{
-		"agent":                  "watches files and runs periodic jobs",
+		"node/agent":             "watches files and runs periodic jobs",
 		"engine":                 "owns time",
-		"confine":                "lists the system calls of Go's runtime, and has a timer made before they are refused",
-		"wasm/lane":              "waits for the process of a plugin and measures its CPU time; no decision depends on it",
+		"plugin/confine":         "lists the system calls of Go's runtime, and has a timer made before they are refused",
+		"plugin/wasm/lane":       "waits for the process of a plugin and measures its CPU time; no decision depends on it",
 		"backend/ipvs":           "kernel_link.go waits for the work queue that makes an IPv6 address local",
 		"backend/nftables/rules": "replace.go waits for packets in flight where membarrier(2) is not available",
 	}

@@ -13,7 +13,7 @@ import (
 
 func TestUnsafeAddressesAreNoEndpoints(t *testing.T) {
 	rules := &EndpointRules{ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:10:96::/112")}}
-	cases, err := os.ReadFile("../ipaddr/testdata/addresses") // host/plugin/registry passes the same
+	cases, err := os.ReadFile("../../util/ipaddr/testdata/addresses") // host/plugin/registry passes the same
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func Rust(t testing.TB, file, out string) *exec.Cmd {
 // AssemblyScript returns the command that compiles a plugin in AssemblyScript into the file out, with the compiler of new plugins.
 func AssemblyScript(t testing.TB, file, out string) *exec.Cmd {
 	t.Helper()
-	templates, dir := filepath.Join(root(t), "host", "scaffold", "templates", "as"), t.TempDir()
+	templates, dir := filepath.Join(root(t), "host", "plugin", "scaffold", "templates", "as"), t.TempDir()
 	lock := filepath.Join(templates, "package-lock.json.tmpl")
 	RequireProgram(t, "npm", "npm")
 	NPM(t, lock)

@@ -44,11 +44,11 @@ endpoints: [{addresses: [10.244.%[3]d.%[2]d], conditions: {ready: true}}]
 // Those of another namespace have settings of their own, and those of a third those of the policy.
 func TestHostileSettingsHurtOnlyTheirServices(t *testing.T) {
 	const services = 40
-	base, err := os.ReadFile("../../sdk/tck/hosts/guests/base.wat")
+	base, err := os.ReadFile("../../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {
 		t.Fatal(err)
 	}
-	guest, err := os.ReadFile("../wasm/testdata/settings.wat")
+	guest, err := os.ReadFile("../../plugin/wasm/testdata/settings.wat")
 	if err != nil {
 		t.Fatal(err)
 	}

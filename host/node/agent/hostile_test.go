@@ -17,7 +17,7 @@ import (
 // evilModule assembles a plugin that keeps the default weights, except that it runs text, the function $evil, for port 666.
 func evilModule(t *testing.T, text string) []byte {
 	t.Helper()
-	base, err := os.ReadFile("../../sdk/tck/hosts/guests/base.wat")
+	base, err := os.ReadFile("../../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -291,7 +291,7 @@ func TestReloadNamesFieldsThatNeedARestart(t *testing.T) {
 }
 
 func TestExampleConfigurationIsValid(t *testing.T) {
-	c, err := Load("../../examples/boutique/sluice.yaml")
+	c, err := Load("../../../examples/boutique/sluice.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

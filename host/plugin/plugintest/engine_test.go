@@ -110,14 +110,14 @@ func parse(t *testing.T, file string) *scenario.File {
 func TestScenariosOfTheBundledPlugins(t *testing.T) {
 	box := newSandbox(t)
 	for name := range bundled {
-		files, err := filepath.Glob("../../plugins/" + name + "/testdata/*.scenario")
+		files, err := filepath.Glob("../../../plugins/" + name + "/testdata/*.scenario")
 		if err != nil || len(files) == 0 {
 			t.Errorf("plugin %s has no scenario (%v)", name, err)
 		}
 		for _, file := range files {
 			t.Run(filepath.Base(file), func(t *testing.T) {
 				f := parse(t, file)
-				readme, err := os.ReadFile("../../plugins/" + name + "/README.md")
+				readme, err := os.ReadFile("../../../plugins/" + name + "/README.md")
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -20,7 +20,7 @@ import (
 
 // TestAddressesHaveAPlace: those of ipaddr's table, which endpoints are compared with too, and others.
 func TestAddressesHaveAPlace(t *testing.T) {
-	cases, err := os.ReadFile("../ipaddr/testdata/addresses")
+	cases, err := os.ReadFile("../../util/ipaddr/testdata/addresses")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -159,7 +159,7 @@ func TestSDKIsFoundOrAskedFor(t *testing.T) {
 			t.Errorf("%s: %v", version, err)
 		}
 	}
-	if sdk, err := FindSDK("../..", "v1.2.3", t.TempDir()); err != nil || sdk.Dir != here {
+	if sdk, err := FindSDK("../../..", "v1.2.3", t.TempDir()); err != nil || sdk.Dir != here {
 		t.Errorf("%+v, %v", sdk, err)
 	}
 	if _, err := FindSDK(t.TempDir(), "v1.2.3", "."); err == nil || !strings.Contains(err.Error(), "not a checkout of "+Repository) {

@@ -20,8 +20,8 @@ type benchGuest struct {
 
 func benchGuests(b *testing.B) []benchGuest {
 	return []benchGuest{
-		{"C", cGuest(b, "../../examples/plugin-c/zone_first.c")},
-		{"Go", goGuest(b, "../../plugins/zone-spill")},
+		{"C", cGuest(b, "../../../examples/plugin-c/zone_first.c")},
+		{"Go", goGuest(b, "../../../plugins/zone-spill")},
 	}
 }
 
@@ -33,7 +33,7 @@ func BenchmarkDecideInAProcess(b *testing.B) {
 		name    string
 		options Options
 	}{{"in-process", Options{}}, {"messages", Options{Process: childCommand("plugin")}}} {
-		for _, g := range append(benchGuests(b), benchGuest{"Go-trivial", goGuest(b, "../lab/bench/guest")}) {
+		for _, g := range append(benchGuests(b), benchGuest{"Go-trivial", goGuest(b, "../../lab/bench/guest")}) {
 			p := load(b, newHost(b, h.options), g.module, "")
 			for _, n := range []int{1, 16, 64} {
 				b.Run(fmt.Sprintf("%s/%s/%d", h.name, g.name, n), func(b *testing.B) {
@@ -87,7 +87,7 @@ func BenchmarkDecide(b *testing.B) {
 }
 
 func benchmarkDecide(b *testing.B, h *Host) {
-	for _, g := range append(benchGuests(b), benchGuest{"Go-trivial", goGuest(b, "../lab/bench/guest")}) {
+	for _, g := range append(benchGuests(b), benchGuest{"Go-trivial", goGuest(b, "../../lab/bench/guest")}) {
 		p := load(b, h, g.module, "")
 		for _, n := range []int{1, 10, 100, 1000} {
 			b.Run(fmt.Sprintf("%s/%d", g.name, n), func(b *testing.B) {
@@ -207,8 +207,8 @@ func BenchmarkSelfTest(b *testing.B) {
 func BenchmarkServiceSettings(b *testing.B) {
 	const services = 10_000
 	for _, g := range []struct{ name, folder, format string }{
-		{"zone-spill", "../../plugins/zone-spill", `{"demand":"nodes","holdSeconds":%d,"maxTotal":%d}`},
-		{"staged-drain", "../../plugins/staged-drain", `{"stages":[{"weight":100,"seconds":%d},{"weight":50,"seconds":%d}]}`},
+		{"zone-spill", "../../../plugins/zone-spill", `{"demand":"nodes","holdSeconds":%d,"maxTotal":%d}`},
+		{"staged-drain", "../../../plugins/staged-drain", `{"stages":[{"weight":100,"seconds":%d},{"weight":50,"seconds":%d}]}`},
 	} {
 		req := SampleRequest(10)
 		var resp abi.Response

@@ -10,7 +10,7 @@ import (
 )
 
 func TestCompileCache(t *testing.T) {
-	module := cGuest(t, "../../examples/plugin-c/zone_first.c")
+	module := cGuest(t, "../../../examples/plugin-c/zone_first.c")
 	dir := filepath.Join(t.TempDir(), "cache")
 	var log bytes.Buffer
 	try := func(want bool, warns bool) {
@@ -86,7 +86,7 @@ func TestCacheEvictsTheOldestModules(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cache")
 	h := newHost(t, Options{CacheDir: dir})
 	for i := range maxEntries + 5 {
-		text := strings.Replace(mustRead(t, "../../sdk/tck/hosts/guests/base.wat"), ";; EVIL",
+		text := strings.Replace(mustRead(t, "../../../sdk/tck/hosts/guests/base.wat"), ";; EVIL",
 			fmt.Sprintf("(func $evil (param i32 i32 i64) (result i64) (i64.const %d))", i), 1)
 		p := load(t, h, wat(t, text), "")
 		if err := p.Close(); err != nil {

@@ -277,7 +277,7 @@ func TestCacheOfManyProcesses(t *testing.T) {
 	cache := filepath.Join(dir, "cache")
 	var files []string
 	for i := range 3 {
-		text := strings.Replace(mustRead(t, "../../sdk/tck/hosts/guests/base.wat"), ";; EVIL",
+		text := strings.Replace(mustRead(t, "../../../sdk/tck/hosts/guests/base.wat"), ";; EVIL",
 			fmt.Sprintf("(func $evil (param i32 i32 i64) (result i64) (i64.const %d))", i), 1)
 		files = append(files, filepath.Join(dir, fmt.Sprint(i, ".wasm")))
 		if err := os.WriteFile(files[i], wat(t, text), 0o600); err != nil {

@@ -118,7 +118,7 @@ func newDeadlineHost(t *testing.T, limits Limits) *Host {
 // module returns a plugin that does it for port 666.
 func (c slow) module(t testing.TB) []byte {
 	t.Helper()
-	base, err := os.ReadFile("../../sdk/tck/hosts/guests/base.wat")
+	base, err := os.ReadFile("../../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestCallsEndByTheirDeadlineDuringGarbageCollection(t *testing.T) {
 func TestEveryExportHasADeadline(t *testing.T) {
 	h := newDeadlineHost(t, Limits{})
 	const forever = "(loop $l (br $l)) (unreachable)"
-	base := mustRead(t, "../../sdk/tck/hosts/guests/base.wat")
+	base := mustRead(t, "../../../sdk/tck/hosts/guests/base.wat")
 	base = strings.Replace(base, ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2)) ;; EVIL", 1)
 	for _, c := range []struct{ name, old, text, settings, want string }{
 		{"start function", ";; EVIL", "(func $s " + forever + ") (start $s)", "", "instantiate"},
@@ -244,7 +244,7 @@ func BenchmarkFuel(b *testing.B) {
 // A virtual machine counts time in which it does not run as CPU time. A call of the self-test that is late by that would refuse the module.
 func TestSelfTestHasMoreTimeThanADecision(t *testing.T) {
 	requireChildren(t)
-	base := strings.Replace(mustRead(t, "../../sdk/tck/hosts/guests/base.wat"), ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))", 1)
+	base := strings.Replace(mustRead(t, "../../../sdk/tck/hosts/guests/base.wat"), ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))", 1)
 	module := wat(t, strings.Replace(base, "(local $size i64)", `(local $size i64) (local $k i64)
 		(if (i32.ge_u (i32.load offset=76 (local.get $req)) (i32.const 1000)) (then
 			(local.set $k (i64.const 20000000))

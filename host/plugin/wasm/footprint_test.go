@@ -94,7 +94,7 @@ func TestCallStacksOfRecursionsAreFreed(t *testing.T) {
 	const deep = "(call $f (i32.const 20000)) "
 	inDecide := recursion + "(func $evil (param i32 i32 i64) (result i64) " + deep + "(local.get 2))"
 	inAlloc := recursion + "(func $evil (param i32 i32 i64) (result i64) (local.get 2))"
-	base := mustRead(t, "../../sdk/tck/hosts/guests/base.wat")
+	base := mustRead(t, "../../../sdk/tck/hosts/guests/base.wat")
 	heap := func() int64 {
 		runtime.GC()
 		runtime.GC() // the second one frees what has a finalizer

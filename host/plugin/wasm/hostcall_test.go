@@ -56,7 +56,7 @@ func hostCalls() []hostCall {
 // module returns a plugin that makes the call n times for port 666.
 func (c hostCall) module(t testing.TB, n int) []byte {
 	t.Helper()
-	base, err := os.ReadFile("../../sdk/tck/hosts/guests/base.wat")
+	base, err := os.ReadFile("../../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {
 		t.Fatal(err)
 	}

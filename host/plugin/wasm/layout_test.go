@@ -26,7 +26,7 @@ func TestCHeaderMatchesTheContract(t *testing.T) {
 		fmt.Fprintf(&b, "_Static_assert(%s, %q);\n", condition, condition)
 		asserts++
 	}
-	for line := range strings.Lines(mustRead(t, "../../sdk/ABI.md")) {
+	for line := range strings.Lines(mustRead(t, "../../../sdk/ABI.md")) {
 		if m := heading.FindStringSubmatch(line); m != nil {
 			record = m[1]
 			assert("sizeof(%s) == %s", record, m[2])
@@ -54,7 +54,7 @@ func TestCHeaderMatchesTheContract(t *testing.T) {
 	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("clang", "--target=wasm32", "-ffreestanding", "-fsyntax-only", "-I", "../../sdk/c", file)
+	cmd := exec.Command("clang", "--target=wasm32", "-ffreestanding", "-fsyntax-only", "-I", "../../../sdk/c", file)
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, msg)
 	}
@@ -62,7 +62,7 @@ func TestCHeaderMatchesTheContract(t *testing.T) {
 
 // The tables of exports and imports in sdk/ABI.md are those that the host accepts.
 func TestContractHasEveryExportAndImport(t *testing.T) {
-	text := mustRead(t, "../../sdk/ABI.md")
+	text := mustRead(t, "../../../sdk/ABI.md")
 	export := regexp.MustCompile("(?m)^\\| `(memory|_initialize|sluice_\\w+)` \\| (?:`(.*?)`|memory) \\| (required|optional) \\|")
 	want := map[string]string{}
 	for _, e := range abiExports() {

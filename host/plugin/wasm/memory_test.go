@@ -48,7 +48,7 @@ func TestMemoryOfAllPlugins(t *testing.T) {
 // TestGrowthBeyondTheMemoryOfAllPlugins: memory.grow returns -1 while another plugin has the memory.
 func TestGrowthBeyondTheMemoryOfAllPlugins(t *testing.T) {
 	h := newHost(t, Options{Memory: 8 << 20})
-	text := strings.Replace(mustRead(t, "../../sdk/tck/hosts/guests/base.wat"), ";; EVIL", `(func $evil (param i32 i32 i64) (result i64)
+	text := strings.Replace(mustRead(t, "../../../sdk/tck/hosts/guests/base.wat"), ";; EVIL", `(func $evil (param i32 i32 i64) (result i64)
 	  (if (i32.eq (memory.grow (i32.const 64)) (i32.const -1)) (then (unreachable))) (local.get 2))`, 1)
 	growing := load(t, h, wat(t, text), "")
 	if err := decide(growing, 666, sampleNow); err != nil {

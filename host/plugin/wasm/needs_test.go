@@ -10,7 +10,7 @@ import (
 // withExports returns base.wat with another ABI version and further exports.
 func withExports(t testing.TB, version, exports string) []byte {
 	t.Helper()
-	text := strings.Replace(mustRead(t, "../../sdk/tck/hosts/guests/base.wat"), "(i32.const 0x10002)", "(i32.const "+version+")", 1)
+	text := strings.Replace(mustRead(t, "../../../sdk/tck/hosts/guests/base.wat"), "(i32.const 0x10002)", "(i32.const "+version+")", 1)
 	return wat(t, strings.Replace(text, ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))"+exports, 1))
 }
 
@@ -67,7 +67,7 @@ func TestInputsAreComplete(t *testing.T) {
 
 // shed is the part of a decision that a guest asks for beyond the bounds.
 func TestShedIsClamped(t *testing.T) {
-	text := strings.Replace(mustRead(t, "../../sdk/tck/hosts/guests/base.wat"), ";; EVIL", `(func $evil (param $req i32) (param $resp i32) (param $size i64) (result i64)
+	text := strings.Replace(mustRead(t, "../../../sdk/tck/hosts/guests/base.wat"), ";; EVIL", `(func $evil (param $req i32) (param $resp i32) (param $size i64) (result i64)
 		(i32.store16 offset=54 (local.get $resp) (i32.const 0xffff))
 		(i32.store16 offset=70 (local.get $resp) (i32.const 1000))
 		(i32.store16 offset=86 (local.get $resp) (i32.const 1))

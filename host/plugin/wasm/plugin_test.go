@@ -197,7 +197,7 @@ func TestSettings(t *testing.T) {
 
 func TestRevisionDependsOnTheModule(t *testing.T) {
 	h := newHost(t, Options{})
-	c := cGuest(t, "../../examples/plugin-c/zone_first.c")
+	c := cGuest(t, "../../../examples/plugin-c/zone_first.c")
 	seen := map[string]bool{}
 	for _, p := range []*Plugin{load(t, h, c, ""), load(t, h, goodWAT(t), "")} {
 		if len(p.Revision()) != 64 || seen[p.Revision()] {
@@ -236,7 +236,7 @@ func TestClosedPluginReturnsAnError(t *testing.T) {
 
 func TestRequestsOfAllSizesFit(t *testing.T) {
 	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
-	for _, module := range [][]byte{goodWAT(t), cGuest(t, "../../examples/plugin-c/zone_first.c"), goGuest(t, "testdata/goguest")} {
+	for _, module := range [][]byte{goodWAT(t), cGuest(t, "../../../examples/plugin-c/zone_first.c"), goGuest(t, "testdata/goguest")} {
 		p := load(t, h, module, "")
 		for _, n := range []int{0, 1, 5000, 3, 20_000, 100} {
 			req := SampleRequest(n)
@@ -265,7 +265,7 @@ func TestInvalidLimitsAreRefused(t *testing.T) {
 
 func TestDecideDoesNotAllocate(t *testing.T) {
 	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
-	for name, module := range map[string][]byte{"C": cGuest(t, "../../examples/plugin-c/zone_first.c"), "Go": goGuest(t, "../../plugins/zone-spill")} {
+	for name, module := range map[string][]byte{"C": cGuest(t, "../../../examples/plugin-c/zone_first.c"), "Go": goGuest(t, "../../../plugins/zone-spill")} {
 		if n := allocations(t, load(t, h, module, "")); n != 0 {
 			t.Errorf("%s: %v allocations a call", name, n)
 		}

@@ -29,7 +29,7 @@ const readsRegister = `(global $k (mut i32) (i32.const 0))
 // A guest cannot read what the host, or a decision for another namespace, has left in a vector register: neither by the compiler's mistake, nor
 // by the next one like it.
 func TestGuestsReadNoRegistersOfOthers(t *testing.T) {
-	base, err := os.ReadFile("../../sdk/tck/hosts/guests/base.wat")
+	base, err := os.ReadFile("../../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,7 +94,7 @@ func TestRepeatsFindImpurePlugins(t *testing.T) {
 // burner returns base.wat with a loop of n instructions or more in each decision.
 func burner(t testing.TB, n int, more string) []byte {
 	t.Helper()
-	base, err := os.ReadFile("../../sdk/tck/hosts/guests/base.wat")
+	base, err := os.ReadFile("../../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func TestLeastRecentlyUsedInstanceMakesRoom(t *testing.T) {
 }
 
 func TestRepeatsDoNotAllocate(t *testing.T) {
-	p := loadWith(t, newHost(t, Options{}), cGuest(t, "../../examples/plugin-c/zone_first.c"), LoadOptions{PerNamespace: true, RepeatOneIn: 1})
+	p := loadWith(t, newHost(t, Options{}), cGuest(t, "../../../examples/plugin-c/zone_first.c"), LoadOptions{PerNamespace: true, RepeatOneIn: 1})
 	if n := allocations(t, p); n != 0 {
 		t.Errorf("%v allocations a call", n)
 	}
@@ -315,7 +315,7 @@ func TestInstancesLeaveMemoryForOtherPlugins(t *testing.T) {
 
 // TestSparePluginsLeaveMemoryForOthers: a guest fails if it cannot grow by 7.5 MiB, of 8 that are left.
 func TestSparePluginsLeaveMemoryForOthers(t *testing.T) {
-	base, err := os.ReadFile("../../sdk/tck/hosts/guests/base.wat")
+	base, err := os.ReadFile("../../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -186,19 +186,19 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 		native   func() sdk.Plugin
 		settings string
 	}{
-		{"zone-spill", goGuest(t, "../../plugins/zone-spill"), zonespill.New, ""},
-		{"zone-spill, demand from settings", goGuest(t, "../../plugins/zone-spill"), zonespill.New, `{"demandByZone": {"zone-a": 3, "zone-b": 1, "zone-x": 2}}`},
-		{"staged-drain", goGuest(t, "../../plugins/staged-drain"), stageddrain.New, ""},
-		{"slow-start", goGuest(t, "../../plugins/slow-start"), slowstart.New, `{"windowSeconds": 120, "aggression": 1.7}`},
-		{"failover", goGuest(t, "../../plugins/failover"), failover.New, `{"by": "label:track", "groups": [{"values": ["stable"]}, {"values": ["canary", ""]}]}`},
-		{"canary", goGuest(t, "../../plugins/canary"), canary.New, `{"by": "label:track", "groups": [{"value": "canary", "percent": 5}]}`},
-		{"capacity", goGuest(t, "../../plugins/capacity"), capacity.New, `{"from": "annotation:example.com/capacity", "maxTotal": 100}`},
-		{"least-loaded", goGuest(t, "../../plugins/least-loaded"), leastloaded.New, `{"smoothingPercent": 50, "maxChangePercent": 100, "tolerancePercent": 0}`},
-		{"rebalance", goGuest(t, "../../plugins/rebalance"), rebalance.New, `{"durationSeconds": 86400, "delaySeconds": 0, "minConnections": 1, "tolerancePercent": 1}`},
-		{"outlier", goGuest(t, "../../plugins/outlier"), outlier.New, `{"maxEjectionPercent": 30, "panicPercent": 30}`},
-		{"maglev", goGuest(t, "../../plugins/maglev"), maglev.New, `{"maxTotal": 30}`},
-		{"subset", goGuest(t, "../../plugins/subset"), subset.New, `{"endpoints": 2}`},
-		{"C", cGuest(t, "../../examples/plugin-c/zone_first.c"), nil, ""},
+		{"zone-spill", goGuest(t, "../../../plugins/zone-spill"), zonespill.New, ""},
+		{"zone-spill, demand from settings", goGuest(t, "../../../plugins/zone-spill"), zonespill.New, `{"demandByZone": {"zone-a": 3, "zone-b": 1, "zone-x": 2}}`},
+		{"staged-drain", goGuest(t, "../../../plugins/staged-drain"), stageddrain.New, ""},
+		{"slow-start", goGuest(t, "../../../plugins/slow-start"), slowstart.New, `{"windowSeconds": 120, "aggression": 1.7}`},
+		{"failover", goGuest(t, "../../../plugins/failover"), failover.New, `{"by": "label:track", "groups": [{"values": ["stable"]}, {"values": ["canary", ""]}]}`},
+		{"canary", goGuest(t, "../../../plugins/canary"), canary.New, `{"by": "label:track", "groups": [{"value": "canary", "percent": 5}]}`},
+		{"capacity", goGuest(t, "../../../plugins/capacity"), capacity.New, `{"from": "annotation:example.com/capacity", "maxTotal": 100}`},
+		{"least-loaded", goGuest(t, "../../../plugins/least-loaded"), leastloaded.New, `{"smoothingPercent": 50, "maxChangePercent": 100, "tolerancePercent": 0}`},
+		{"rebalance", goGuest(t, "../../../plugins/rebalance"), rebalance.New, `{"durationSeconds": 86400, "delaySeconds": 0, "minConnections": 1, "tolerancePercent": 1}`},
+		{"outlier", goGuest(t, "../../../plugins/outlier"), outlier.New, `{"maxEjectionPercent": 30, "panicPercent": 30}`},
+		{"maglev", goGuest(t, "../../../plugins/maglev"), maglev.New, `{"maxTotal": 30}`},
+		{"subset", goGuest(t, "../../../plugins/subset"), subset.New, `{"endpoints": 2}`},
+		{"C", cGuest(t, "../../../examples/plugin-c/zone_first.c"), nil, ""},
 		{"WAT", goodWAT(t), nil, ""},
 	} {
 		t.Run(g.name, func(t *testing.T) {
@@ -249,8 +249,8 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 // Guests that are compared in benchmarks must decide the same.
 func TestGoAndCGuestsDecideTheSame(t *testing.T) {
 	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
-	inC := load(t, h, cGuest(t, "../../examples/plugin-c/zone_first.c"), "")
-	inGo := load(t, h, goGuest(t, "../lab/bench/guest"), "")
+	inC := load(t, h, cGuest(t, "../../../examples/plugin-c/zone_first.c"), "")
+	inGo := load(t, h, goGuest(t, "../../lab/bench/guest"), "")
 	for _, s := range allRequests() {
 		var want, got abi.Response
 		want.Reset(len(s.Request.Endpoints))
@@ -269,7 +269,7 @@ func TestGoAndCGuestsDecideTheSame(t *testing.T) {
 
 func TestFuelIsTheSameOnEveryMachine(t *testing.T) {
 	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
-	module := goGuest(t, "../../plugins/zone-spill")
+	module := goGuest(t, "../../../plugins/zone-spill")
 	var fuel [2][]uint64
 	for i := range fuel {
 		p := load(t, h, module, "")

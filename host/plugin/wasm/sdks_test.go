@@ -295,7 +295,7 @@ func TestSDKForRust(t *testing.T) {
 	if err := os.WriteFile(file, raw, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	build := exec.Command("/usr/bin/rustc", "--edition", "2021", "--test", "-O", "-D", "warnings", "-o", program, "../../sdk/rust/tests.rs")
+	build := exec.Command("/usr/bin/rustc", "--edition", "2021", "--test", "-O", "-D", "warnings", "-o", program, "../../../sdk/rust/tests.rs")
 	build.Env = append(os.Environ(), "SLUICE_REQUEST="+file)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("rustc: %v\n%s", err, out)

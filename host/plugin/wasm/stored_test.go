@@ -165,6 +165,7 @@ func noexecChild(args []string) int {
 
 // TestCodeForAnotherProcessorIsCompiledAgain: the engine's key depends on the processor.
 func TestCodeForAnotherProcessorIsCompiledAgain(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
 	dir := filepath.Join(t.TempDir(), "cache")
 	load(t, newHost(t, Options{CacheDir: dir}), goodWAT(t), "")
 	file := onlyFile(t, dir, enginePrefix+"*")

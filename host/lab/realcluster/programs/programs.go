@@ -62,7 +62,7 @@ func own() buildcache.Programs {
 	return buildcache.Programs{
 		Kind:    "realcluster/own",
 		Source:  "host",
-		Modules: []string{dir, "stats"}, // what it imports
+		Modules: []string{dir, "util/stats"}, // what it imports
 		Version: Kubernetes,
 		List:    map[string]buildcache.Program{load: {Module: dir, Package: "./run"}},
 		Command: command,

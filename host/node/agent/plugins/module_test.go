@@ -62,7 +62,7 @@ func TestCacheFolderMayBeRelative(t *testing.T) {
 	if testenv.Race {
 		t.Skip("the race detector maps more memory than a compiling process may have")
 	}
-	text, err := os.ReadFile("../../../sdk/tck/hosts/guests/base.wat")
+	text, err := os.ReadFile("../../../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,12 +86,12 @@ func bundledPluginsAndExamplesConform(t *testing.T, h *wasm.Host) {
 	const noSettings = "plugin-zone-first"                                                     // ignores any: a warning
 	var packages []string
 	for _, pattern := range []string{"plugins/*/main.go", "examples/plugin-*/main.go"} {
-		files, err := filepath.Glob("../../../" + pattern)
+		files, err := filepath.Glob("../../../../" + pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %v", pattern, err)
 		}
 		for _, f := range files {
-			p, err := filepath.Rel("../../..", filepath.Dir(f))
+			p, err := filepath.Rel("../../../..", filepath.Dir(f))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -119,7 +119,7 @@ func TestSDKsConform(t *testing.T) {
 		t.Skip("make test-sdk runs it")
 	}
 	h := newHost(t)
-	policies, err := filepath.Glob("../../../sdk/examples/*/plugin.c")
+	policies, err := filepath.Glob("../../../../sdk/examples/*/plugin.c")
 	if err != nil || len(policies) < 2 {
 		t.Fatal(policies, err)
 	}
@@ -153,7 +153,7 @@ func TestBrokenGuestsFailTheRequirementThatTheyBreak(t *testing.T) {
 }
 
 func brokenGuestsFailTheRequirementThatTheyBreak(t *testing.T, h *wasm.Host) {
-	raw, err := os.ReadFile("../../../sdk/tck/hosts/guests/base.wat")
+	raw, err := os.ReadFile("../../../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func block(t *testing.T, readme, heading string) (text, file string) {
 // authorsDesk returns the root of this repository, and an empty folder with what an author has beside a plugin: sluice, built.
 func authorsDesk(t *testing.T) (root, dir string) {
 	t.Helper()
-	root, err := filepath.Abs("../../..")
+	root, err := filepath.Abs("../../../..")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,7 @@ func TestCompiledCodeComputesWhatTheInterpreterDoes(t *testing.T) {
 	for seed := range uint64(n) {
 		traps += checkEngines(t, seed)
 	}
-	if calls := 8 * n; traps == 0 || traps > calls/2 {
+	if calls := 8 * n; traps == 0 && !testing.Short() || traps > calls/2 {
 		t.Errorf("%d of %d calls trap: the test shows little", traps, calls)
 	}
 }
