@@ -31,6 +31,7 @@ func childCommands() map[string]func(args []string) int {
 		"compile":      func(args []string) int { return CompileMain(args, os.Stdin, os.Stderr) },
 		"plugin":       func(args []string) int { return ProcessMain(args, os.Stderr) },
 		"liar":         liar,
+		"generous":     generous,
 		"idler":        idler,
 		"inspect":      inspectChild,
 		"limited":      limitedChild,

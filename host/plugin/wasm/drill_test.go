@@ -1,0 +1,131 @@
+package wasm
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm/lane"
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// generous is a process that gives every endpoint all weight, whatever the module has answered.
+func generous(args []string) int {
+	s := &server{instances: map[uint32]*sandbox{}}
+	hello, lanes, err := s.start(args)
+	text, jsonErr := json.Marshal(hello)
+	if _, writeErr := unix.Write(0, append(text, '\n')); errors.Join(err, jsonErr, writeErr) != nil {
+		return 1
+	}
+	for _, l := range lanes {
+		go func() {
+			runtime.LockOSThread()
+			var watch lane.Stopwatch
+			for {
+				l.Receive()
+				s.answer(l, &watch)
+				le, out := binary.LittleEndian, l.Answer()
+				if op(le.Uint32(l.Request())) == opDecide {
+					length := le.Uint32(out[36:]) // of the output, which is the end of the answer
+					response := out[(l.Number(numberAnswer).Load()-int64(align(int(length))))&^7:]
+					at := le.Uint32(response[abi.RespResultsOffset:])
+					for range le.Uint32(response[abi.RespResultsCount:]) {
+						le.PutUint32(response[at+abi.ResultWeight:], 65535)
+						at += le.Uint32(response[abi.RespResultsStride:])
+					}
+				}
+				l.Reply()
+			}
+		}()
+	}
+	_, _ = unix.Read(0, make([]byte, 1))
+	return 0
+}
+
+// TestProcessThatLiesGivesNoWeightToIneligibleEndpoints: the answer is valid, and what is not the plugin's to decide is taken out of it.
+func TestProcessThatLiesGivesNoWeightToIneligibleEndpoints(t *testing.T) {
+	requireChildren(t)
+	p, err := newHost(t, Options{Process: childCommand("generous")}).Open(t.Context(), "generous", goodWAT(t), LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := callsOf(sampleNow, 80)[0]
+	c.Plugin = p
+	c.Request.Endpoints[0].Conditions |= abi.Eligible
+	c.Request.Endpoints[1].Conditions &^= abi.Eligible
+	c.Request.Endpoints[2].Conditions &^= abi.Eligible
+	policy.DoAll([]*policy.Call{c})
+	if c.Err != nil || c.Response.Results[1].Weight != 65535 {
+		t.Fatalf("the process has not lied: %v, %+v", c.Err, c.Response.Results)
+	}
+	if err := c.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []uint16{65535, 0, 0} {
+		if got := c.Response.Results[i].Weight; got != want {
+			t.Errorf("endpoint %d has weight %d, want %d", i, got, want)
+		}
+	}
+}
+
+// TestModuleThatEndsItsProcessIsSuspended: longer and longer, and a process starts for each call that reaches it only; others do not notice.
+func TestModuleThatEndsItsProcessIsSuspended(t *testing.T) {
+	requireChildren(t)
+	p := openNative(t, []byte{0x0f, 0x0b}) // not an instruction
+	other := load(t, p.host, goodWAT(t), "")
+	var before *run
+	starts := 0
+	var waits []time.Duration
+	for now := int64(sampleNow); len(waits) < 5; now += 100 {
+		err := decide(p, evilPort, now)
+		var e *DecideError
+		if !errors.As(err, &e) {
+			t.Fatal(err)
+		}
+		if r := p.code.engine.(*process).current; r != before {
+			before = r
+			starts++
+		}
+		if !e.Suspended {
+			waits = append(waits, e.RetryAfter)
+		}
+		checkGood(t, other, sampleNow)
+	}
+	if starts != len(waits) || waits[4] < 2*waits[2] {
+		t.Errorf("%d processes for %d calls, then a wait of %v", starts, len(waits), waits)
+	}
+}
+
+// BenchmarkRestart measures the time until three plugins whose processes were killed decide again.
+func BenchmarkRestart(b *testing.B) {
+	h := newHost(b, Options{CacheDir: b.TempDir() + "/cache", Compiler: childCommand("compile"), Process: childCommand("plugin")})
+	var all []*Plugin
+	for _, path := range []string{"../../../plugins/zone-spill", "../../../plugins/staged-drain", "../../lab/bench/guest"} {
+		all = append(all, load(b, h, goGuest(b, path), ""))
+	}
+	for b.Loop() {
+		b.StopTimer()
+		for _, p := range all {
+			r := p.code.engine.(*process).current
+			_ = r.cmd.Process.Signal(os.Kill)
+			<-r.ended
+		}
+		b.StartTimer()
+		done := make(chan error)
+		for _, p := range all {
+			go func() { done <- decide(p, 80, sampleNow) }()
+		}
+		for range all {
+			if err := <-done; err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
