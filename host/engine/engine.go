@@ -49,11 +49,10 @@ type Options struct {
 // Engine keeps the data plane in line with the plan.
 type Engine struct {
 	Options
-	queue  *changeQueue
-	intake intake
-	calls  chan func(*planner.Planner)
-	swaps  chan *swapRequest
-	done   chan struct{} // closed when Run returns
+	queue *changeQueue
+	calls chan func(*planner.Planner)
+	swaps chan *swapRequest
+	done  chan struct{} // closed when Run returns
 
 	sync            syncState
 	clock           planClock

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -36,7 +37,11 @@ func (e *Engine) step(ctx context.Context) time.Time {
 		return earliest(e.nextStep, repairAt)
 	}
 	e.nextStep = now.Add(e.MinSyncPeriod)
-	changes := e.takeChanges()
+	limit := maxIntake
+	if !e.Planner.Synced() {
+		limit = math.MaxInt // until the first plan, all
+	}
+	changes, left := e.queue.take(limit, e.Planner.ServiceOf)
 	e.updates.received(changes)
 	e.Planner.Apply(changes)
 	if !e.Planner.Synced() {
@@ -50,7 +55,7 @@ func (e *Engine) step(ctx context.Context) time.Time {
 		e.Recorder.OnChanges(planTime, changes)
 	}
 	step := e.plan(planTime)
-	if left := e.intake.left(); left > 0 {
+	if left > 0 {
 		step.Remaining, step.RequeueAt = step.Remaining+left, planTime
 	}
 	e.planAt = step.RequeueAt
@@ -76,15 +81,6 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	e.shed(ctx)
 	e.checkpoint.dirty = e.checkpoint.dirty || step.Planned > 0
 	return earliest(e.sync.retryAt, e.sync.requeueAt, e.deleteStaleUDP(ctx), e.deleteUnreplied(ctx), repairAt, e.save(now), e.readSignals(ctx), e.updates.summarize(e.Log, time.Now()))
-}
-
-// takeChanges returns the changes of the cluster for a step: until the first plan, all of them.
-func (e *Engine) takeChanges() []model.Change {
-	changes, index := e.queue.take()
-	if e.Planner.Synced() {
-		changes = e.intake.take(changes, index, e.Planner.ServiceOf)
-	}
-	return changes
 }
 
 // stepTime returns how long a step has taken, without the time for which it waited for a processor: smaller steps would wait as long.

@@ -81,13 +81,11 @@ func (p *Planner) answered(c *policy.Call, again bool, now time.Time) {
 	w := s.wait(c.Shadow)
 	w.awaited = max(0, w.awaited-1)
 	switch {
-	case !again, p.planAgain(name):
-	case w.awaited > 0:
+	case !again:
+	case w.awaited > 0 && s.round == nil:
 		p.setRequeue(name, s, c.Shadow, earlier(w.requeueAt, now.Add(answerDelay).UnixMilli()))
-	case c.Shadow:
-		p.enqueueShadow(name)
 	default:
-		p.enqueueDue(name)
+		p.schedule(s, dueFor(c.Shadow))
 	}
 }
 

@@ -3,6 +3,7 @@ package planner
 import (
 	"cmp"
 	"net/netip"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
@@ -31,6 +32,25 @@ const (
 	minStepCost = 2_000
 	maxStepCost = 10_000
 )
+
+// targetStepTime is how long a step (planning and programming) may take that does as much as a Plan allows. A change that arrives
+// meanwhile waits for its end, and is then programmed first.
+const targetStepTime = 1500 * time.Microsecond
+
+// AdaptStep adapts how much a Plan does to the duration of the last step, planning and programming.
+func (p *Planner) AdaptStep(took time.Duration) {
+	switch {
+	case !p.full: // its duration says nothing about larger ones
+	case took > targetStepTime:
+		p.stepCost = max(p.stepCost*3/4, minStepCost)
+	case took < targetStepTime/2:
+		p.stepCost = min(p.stepCost*5/4, maxStepCost)
+	}
+}
+
+// PlanInBatches bounds the duration of a Plan, see AdaptStep. The first one does everything. When Services remain, Result.RequeueAt is
+// now.
+func (p *Planner) PlanInBatches() { p.inBatches = true }
 
 // budget is the work that may still be done; nil is unlimited.
 type budget struct {

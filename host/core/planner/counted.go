@@ -66,7 +66,7 @@ func (p *Planner) setCounted(name model.Name, s *serviceState, c countedService)
 	}
 	if c.outcomes && s.connections == nil {
 		s.connections = &Connections{}
-		p.totalsOf.push(name)
+		p.totalsOf = append(p.totalsOf, name)
 	}
 	*old = c
 }
@@ -103,7 +103,7 @@ func (p *Planner) AddOutcomes(now time.Time, length time.Duration, changes []out
 			s := p.services[name]
 			if s.connections != nil {
 				s.connections.add(c)
-				p.totalsOf.push(name)
+				p.totalsOf = append(p.totalsOf, name)
 			}
 			if k := s.inForce; k != nil && k.mark != p.mark { // once for all Services of a policy with the endpoint
 				k.mark, p.policies.changed = p.mark, true
@@ -118,9 +118,9 @@ func (p *Planner) AddOutcomes(now time.Time, length time.Duration, changes []out
 			switch {
 			case !c.Failed:
 			case s.counted.enforced&abi.NeedOutcomes != 0:
-				p.enqueueDue(name)
+				p.schedule(s, due)
 			case s.counted.needs&abi.NeedOutcomes != 0:
-				p.enqueueShadow(name)
+				p.schedule(s, shadowDue)
 			}
 		}
 	}
@@ -129,14 +129,15 @@ func (p *Planner) AddOutcomes(now time.Time, length time.Duration, changes []out
 
 // reportConnections adds the totals that have changed to result.
 func (p *Planner) reportConnections(result *Result) {
-	for _, name := range p.totalsOf.queue {
+	slices.SortFunc(p.totalsOf, model.Name.Compare)
+	for _, name := range slices.Compact(p.totalsOf) {
 		r := ServiceConnections{Service: name, Gone: true}
 		if s := p.services[name]; s != nil && s.connections != nil {
 			r.Connections, r.Gone = *s.connections, false
 		}
 		result.Connections = append(result.Connections, r)
 	}
-	p.totalsOf = nameQueue{}
+	p.totalsOf = nil
 }
 
 // NeedsConnections reports whether the policy of a Service needs open connections.

@@ -191,7 +191,7 @@ func testOnlyNewFailures(t *testing.T, shadow bool) {
 		calls := plugin.calls
 		signals.reading++
 		p.AddOutcomes(time.Unix(1000, 0), time.Second, []outcomes.Change{c.change})
-		if shadow && len(p.due.queued) > 0 {
+		if shadow && p.queue.n[due] > 0 {
 			t.Errorf("%s: the Service is due although only the shadow needs outcomes", c.what)
 		}
 		if r := p.PlanNow(time.Unix(1001, 0)); r.Planned != c.planned || plugin.calls-calls != c.called {

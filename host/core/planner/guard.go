@@ -129,7 +129,7 @@ func (p *Planner) suspendGuarded() {
 // replanGuarded plans the Services that a guard concerns again.
 func (p *Planner) replanGuarded(g *guard) {
 	for _, name := range slices.SortedFunc(maps.Keys(g.services), model.Name.Compare) {
-		p.enqueueDeferred(name)
+		p.schedule(p.services[name], due)
 	}
 }
 

@@ -14,9 +14,9 @@ type work struct {
 	result Result
 	limit  *budget // nil: none
 	begun  bool
-	// changed: there were changed Services at the beginning; few: they are planned only as far as their namespaces have few of them.
+	// changed: there were changed Services at the beginning; few: they are planned only as far as their namespaces have had no turn.
 	changed, few, mayPostpone bool
-	divided                   bool // the part of the budget that is for the backlog has been given to it
+	backlog                   bool // it works on the backlog
 }
 
 // Plan brings the plan up to date. If plugins are to be called, it returns the calls, and nothing is changed yet: the caller makes them, passes
@@ -76,7 +76,7 @@ func (p *Planner) endPlan(w *work, now time.Time) Result {
 		p.full = true
 		result.Remaining++
 	}
-	result.Remaining += p.changed.len() + p.unfinished.len() + len(p.due.queued) + len(p.deferred.queued) + p.sweep.left + len(p.answers) + len(p.shadows.queued)
+	result.Remaining += p.queue.len() + len(p.answers)
 	result.Warnings, p.newWarnings = p.newWarnings, nil
 	result.Delta = p.builder.Take()
 	p.addStaleUDP(result)
@@ -103,94 +103,90 @@ func (p *Planner) stops(limit *budget) bool {
 	return limit.spent() || p.evaluator.Full() || limit != nil && p.asking > 0 && 2*p.asking >= limit.left
 }
 
-// planServices plans the Services that have changed, then others, as far as the budget of a Plan allows. While there is a backlog, a
-// Plan with changed Services does not work on it, but the next one does: so a change is programmed in a short step of its own. Many changed
-// Services are a backlog, too, for those of namespaces with few.
+// If more than manyChanged Services have changed, those of namespaces that have had no turn come first, in a Plan of their own.
+const manyChanged = 16
+
+// planServices takes Services from the queue and gives them turns, as far as the budget of a Plan allows: those that have changed, then the
+// backlog. While there is a backlog, a Plan with changed Services does not work on it, but the next one does: so a change is programmed in a
+// short step of its own. Many changed Services are a backlog, too, for those of other namespaces.
 func (p *Planner) planServices(w *work, now time.Time) {
-	limit, result := w.limit, &w.result
 	if len(p.paused) > 0 {
 		return // first what has begun
 	}
+	q := &p.queue
 	if !w.begun {
 		w.begun = true
-		w.changed, w.mayPostpone = p.changed.len() > 0, limit != nil && !p.postponed
-		w.few = w.mayPostpone && p.changed.len() > manyChanged && p.changed.few(fewChanged) >= 0
+		w.changed, w.mayPostpone = q.n[changed] > 0, w.limit != nil && !p.postponed
+		w.few = w.mayPostpone && q.n[changed] > manyChanged && len(q.fresh) > 0
+		p.postponed = w.few
 	}
-	if p.postponed = w.few; w.few {
-		for turn := p.changed.few(fewChanged); turn >= 0 && !p.stops(limit); turn = p.changed.few(fewChanged) {
-			p.planTurn(p.changed.popOf(turn), true, limit, now, result)
+	for {
+		if w.backlog && len(p.answers) > 0 {
+			p.continueChains(w.limit, now)
 		}
-		return
-	}
-	p.takeTurns(&p.changed, limit, now, result)
-	if p.postponed = w.mayPostpone && w.changed && p.hasBacklog(); !p.postponed {
-		p.planBacklog(w, now)
+		of := p.nextClass(w)
+		if of == none || w.limit.spent() {
+			if !p.beginBacklog(w) {
+				return
+			}
+			continue
+		}
+		if p.stops(w.limit) {
+			return
+		}
+		q.freshNext = q.freshNext || w.few
+		s := q.take(of).state
+		if of == swept {
+			w.limit.spend(lookCost)
+			if !q.concerns(s) {
+				s.place.sweep = q.sweep
+				q.settle(&s.place)
+				continue
+			}
+		}
+		p.planTurn(s, of, w.limit, now, &w.result)
 	}
 }
 
-// If more than manyChanged Services have changed, those of namespaces with up to fewChanged come first.
-const (
-	manyChanged = 16
-	fewChanged  = 4
-)
+// nextClass returns from which class the next Service of a Plan is; none: there is no other.
+func (p *Planner) nextClass(w *work) class {
+	n := &p.queue.n
+	if n[due] == 0 || n[swept] == 0 {
+		p.dueAhead = 0
+	}
+	switch {
+	case w.few && len(p.queue.fresh) == 0:
+		return none
+	case !w.backlog && n[changed] > 0:
+		return changed
+	case !w.backlog:
+		return none
+	case n[due] > 0 && p.dueAhead <= 0:
+		return due
+	case n[swept] > 0:
+		return swept
+	case n[shadowDue] > 0: // enforced chains come first
+		return shadowDue
+	}
+	return none
+}
+
+// beginBacklog makes a Plan work on the backlog, for which at least a quarter of the budget is left, and reports whether it does.
+func (p *Planner) beginBacklog(w *work) bool {
+	if w.few || w.backlog {
+		return false
+	}
+	if p.postponed = w.mayPostpone && w.changed && p.hasBacklog(); p.postponed {
+		return false
+	}
+	w.backlog = true
+	if w.limit != nil {
+		w.limit.left = max(w.limit.left, 0) + p.stepCost/4
+	}
+	return true
+}
 
 // hasBacklog reports whether work waits, except for shadows.
 func (p *Planner) hasBacklog() bool {
-	return p.unfinished.len()+len(p.due.queued)+len(p.deferred.queued)+p.sweep.left+len(p.answers) > 0
-}
-
-// planBacklog divides what is left of the budget, at least a quarter of all, among the kinds of work that wait. What one
-// kind does not use is for those after it; another one is the first each time.
-func (p *Planner) planBacklog(w *work, now time.Time) {
-	limit, result, more := w.limit, &w.result, p.stepCost/4
-	if w.divided {
-		more = 0
-	}
-	w.divided = true
-	if len(p.answers) > 0 {
-		p.continueChains(limit.add(more), now)
-	}
-	var kinds []func()
-	if p.unfinished.len() > 0 {
-		kinds = append(kinds, func() { p.planUnfinished(limit, now, result) })
-	}
-	for _, q := range []*nameQueue{&p.due, &p.deferred} {
-		if len(q.queued) > 0 {
-			kinds = append(kinds, func() { p.planQueue(q, limit, now, result) })
-		}
-	}
-	if p.sweep.left > 0 {
-		kinds = append(kinds, func() { p.planSweep(limit, now, result) })
-	}
-	share := 0
-	if limit != nil && len(kinds) > 0 {
-		share = (max(limit.left, 0) + more) / len(kinds)
-		limit.left = 0
-	}
-	for i := range 2 * len(kinds) {
-		if i < len(kinds) {
-			limit.add(share)
-		}
-		if !p.stops(limit) {
-			kinds[(p.rotation+i)%len(kinds)]()
-		}
-	}
-	if limit != nil { // otherwise each kind is done, and the order stays the same
-		p.rotation++
-	}
-	p.planQueue(&p.shadows, limit, now, result) // enforced chains come first
-}
-
-// planUnfinished gives the Services that take more than one turn their turns, without a limit until they are done.
-func (p *Planner) planUnfinished(limit *budget, now time.Time, result *Result) {
-	for p.unfinished.len() > 0 && !p.stops(limit) {
-		p.takeTurns(&p.unfinished, limit, now, result)
-	}
-}
-
-// takeTurns gives each Service in a queue a turn, until the budget is spent.
-func (p *Planner) takeTurns(q *fairQueue, limit *budget, now time.Time, result *Result) {
-	for n := q.len(); n > 0 && !p.stops(limit); n-- {
-		p.planTurn(q.pop(), q == &p.changed, limit, now, result)
-	}
+	return p.queue.n[due]+p.queue.n[swept]+len(p.answers) > 0
 }

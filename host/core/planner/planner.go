@@ -28,12 +28,9 @@ type Planner struct {
 	zones        []abi.Zone
 	nodesPartial bool // zones is empty because not all Nodes of the cluster have been read
 	services     map[model.Name]*serviceState
-	changed      fairQueue       // Services that have changed
-	unfinished   fairQueue       // Services that take more than one turn, see planServices
-	due          nameQueue       // Services to recompute because of the time or the answer of a plugin
-	deferred     nameQueue       // Services to recompute after those because a guard has changed
-	sweep        sweep           // Services to recompute after those because shared state has changed
-	shadows      nameQueue       // Services to recompute after all others, because of the shadow of their policy
+	newcomers    map[model.Name]*serviceState // those that are not in services, and have to be planned
+	queue        queue
+	dueAhead     int             // by how much the cost of due Services is above that of swept ones while both wait
 	answers      []*policy.Call  // whose chains are to be continued
 	work         work            // of the Plan that waits for answers
 	paused       []pausedService // Services whose rounds wait for them
@@ -42,7 +39,6 @@ type Planner struct {
 	stepCost     int  // how much one Plan does, see AdaptStep
 	full         bool // the last Plan has done as much as it may
 	postponed    bool // the last Plan did not work on the backlog
-	rotation     int  // of planBacklog
 	nodeDirty    bool // nodeInfo, rules and zones are out of date
 	requeues     requeueHeap
 	warnings     []nodeWarning // of the last refresh
@@ -57,7 +53,7 @@ type Planner struct {
 	guardsDirty  bool            // guards is out of date
 	guardChanges []GuardChange   // that no Result has reported
 	mark         uint64          // identifies a change of outcomes, see AddOutcomes
-	totalsOf     nameQueue       // Services whose ServiceConnections no Result has reported
+	totalsOf     []model.Name    // Services whose ServiceConnections no Result has reported, with repetitions
 	ports        []*service.Port // for reuse
 	spare        []*round        // for reuse
 	apiServer    bool            // the API server's endpoints have changed
@@ -74,18 +70,16 @@ type Planner struct {
 // New returns a planner of an empty cluster. plugins returns the current revision of a plugin by name, see policy.NewEvaluator.
 func New(s Settings, plugins func(string) (policy.Plugin, error)) *Planner {
 	p := &Planner{
-		cluster:    model.NewSnapshot(),
-		evaluator:  policy.NewEvaluator(plugins),
-		builder:    newBuilder(),
-		services:   map[model.Name]*serviceState{},
-		pods:       podIndex{},
-		foreign:    newForeign(),
-		changed:    newFairQueue(),
-		unfinished: newFairQueue(),
-		counted:    newCountedEndpoints(),
-		keepsUDP:   map[model.Name]bool{},
-		stepCost:   maxStepCost,
-		counters:   counters{policies: map[string]*PolicyTotals{}, fallbacks: map[string]*PluginFallback{}},
+		cluster:   model.NewSnapshot(),
+		evaluator: policy.NewEvaluator(plugins),
+		builder:   newBuilder(),
+		services:  map[model.Name]*serviceState{},
+		pods:      podIndex{},
+		foreign:   newForeign(),
+		counted:   newCountedEndpoints(),
+		keepsUDP:  map[model.Name]bool{},
+		stepCost:  maxStepCost,
+		counters:  counters{policies: map[string]*PolicyTotals{}, fallbacks: map[string]*PluginFallback{}},
 	}
 	p.Configure(s)
 	return p
@@ -97,7 +91,7 @@ func (p *Planner) Configure(s Settings) {
 		s.Policies = &policy.Set{}
 	}
 	p.settings, p.nodeDirty, p.guardsDirty = s, true, true
-	p.replanAll()
+	p.queue.begin(true)
 }
 
 // SetLocalAddrs replaces Settings.LocalAddrs from the next Plan on.
@@ -176,15 +170,50 @@ var apiServerService = model.Name{Namespace: "default", Name: "kubernetes"}
 // markChanged schedules a Service that has changed.
 func (p *Planner) markChanged(name model.Name) {
 	p.apiServer = p.apiServer || name == apiServerService
-	if !p.planAgain(name) {
-		p.changed.push(name)
+	s := p.services[name]
+	if s == nil {
+		s = p.newcomer(name)
 	}
+	p.schedule(s, changed)
+}
+
+// newcomer returns the state of a Service that is not in services.
+func (p *Planner) newcomer(name model.Name) *serviceState {
+	s := p.newcomers[name]
+	if s == nil {
+		s = &serviceState{}
+		p.queue.enter(s, name)
+		p.addNewcomer(s)
+	}
+	return s
+}
+
+func (p *Planner) addNewcomer(s *serviceState) {
+	if p.newcomers == nil {
+		p.newcomers = map[model.Name]*serviceState{}
+	}
+	p.newcomers[s.place.name] = s
+}
+
+func (p *Planner) deleteNewcomer(name model.Name) {
+	if delete(p.newcomers, name); len(p.newcomers) == 0 {
+		p.newcomers = nil // clear would cost as much as the map's largest size ever
+	}
+}
+
+// schedule gives a Service a place in the queue for a reason; after an unfinished round of it another one follows.
+func (p *Planner) schedule(s *serviceState, of class) {
+	if s.round != nil {
+		s.round.again = true
+		return
+	}
+	p.queue.push(&s.place, of)
 }
 
 // PluginsReloaded requeues every Service that has a policy. Only plugins whose revision has changed are called.
 func (p *Planner) PluginsReloaded() {
 	p.guardsDirty = true
-	p.sweep.begin(len(p.services), false)
+	p.queue.begin(false)
 }
 
 // Synced reports whether the initial cluster state is complete. Until it is, Plan does nothing.

@@ -50,17 +50,22 @@ func (p *Planner) setRequeue(name model.Name, s *serviceState, shadow bool, at i
 	}
 }
 
+// dueFor returns why a Service is planned because of the chain of its policy, or of its shadow.
+func dueFor(shadow bool) class {
+	if shadow {
+		return shadowDue
+	}
+	return due
+}
+
 // enqueueExpired schedules the Services whose requeue time has passed.
 func (p *Planner) enqueueExpired(nowMS int64) {
 	for len(p.requeues) > 0 && p.requeues[0].at <= nowMS {
 		r := heap.Pop(&p.requeues).(requeue)
 		if p.valid(r) {
-			p.services[r.name].wait(r.shadow).requeueAt = 0
-			if r.shadow {
-				p.enqueueShadow(r.name)
-			} else {
-				p.enqueueDue(r.name)
-			}
+			s := p.services[r.name]
+			s.wait(r.shadow).requeueAt = 0
+			p.schedule(s, dueFor(r.shadow))
 		}
 	}
 }

@@ -35,7 +35,8 @@ type serviceState struct {
 	inForceSince time.Time
 	guards       []*guard // that concern it
 	pods         indexedPods
-	visit        visit
+	place        place
+	planned      bool // it is in Planner.services
 }
 
 // chainWait is what a Service waits for because of the chain of its policy, or of its shadow. It is planned again for a shadow after
@@ -64,28 +65,25 @@ func (s *serviceState) wait(shadow bool) *chainWait {
 
 // planService plans a Service and adds the consequences to result. It reports whether it is done; if not, the next call
 // continues.
-func (p *Planner) planService(name model.Name, now time.Time, result *Result, budget *budget) (done bool) {
-	delete(p.due.queued, name)
-	delete(p.deferred.queued, name)
-	delete(p.shadows.queued, name)
-	svc, s := p.cluster.Services[name], p.services[name]
+func (p *Planner) planService(s *serviceState, now time.Time, result *Result, budget *budget) (done bool) {
+	name := s.place.name
+	svc := p.cluster.Services[name]
 	if svc == nil {
-		if s != nil {
+		if s.planned {
 			p.deleteService(name, s, result)
 		}
 		return p.builder.Set(name, nil, nil, budget)
 	}
-	if s == nil {
-		s = &serviceState{}
-		p.services[name] = s
-		p.sweep.add(name, s)
+	if !s.planned {
+		p.deleteNewcomer(name)
+		p.services[name], s.planned = s, true
 	}
 	r := s.round
 	if r == nil {
 		r = p.begin(svc)
 		budget.spend(len(svc.SourceRanges) * lookCost)
 		r.udp = udpRound{svc: svc, at: now.UnixMilli(), before: s.udp}
-		p.sweep.visited(s)
+		s.place.sweep = p.queue.sweep
 		p.indexPods(name, s, r.policy)
 		s.setGuards(name, r.guards)
 	}
@@ -110,15 +108,16 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 	p.sheds.set(name, nil, 0)
 	p.setCounted(name, s, countedService{})
 	if s.connections != nil {
-		p.totalsOf.push(name)
+		p.totalsOf = append(p.totalsOf, name)
 	}
 	result.addShadow(name, &s.summary, &summary{})
 	p.policies.replace(s.inForce, nil)
 	s.setGuards(name, nil)
 	p.counters.replace(&s.summary, &summary{health: HealthCheck{Service: s.summary.health.Service}}, result)
-	p.sweep.remove(s)
 	delete(p.keepsUDP, name)
 	delete(p.services, name)
+	*s = serviceState{place: s.place}
+	p.addNewcomer(s)
 }
 
 // reportOnce returns whether the error of a chain is to be reported, and remembers it in reported: once while it lasts. Its text is not compared: it changes with, for

@@ -4,22 +4,24 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
-	"slices"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// intakeRig applies what an intake returns to a cluster, as the planner does.
-type intakeRig struct {
+// queueRig applies what a changeQueue returns to a cluster, as the planner does.
+type queueRig struct {
 	t       *testing.T
-	intake  intake
+	queue   *changeQueue
+	left    int
 	cluster *model.Snapshot
 }
 
-func newIntakeRig(t *testing.T) *intakeRig { return &intakeRig{t: t, cluster: model.NewSnapshot()} }
+func newQueueRig(t *testing.T) *queueRig {
+	return &queueRig{t: t, queue: newChangeQueue(Observers{}), cluster: model.NewSnapshot()}
+}
 
-func (r *intakeRig) serviceOf(c *model.Change) model.Name {
+func (r *queueRig) serviceOf(c *model.Change) model.Name {
 	switch {
 	case c.Kind == model.ServiceKind:
 		return c.Name
@@ -31,13 +33,10 @@ func (r *intakeRig) serviceOf(c *model.Change) model.Name {
 	return model.Name{}
 }
 
-// step gives arrived changes to the intake, and applies what it returns.
-func (r *intakeRig) step(arrived ...model.Change) []model.Change {
-	index := map[changeKey]int{}
-	for i := range arrived {
-		index[keyOf(&arrived[i])] = i
-	}
-	out := r.intake.take(slices.Clone(arrived), index, r.serviceOf)
+// step puts changes into the queue, and applies what it returns.
+func (r *queueRig) step(arrived ...model.Change) (out []model.Change) {
+	r.queue.put(arrived)
+	out, r.left = r.queue.take(maxIntake, r.serviceOf)
 	for _, c := range out {
 		r.cluster.Apply(c)
 	}
@@ -55,18 +54,18 @@ func changeOfSlice(namespace string, service, i int) model.Change {
 }
 
 func TestFewChangesAreTakenAtOnceInTheirOrder(t *testing.T) {
-	r := newIntakeRig(t)
+	r := newQueueRig(t)
 	var arrived []model.Change
 	for i := range maxIntake {
 		arrived = append(arrived, changeOfService(fmt.Sprint("ns-", i%3), i))
 	}
-	if got := r.step(arrived...); !reflect.DeepEqual(got, arrived) || r.intake.left() != 0 {
-		t.Errorf("took %d of %d changes, or in another order; %d are left", len(got), len(arrived), r.intake.left())
+	if got := r.step(arrived...); !reflect.DeepEqual(got, arrived) || r.left != 0 {
+		t.Errorf("took %d of %d changes, or in another order; %d are left", len(got), len(arrived), r.left)
 	}
 }
 
 func TestChangeDoesNotWaitForManyOfAnotherNamespace(t *testing.T) {
-	r := newIntakeRig(t)
+	r := newQueueRig(t)
 	var many []model.Change
 	for i := range 20 * maxIntake {
 		many = append(many, changeOfService("many", i))
@@ -79,7 +78,7 @@ func TestChangeDoesNotWaitForManyOfAnotherNamespace(t *testing.T) {
 		t.Error("a change of another namespace or of a Node waits")
 	}
 	steps := 2
-	for ; r.intake.left() > 0; steps++ {
+	for ; r.left > 0; steps++ {
 		r.step()
 	}
 	if len(r.cluster.Services) != len(many)+1 || steps != 21 {
@@ -88,7 +87,7 @@ func TestChangeDoesNotWaitForManyOfAnotherNamespace(t *testing.T) {
 }
 
 func TestChangesOfAServiceStayTogether(t *testing.T) {
-	r := newIntakeRig(t)
+	r := newQueueRig(t)
 	const services, perService = 3 * maxIntake, 3
 	var arrived []model.Change
 	for n := range perService {
@@ -99,7 +98,7 @@ func TestChangesOfAServiceStayTogether(t *testing.T) {
 	for i := range services {
 		arrived = append(arrived, changeOfService("ns", i))
 	}
-	for step := 0; step == 0 || r.intake.left() > 0; step++ {
+	for step := 0; step == 0 || r.left > 0; step++ {
 		r.step(arrived...)
 		arrived = nil
 		for name := range r.cluster.Services {
@@ -115,7 +114,7 @@ func TestChangesOfAServiceStayTogether(t *testing.T) {
 				changeOfSlice("ns", i, (perService+n)*services+i))
 		}
 	}
-	for step := 0; step == 0 || r.intake.left() > 0; step++ {
+	for step := 0; step == 0 || r.left > 0; step++ {
 		r.step(arrived...)
 		arrived = nil
 		for name, list := range r.cluster.Slices {
@@ -127,13 +126,12 @@ func TestChangesOfAServiceStayTogether(t *testing.T) {
 }
 
 // Changes that are divided among steps, and arrive meanwhile, lead to the same state as the same changes at once.
-func TestIntakeLosesNoChange(t *testing.T) {
+func TestChangeQueueLosesNoChange(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 0))
-		r, want := newIntakeRig(t), model.NewSnapshot()
+		r, want := newQueueRig(t), model.NewSnapshot()
 		for range 30 {
 			var arrived []model.Change
-			used := map[changeKey]bool{} // a queue has one change of an object
 			for range random.IntN(3 * maxIntake) {
 				ns, i := fmt.Sprint("ns-", random.IntN(3)), random.IntN(400)
 				c := changeOfService(ns, i)
@@ -143,37 +141,34 @@ func TestIntakeLosesNoChange(t *testing.T) {
 				if random.IntN(3) == 0 {
 					c = model.Change{Kind: c.Kind, Name: c.Name}
 				}
-				if !used[keyOf(&c)] {
-					used[keyOf(&c)] = true
-					arrived = append(arrived, c)
-					want.Apply(c)
-				}
+				arrived = append(arrived, c)
+				want.Apply(c)
 			}
 			r.step(arrived...)
 		}
-		for r.intake.left() > 0 {
+		for r.left > 0 {
 			r.step()
 		}
 		if !reflect.DeepEqual(r.cluster, want) {
 			t.Fatalf("seed %d: the state differs", seed)
 		}
-		if !reflect.DeepEqual(r.intake, intake{}) {
-			t.Errorf("seed %d: an empty intake keeps memory", seed)
+		if q := r.queue; len(q.changes) > 1 || cap(q.changes) > 8 || len(q.groups)+len(q.namespaces)+len(q.turns)+len(q.index) > 0 {
+			t.Errorf("seed %d: an empty queue keeps memory: %+v", seed, q)
 		}
 	}
 }
 
-// As long as changes arrive faster than steps take them, the intake does not grow beyond the objects that wait.
-func TestIntakeForgetsWhatIsTaken(t *testing.T) {
-	r := newIntakeRig(t)
+// As long as changes arrive faster than steps take them, the queue does not grow beyond the objects that wait.
+func TestChangeQueueForgetsWhatIsTaken(t *testing.T) {
+	r := newQueueRig(t)
 	for range 50 {
 		var arrived []model.Change
 		for i := range 2 * maxIntake {
 			arrived = append(arrived, changeOfService("ns", i))
 		}
 		r.step(arrived...)
-		if n := len(r.intake.changes); n > 6*maxIntake {
-			t.Fatalf("%d changes are kept, %d wait", n, r.intake.left())
+		if n := len(r.queue.changes); n > 6*maxIntake {
+			t.Fatalf("%d changes are kept, %d wait", n, r.left)
 		}
 	}
 }

@@ -1,0 +1,56 @@
+package planner
+
+import "time"
+
+// pausedService is a Service whose round waits for answers of plugins.
+type pausedService struct {
+	*serviceState
+	class class // for which it is planned
+}
+
+// planTurn gives a Service that was taken from the queue a turn.
+func (p *Planner) planTurn(s *serviceState, of class, limit *budget, now time.Time, result *Result) {
+	turn := limit.begin()
+	switch done := p.planService(s, now, result, turn); {
+	case done && s.planned:
+		p.queue.settle(&s.place)
+		result.Planned++
+	case done:
+		p.queue.drop(&s.place)
+		p.deleteNewcomer(s.place.name)
+		result.Planned++
+	case s.round != nil && s.round.paused:
+		p.paused = append(p.paused, pausedService{s, of})
+		p.asking += limit.used(turn)
+	default:
+		p.queue.push(&s.place, due)
+	}
+	switch used := limit.used(turn); of {
+	case due:
+		p.dueAhead += used
+	case swept:
+		p.dueAhead -= used
+	}
+	limit.end(turn)
+}
+
+// planPaused gives the Services whose rounds wait for answers of plugins another turn, with those that are there, once none asks again: what the
+// others program would otherwise use up the budget of a Service with a longer chain.
+func (p *Planner) planPaused(limit *budget, now time.Time, result *Result) {
+	asks := false
+	for _, s := range p.paused {
+		asks = p.resume(s.round, now, limit) || asks
+	}
+	if asks {
+		return
+	}
+	paused := p.paused
+	p.paused = nil
+	for _, s := range paused {
+		if limit.spent() {
+			p.queue.push(&s.place, min(s.class, due))
+		} else {
+			p.planTurn(s.serviceState, s.class, limit, now, result)
+		}
+	}
+}
