@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -496,8 +497,8 @@ func TestKeptFlowsAreNotListedWithEachDeletion(t *testing.T) {
 			if n := table.frontends.Load(); n != 1 {
 				t.Fatalf("change %d: a deletion asks for the flows to %d frontends", i, n)
 			}
-			if seen.kept != 1 {
-				t.Fatalf("change %d: %d flows are kept", i, seen.kept)
+			if seen.counts().kept != 1 {
+				t.Fatalf("change %d: %d flows are kept", i, seen.counts().kept)
 			}
 		}
 		r.advance(31 * time.Second)
@@ -541,9 +542,9 @@ func TestARejectedFrontendDoesNotWakeTheLoop(t *testing.T) {
 		defer r.end()
 		r.emit(nodeWith(nodeAddr), dns("dns", 1), dnsEndpoints("dns", 1), synced)
 		r.advance(time.Minute)
-		before := seen.steps
+		before := seen.counts().steps
 		r.advance(10 * time.Minute)
-		if n := seen.steps - before; n > 300 {
+		if n := seen.counts().steps - before; n > 300 {
 			t.Errorf("%d steps in 10 minutes", n)
 		}
 	})
@@ -594,8 +595,8 @@ func TestFrontendsThatAreGoneAreBounded(t *testing.T) {
 		r.run(b, nil, false)
 		defer r.end()
 		r.emit(synced)
-		if seen.omitted != 20 {
-			t.Errorf("%d omitted", seen.omitted)
+		if seen.counts().omitted != 20 {
+			t.Errorf("%d omitted", seen.counts().omitted)
 		}
 	})
 }
@@ -603,17 +604,32 @@ func TestFrontendsThatAreGoneAreBounded(t *testing.T) {
 // udpObserver records events about UDP flows.
 type udpObserver struct {
 	engine.Observers
+	mu sync.Mutex
+	udpCounts
+}
+
+type udpCounts struct {
 	omitted, kept, steps int
 	drains               planner.UDPDrains
 }
 
+func (o *udpObserver) counts() udpCounts {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.udpCounts
+}
+
 func (o *udpObserver) OnPlan(p *engine.PlannedStep) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.steps++
 	o.drains.Kept += p.Result.UDPDrains.Kept
 	o.drains.Expired += p.Result.UDPDrains.Expired
 }
 
 func (o *udpObserver) OnEvent(e engine.Event) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	switch e.Kind {
 	case engine.StaleFlowsDeleted:
 		o.omitted += e.Omitted
@@ -671,8 +687,8 @@ func TestPreservedFlowsEndAfterSixMinutes(t *testing.T) {
 				if got := r.kernel.Connect(flow); got.Established != c.kept {
 					t.Errorf("the flow meets %+v, want it kept: %v\n%s", got, c.kept, r.log)
 				}
-				if seen.drains != c.drains || seen.kept != c.counted {
-					t.Errorf("counted %+v and %d flows, want %+v and %d", seen.drains, seen.kept, c.drains, c.counted)
+				if seen.counts().drains != c.drains || seen.counts().kept != c.counted {
+					t.Errorf("counted %+v and %d flows, want %+v and %d", seen.counts().drains, seen.counts().kept, c.drains, c.counted)
 				}
 				if title == "after 360 s" && !strings.Contains(fmt.Sprint(r.log), "deleted stale UDP flows") {
 					t.Errorf("the deletion is not logged\n%s", r.log)

@@ -81,6 +81,13 @@ func (b *bed) call(wait time.Duration, calls ...*policy.Call) []*policy.Call {
 	return b.Call(calls, wait)
 }
 
+// look shows the first queue, which workers change.
+func (b *bed) look(f func(q *queue)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f(b.queues[0])
+}
+
 func call(p policy.Plugin, plugin, namespace, service string, port int) *policy.Call {
 	return &policy.Call{
 		Name: plugin, Plugin: p,
@@ -180,13 +187,17 @@ func TestNamespacesTakeTurns(t *testing.T) {
 			crowd = append(crowd, call(p, "p", "crowd", "x", port))
 		}
 		b.call(0, crowd...)
-		q := b.queues[0]
-		if n := q.calls.len(); n > maxNamespaceCalls || q.queued() < 999 || q.room("crowd") {
-			t.Fatalf("%d calls kept of %d, want %d", n, q.queued(), maxNamespaceCalls)
-		}
-		if b.call(0, call(p, "p", "quiet", "y", 1)); q.calls.of["quiet"] == nil {
-			t.Fatal("a call of another namespace is not kept")
-		}
+		b.look(func(q *queue) {
+			if n := q.calls.len(); n > maxNamespaceCalls || q.queued() < 999 || q.room("crowd") {
+				t.Fatalf("%d calls kept of %d, want %d", n, q.queued(), maxNamespaceCalls)
+			}
+		})
+		b.call(0, call(p, "p", "quiet", "y", 1))
+		b.look(func(q *queue) {
+			if q.calls.of["quiet"] == nil {
+				t.Fatal("a call of another namespace is not kept")
+			}
+		})
 		time.Sleep(4 * time.Second)
 		synctest.Wait()
 		if !slices.Contains(p.called()[:min(4, len(p.called()))], "y") {
@@ -210,9 +221,11 @@ func TestPoolsAskAgainWhenThereIsRoom(t *testing.T) {
 			}
 		}
 		b.call(0, calls...)
-		if n := b.queues[0].calls.len(); n > maxCalls || b.queues[0].calls.endpoints > maxEndpoints {
-			t.Fatalf("%d calls are kept", n)
-		}
+		b.look(func(q *queue) {
+			if n := q.calls.len(); n > maxCalls || q.calls.endpoints > maxEndpoints {
+				t.Fatalf("%d calls are kept", n)
+			}
+		})
 		for range 10 * each {
 			time.Sleep(time.Millisecond)
 			synctest.Wait()
@@ -275,9 +288,11 @@ func TestLargeRequestIsKept(t *testing.T) {
 		large := call(p, "p", "a", "large", 1)
 		large.Request.Endpoints = make([]abi.Endpoint, 100_000)
 		b.call(0, large, call(p, "p", "a", "next", 1))
-		if q := b.queues[0]; q.calls.index[large.Key] == nil || q.calls.len() != 1 || q.places.len() != 1 {
-			t.Fatalf("%d calls, %d places", q.calls.len(), q.places.len())
-		}
+		b.look(func(q *queue) {
+			if q.calls.index[large.Key] == nil || q.calls.len() != 1 || q.places.len() != 1 {
+				t.Fatalf("%d calls, %d places", q.calls.len(), q.places.len())
+			}
+		})
 		time.Sleep(3 * time.Second)
 		if got := b.call(0); len(got) != 3 || got[1].Plugin != nil && got[2].Plugin != nil {
 			t.Fatalf("%d answers", len(got))

@@ -2,7 +2,9 @@ package dispatch
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,11 +19,20 @@ import (
 type requeuePlugin struct {
 	idlePlugin
 	took  time.Duration
+	mu    sync.Mutex
 	calls map[model.Name]int
+}
+
+func (p *requeuePlugin) called() map[model.Name]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.calls)
 }
 
 func (p *requeuePlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	time.Sleep(p.took)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.calls[model.Name{Namespace: req.Namespace, Name: req.Service}]++
 	for i := range resp.Results {
 		resp.Results[i].Weight = 1
@@ -69,18 +80,19 @@ func TestNoServiceStarvesWhileCallsAreRefused(t *testing.T) {
 			for result := p.Plan(now); len(result.Calls) > 0; result = p.Plan(now) {
 				p.Deliver(b.call(0, result.Calls...), now)
 			}
-			if time.Sleep(20 * time.Millisecond); steps == 50 && plugin.calls[lone] == 0 {
+			if time.Sleep(20 * time.Millisecond); steps == 50 && plugin.called()[lone] == 0 {
 				t.Error("a Service waits for all Services of another namespace")
 			}
 		}
 		synctest.Wait()
-		for name, n := range plugin.calls {
+		calls := plugin.called()
+		for name, n := range calls {
 			if n < 2 {
 				t.Errorf("%d calls for %s", n, name)
 			}
 		}
-		if len(plugin.calls) != services+2 || plugin.calls[lone] < 10 || plugin.calls[large] < 2*ports {
-			t.Errorf("calls for %d of %d Services, %d for the lone one, %d for the large one", len(plugin.calls), services+2, plugin.calls[lone], plugin.calls[large])
+		if len(calls) != services+2 || calls[lone] < 10 || calls[large] < 2*ports {
+			t.Errorf("calls for %d of %d Services, %d for the lone one, %d for the large one", len(calls), services+2, calls[lone], calls[large])
 		}
 		for _, name := range p.ServiceNames() {
 			p.Apply([]model.Change{{Kind: model.ServiceKind, Name: name}})
