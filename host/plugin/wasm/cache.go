@@ -64,6 +64,25 @@ func (c compileCache) folders() []string {
 	return list
 }
 
+// temporary returns a folder for a moment, in the first place where one can be made.
+func (c compileCache) temporary() (*cacheEntry, error) {
+	var errs []error
+	for _, dir := range c.folders() {
+		if dir == c.dir {
+			if err := checkCacheDir(dir); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		entry, err := c.newEntry(dir)
+		if err == nil {
+			return entry, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("no folder for a temporary file (set pluginCacheDir): %w", errors.Join(errs...))
+}
+
 // checkCacheDir creates dir if necessary and checks that no other user can have put code there.
 func checkCacheDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -169,7 +169,7 @@ func isResourceError(err error) bool {
 
 // load sets c.info and c.engine from an entry.
 func (h *Host) load(ctx context.Context, c *code, dir string) error {
-	files, err := openEntry(dir)
+	files, err := openEntry(dir, h.cache.dir)
 	if err != nil {
 		return err
 	}

@@ -63,6 +63,7 @@ type hello struct {
 // processArguments is the only argument of a process, as JSON.
 type processArguments struct {
 	Key         string
+	CacheDir    string
 	Image, Code bool // there is a file
 	MemoryPages uint32
 	LogLines    int
@@ -122,7 +123,7 @@ func (p *process) start(ctx context.Context) (*run, error) {
 	for _, l := range r.all {
 		r.lanes <- l
 	}
-	args, err := json.Marshal(processArguments{Key: p.files.key, Image: p.files.memory != nil, Code: p.files.code != nil, MemoryPages: p.limits.MemoryPages,
+	args, err := json.Marshal(processArguments{Key: p.files.key, CacheDir: p.files.cacheDir, Image: p.files.memory != nil, Code: p.files.code != nil, MemoryPages: p.limits.MemoryPages,
 		LogLines: p.limits.LogLines, LogBytes: p.limits.LogBytes, Memory: p.host.memory.limit})
 	if err != nil {
 		return nil, err

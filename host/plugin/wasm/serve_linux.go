@@ -69,7 +69,7 @@ func (s *server) start(args []string) (h hello, lanes []*lane.Lane, err error) {
 	if lanes, err = lane.Map(os.NewFile(1, "memory")); err != nil {
 		return h, nil, err
 	}
-	files := &entryFiles{outline: os.NewFile(3, outlineName), info: os.NewFile(4, infoName), engine: os.NewFile(5, enginePrefix), key: a.Key}
+	files := &entryFiles{outline: os.NewFile(3, outlineName), info: os.NewFile(4, infoName), engine: os.NewFile(5, enginePrefix), key: a.Key, cacheDir: a.CacheDir}
 	next := uintptr(6)
 	for _, f := range []struct {
 		given bool

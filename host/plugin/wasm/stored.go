@@ -126,15 +126,16 @@ type entryFiles struct {
 	memory                *os.File // nil: the outline has data segments
 	code                  *os.File // nil: the code is not mapped
 	key                   string   // of the engine
+	cacheDir              string   // the first choice for a temporary folder; may be ""
 }
 
 // openEntry opens the files of an entry, which may be deleted then.
-func openEntry(dir string) (*entryFiles, error) {
+func openEntry(dir, cacheDir string) (*entryFiles, error) {
 	files, err := filepath.Glob(filepath.Join(dir, enginePrefix+"*"))
 	if err != nil || len(files) != 1 {
 		return nil, errors.Join(fmt.Errorf("compiled code: %d files of the engine", len(files)), err)
 	}
-	e := &entryFiles{key: strings.TrimPrefix(filepath.Base(files[0]), enginePrefix)}
+	e := &entryFiles{key: strings.TrimPrefix(filepath.Base(files[0]), enginePrefix), cacheDir: cacheDir}
 	for _, f := range []struct {
 		to       **os.File
 		name     string
@@ -175,11 +176,12 @@ var errProcessor = errors.New("compiled code: it is for another processor or ver
 // compiled compiles the outline with a cache in which the engine finds the code of the whole module: a temporary folder with a link to the
 // open file. The engine compiles what it does not find.
 func (e *entryFiles) compiled(compile func(wazero.CompilationCache) error) (cache wazero.CompilationCache, err error) {
-	dir, err := tempFolder()
+	entry, err := compileCache{dir: e.cacheDir}.temporary()
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	defer entry.discard()
+	dir := entry.dir
 	if cache, err = wazero.NewCompilationCacheWithDir(dir); err != nil {
 		return nil, fmt.Errorf("%w: %w", errStorage, err)
 	}
@@ -198,16 +200,6 @@ func (e *entryFiles) compiled(compile func(wazero.CompilationCache) error) (cach
 		err = errProcessor
 	}
 	return cache, err
-}
-
-// tempFolder makes a folder for a moment.
-func tempFolder() (dir string, err error) {
-	for _, parent := range (compileCache{}).folders() {
-		if dir, err = os.MkdirTemp(parent, tempPrefix); err == nil {
-			return dir, nil
-		}
-	}
-	return "", err
 }
 
 // image is a file with the memory that an instance begins with.
