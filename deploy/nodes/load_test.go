@@ -19,7 +19,7 @@ const drain = 5 * time.Second
 
 // timeout is how long a client waits, for a connection and for each answer. Beside other tests, a process gets no processor for seconds; so
 // do Pods without a request of CPU time.
-const timeout = 15 * time.Second
+const timeout = 30 * time.Second
 
 const nodePort, healthPort = 30080, 31999
 
