@@ -19,7 +19,7 @@ const drain = 5 * time.Second
 
 // timeout is how long a client waits, for a connection and for each answer. Beside other tests, a process gets no processor for seconds; so
 // do Pods without a request of CPU time.
-const timeout = 30 * time.Second
+const timeout = 15 * time.Second
 
 const nodePort, healthPort = 30080, 31999
 
@@ -89,7 +89,8 @@ func (c *cluster) load() *traffic {
 	}
 	c.kubectl("-n", "web", "wait", "--for=condition=Ready", "pod/connect", "pod/hold", "--timeout=60s")
 	t := &traffic{cluster: c, result: &bytes.Buffer{}}
-	cmd := exec.Command(c.programs.Load, "connect", "-timeout", timeout.String())
+	// Its Pods have a request of CPU time; the client outside has a priority instead.
+	cmd := exec.Command("nice", "-n", "-10", c.programs.Load, "connect", "-timeout", timeout.String())
 	for _, n := range c.Nodes[1:] {
 		cmd.Args = append(cmd.Args, fmt.Sprintf("%s:%d", n.Addrs[0], nodePort))
 	}

@@ -58,14 +58,12 @@ func checkEngines(t testing.TB, seed uint64) (traps int) {
 // TestCompiledCodeComputesWhatTheInterpreterDoes runs always the same generated modules: selects of floats and vectors, and remainders, with
 // more values than registers and calls between them.
 func TestCompiledCodeComputesWhatTheInterpreterDoes(t *testing.T) {
-	n, traps := 400, 0
-	if testing.Short() {
-		n = 60
-	}
+	const n = 400 // four of them trap
+	traps := 0
 	for seed := range uint64(n) {
 		traps += checkEngines(t, seed)
 	}
-	if calls := 8 * n; traps == 0 && !testing.Short() || traps > calls/2 {
+	if calls := 8 * n; traps == 0 || traps > calls/2 {
 		t.Errorf("%d of %d calls trap: the test shows little", traps, calls)
 	}
 }
