@@ -1,6 +1,7 @@
 package plugins
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -97,18 +98,7 @@ func TestModuleFileIsTruncatedWhileItIsInUse(t *testing.T) {
 	cfg.PluginCacheDir = testenv.PluginCache(t)
 	cfg.Plugins = []config.Plugin{{Name: "p", File: file}}
 	cfg.Policies = []config.Policy{{Name: "p", Plugins: []config.Step{{Name: "p"}}}}
-	set, err := Open(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer set.Close(t.Context())
-	if _, err := set.Load(t.Context(), cfg, nil); err != nil {
-		t.Fatal(err)
-	}
-	p, err := set.Get("p")
-	if err != nil {
-		t.Fatal(err)
-	}
+	set, p := openPlugin(t, cfg)
 	for i := range 20 {
 		if err := os.Truncate(file, int64(i%2)*100); err != nil {
 			t.Fatal(err)
@@ -125,4 +115,22 @@ func TestModuleFileIsTruncatedWhileItIsInUse(t *testing.T) {
 	if _, err := set.Load(t.Context(), cfg, nil); err == nil || !strings.Contains(err.Error(), "(the previous revision stays in use)") {
 		t.Errorf("error %v", err)
 	}
+}
+
+// openPlugin loads the plugins of a configuration, and returns the one with the name p. The set is closed at the end of the test.
+func openPlugin(t *testing.T, cfg *config.Config) (*Set, policy.Plugin) {
+	t.Helper()
+	set, err := Open(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { set.Close(context.Background()) })
+	if _, err := set.Load(t.Context(), cfg, nil); err != nil {
+		t.Fatal(err)
+	}
+	p, err := set.Get("p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set, p
 }

@@ -2,7 +2,6 @@ package plugins
 
 import (
 	"errors"
-	"log/slog"
 	"path/filepath"
 	"testing"
 
@@ -18,18 +17,7 @@ func TestCallsTogetherHaveCheckedSettings(t *testing.T) {
 	cfg.PluginCacheDir = testenv.PluginCache(t)
 	cfg.Plugins = []config.Plugin{{Name: "p", File: filepath.Join(testenv.Plugins(t, "plugins/zone-spill"), "zone-spill.wasm")}}
 	cfg.Policies = []config.Policy{{Name: "q", Plugins: []config.Step{{Name: "p"}}}}
-	set, err := Open(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer set.Close(t.Context())
-	if _, err := set.Load(t.Context(), cfg, nil); err != nil {
-		t.Fatal(err)
-	}
-	p, err := set.Get("p")
-	if err != nil {
-		t.Fatal(err)
-	}
+	set, p := openPlugin(t, cfg)
 	ask := func(settings ...string) (calls []*policy.Call) {
 		for _, text := range settings {
 			c := &policy.Call{Plugin: p, Request: *wasm.SampleRequest(3)}
