@@ -124,16 +124,37 @@ func (m *Maps) Save(file, to string) error {
 	return os.WriteFile(to, longest, 0o600)
 }
 
-// within returns the longest sequence of pages of a region that is around the middle of content, most of which is code. It returns none if
-// somebody unmaps the region meanwhile.
+// within returns the longest sequence of pages of a region that is around the middle of content, most of which is code. Others may unmap parts
+// of the region meanwhile, as the kernel lists neighboring memory as one.
 func within(content, region []byte) (longest []byte) {
+	for len(region) > 0 {
+		code, read := readable(content, region)
+		if len(code) > len(longest) {
+			longest = code
+		}
+		region = region[read:]
+	}
+	return longest
+}
+
+// readable is within for a region up to its first page that cannot be read, and returns how much of the region it is, with that page.
+func readable(content, region []byte) (longest []byte, read int) {
+	page, middle := os.Getpagesize(), len(content)/2
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
-		if recover() != nil {
-			longest = nil
+		r := recover()
+		if r == nil {
+			return
+		}
+		fault, ok := r.(interface{ Addr() uintptr })
+		if !ok {
+			panic(r)
+		}
+		longest, read = nil, len(region) // a fault elsewhere
+		if at := fault.Addr() - uintptr(unsafe.Pointer(&region[0])); at < uintptr(len(region)) {
+			read = min(int(at)&^(page-1)+page, len(region))
 		}
 	}()
-	page, middle := os.Getpagesize(), len(content)/2
 	sample := content[middle:][:min(4*find, len(content)/4)]
 	for at, n := 0, 0; n < maxFound; n++ {
 		i := bytes.Index(region[at:], sample)
@@ -155,7 +176,7 @@ func within(content, region []byte) (longest []byte) {
 		}
 		at++
 	}
-	return longest
+	return longest, len(region)
 }
 
 // maxFound bounds how often code that repeats itself is looked at.

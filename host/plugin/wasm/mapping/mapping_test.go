@@ -2,6 +2,7 @@ package mapping
 
 import (
 	"bytes"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -110,6 +111,52 @@ func TestCodeThatSomebodyUnmapsIsNoneOfOurs(t *testing.T) {
 	defer unix.Munmap(memory)
 	if got := within([]byte("content"), memory); got != nil {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestCodeIsFoundWhileOthersUnmapTheirs: the kernel lists neighboring memory as one.
+func TestCodeIsFoundWhileOthersUnmapTheirs(t *testing.T) {
+	maps, err := OpenMaps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer maps.Close()
+	const others = 1 << 20
+	memory := executable(t, others+64<<10)
+	code := memory[others:]
+	file := filepath.Join(t.TempDir(), "engine")
+	if err := os.WriteFile(file, bytes.Clone(code), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stop, done := make(chan bool), make(chan error)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
+			}
+			err := errors.Join(unix.Mprotect(memory[:others], unix.PROT_NONE), unix.Mprotect(memory[:others], unix.PROT_READ|unix.PROT_EXEC))
+			if err != nil {
+				done <- err
+				return
+			}
+		}
+	}()
+	for i := range 200 {
+		saved := filepath.Join(t.TempDir(), "code")
+		if err := maps.Save(file, saved); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(saved); err != nil || !bytes.Equal(got, code) {
+			t.Errorf("%d: %d bytes: %v", i, len(got), err)
+			break
+		}
+	}
+	close(stop)
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 
