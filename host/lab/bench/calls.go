@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -18,7 +17,7 @@ import (
 // guest is a module to measure.
 type guest struct {
 	name    string
-	file    string // in the directory of modules
+	module  string // see modules.read
 	leaving bool   // a fifth of its endpoints terminate
 	missing string // why it may be missing; "": it is required
 }
@@ -26,10 +25,10 @@ type guest struct {
 // guests are two minimal plugins (compare zones, set weights), one per language, to measure the call itself, and the
 // bundled plugins with their default settings.
 var guests = []guest{
-	{name: "trivial, in C (`examples/plugin-c`)", file: "bench-guests/c.wasm", missing: "not measured: built without clang and lld"},
-	{name: "trivial, in Go (`host/lab/bench/guest`)", file: "bench-guests/go.wasm"},
-	{name: "`zone-spill`", file: "plugins/zone-spill.wasm"},
-	{name: "`staged-drain`, a fifth terminating", file: "plugins/staged-drain.wasm", leaving: true},
+	{name: "trivial, in C (`examples/plugin-c`)", module: "bench-guests/c.wasm", missing: "not measured: built without clang and lld"},
+	{name: "trivial, in Go (`host/lab/bench/guest`)", module: "bench-guests/go.wasm"},
+	{name: "`zone-spill`", module: "zone-spill"},
+	{name: "`staged-drain`, a fifth terminating", module: "staged-drain", leaving: true},
 }
 
 var callSizes = []int{1, 10, 100, 1000} // endpoints
@@ -47,12 +46,12 @@ type callCost struct {
 }
 
 // callCosts measures the guests in turn, so that other load on the machine affects all of them.
-func callCosts(ctx context.Context, bin string) ([]calls, error) {
+func callCosts(ctx context.Context, m modules) ([]calls, error) {
 	all := make([]calls, len(guests))
 	loaded := make([]*wasm.Plugin, len(guests))
 	for i, g := range guests {
 		all[i].guest = g
-		p, done, err := loadPlugin(ctx, filepath.Join(bin, g.file))
+		p, done, err := m.load(ctx, g.module)
 		if errors.Is(err, fs.ErrNotExist) && g.missing != "" {
 			continue
 		}
@@ -134,8 +133,26 @@ func request(n int, leaving bool) *abi.Request {
 	return req
 }
 
-func printCalls(w io.Writer, all []calls) {
-	fmt.Fprint(w, "\n**Plugin call** (encode, call, decide, decode), µs: median (minimum of 280 batches); fuel\n\n| endpoints |")
+// printCalls prints what calls take by number of endpoints, and by how many are made together.
+func (o *options) printCalls(ctx context.Context, w io.Writer) error {
+	all, err := callCosts(ctx, o.modules)
+	if err != nil {
+		return err
+	}
+	where := "in the process of the plugin"
+	if o.modules.here {
+		where = "in the process of the caller"
+	}
+	printCalls(w, where, all)
+	costs, err := togetherCosts(ctx, o.modules)
+	if err == nil {
+		printTogether(w, costs)
+	}
+	return err
+}
+
+func printCalls(w io.Writer, where string, all []calls) {
+	fmt.Fprintf(w, "\n**Plugin call** %s (encode, call, decide, decode), µs: median (minimum of 280 batches); fuel\n\n| endpoints |", where)
 	for _, n := range callSizes {
 		fmt.Fprintf(w, " %d |", n)
 	}

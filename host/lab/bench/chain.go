@@ -41,7 +41,7 @@ type chainResult struct {
 
 // chainWork is an evaluation of all Services.
 type chainWork struct {
-	Seconds, CPU, PluginCPU float64 // PluginCPU: thread CPU time of all plugins
+	Seconds, CPU, PluginCPU float64 // PluginCPU: of the threads that call plugins, and of the plugins' processes
 	Calls                   uint64
 	Planned                 int     // how often a Service was planned
 	Throttled               float64 // seconds for which calls have waited for CPU time
@@ -104,7 +104,7 @@ func measureChain(ctx context.Context, s size, how settings) (f chainResult, err
 	defer func() { err = errors.Join(err, ticks.stop()) }()
 	f = chainResult{Size: s.String(), Endpoints: min(failingEndpoints, s.services-1)}
 	failures := &failingBackend{}
-	l, err := newHarness(ctx, harnessOptions{modules: how.bin, chain: chainPlugins, bound: true, locked: how.engineCPU, signals: signalsPeriod,
+	l, err := newHarness(ctx, harnessOptions{modules: how.modules, chain: chainPlugins, bound: true, locked: how.engineCPU, signals: signalsPeriod,
 		wrap: func(b *rules.Backend) backend.Backend { failures.Backend = b; return failures }})
 	if err != nil {
 		return f, err
@@ -178,7 +178,7 @@ func (l *harness) evaluate(ctx context.Context, begin func() error, calls int) (
 		return r, err
 	}
 	l.latencies.reset()
-	plugins, cpu, start := l.pluginCPU(), cpuSeconds(), time.Now()
+	plugins, cpu, start := l.pluginCPU(), l.cpuSeconds(), time.Now()
 	if err := begin(); err != nil {
 		return r, err
 	}
@@ -201,7 +201,7 @@ func (l *harness) evaluate(ctx context.Context, begin func() error, calls int) (
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	r.Seconds, r.CPU, r.PluginCPU = time.Since(start).Seconds(), cpuSeconds()-cpu, l.pluginCPU()-plugins
+	r.Seconds, r.CPU, r.PluginCPU = time.Since(start).Seconds(), l.cpuSeconds()-cpu, l.pluginCPU()-plugins
 	r.Planned = l.latencies.reset().planned
 	for _, s := range l.calls.Stats() {
 		r.Throttled += s.Throttled.Seconds()

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -46,7 +45,7 @@ type harness struct {
 
 // harnessOptions configure a harness.
 type harnessOptions struct {
-	modules string   // directory of the plugins' modules
+	modules modules
 	chain   []string // plugins to load
 	bound   bool     // the chain is the policy of every Service
 	// alternating is for Services that have weights, see alternatingBindings.
@@ -68,11 +67,10 @@ func newHarness(ctx context.Context, o harnessOptions) (*harness, error) {
 		return nil, err
 	}
 	policies := &policy.Set{}
-	l.plugins, err = loadPlugins(ctx, o.modules, o.chain)
+	l.plugins, err = o.modules.loadAll(ctx, o.chain)
 	if err != nil {
 		return nil, errors.Join(err, kernel.Close())
 	}
-	debug.FreeOSMemory() // sluice compiles plugins in another process
 	self().ResetPeakRSS()
 	if len(o.chain) > 0 {
 		chain := &policy.Policy{Name: "chain"}

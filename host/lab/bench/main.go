@@ -22,6 +22,9 @@ var sizes = []string{"1000x1", "1000x10", "5000x10", "10000x10", "10000x25", "44
 const worstSize = "10000x10"
 
 func main() {
+	if len(os.Args) > 1 && children[os.Args[1]] != nil {
+		os.Exit(children[os.Args[1]](os.Args[2:]))
+	}
 	var o options
 	flag.StringVar(&o.child, "size", "", "measure this size, such as 1000x10 or 5006:250011, in a network namespace, and print JSON")
 	flag.IntVar(&o.changes, "changes", 100, "updates of each kind to measure")
@@ -30,7 +33,8 @@ func main() {
 	flag.BoolVar(&o.withPolicy, "policy", false, "with -size: every Service has a policy")
 	flag.StringVar(&o.profiles, "profiles", "", "with -size or -worst: directory for CPU and heap profiles")
 	flag.BoolVar(&o.engineCPU, "engine-cpu", false, "with -size and -worst or -chain: also measure the CPU time of the engine, which makes it slower")
-	flag.StringVar(&o.bin, "bin", "bin", "directory of the modules that make bench builds")
+	flag.StringVar(&o.modules.dir, "bin", "bin", "directory of the modules that make bench builds")
+	flag.BoolVar(&o.modules.here, "in-process", false, "run plugins in this process, not in processes of their own as sluice run does")
 	flag.BoolVar(&o.worst, "worst", false, "only measure large updates")
 	flag.BoolVar(&o.calls, "calls", false, "measure plugin calls only")
 	flag.BoolVar(&o.chain, "chain", false, "only measure a chain of plugins on every Service")
@@ -112,16 +116,17 @@ func (o *options) run() error {
 		}
 		return err
 	}
-	calls, err := callCosts(ctx, o.bin)
-	if err != nil {
+	if err := o.printCalls(ctx, out); err != nil {
 		return err
 	}
-	printCalls(out, calls)
 	if o.calls {
 		_, err := fmt.Print(out)
 		return err
 	}
-	cost, err := policyCost(ctx, modulePath(o.bin, "zone-spill"), size{10000, 100000})
+	if err := o.printPluginMemory(ctx, out); err != nil {
+		return err
+	}
+	cost, err := policyCost(ctx, o.modules, size{10000, 100000})
 	if err != nil {
 		return err
 	}
@@ -215,7 +220,7 @@ func inChild[T any](o *options, s string, more ...string) (f T, err error) {
 	if err != nil {
 		return f, err
 	}
-	args := []string{"-size", s, "-changes", fmt.Sprint(o.changes), "-churn", o.churn.String(), "-idle", o.idle.String(), "-bin", o.bin}
+	args := []string{"-size", s, "-changes", fmt.Sprint(o.changes), "-churn", o.churn.String(), "-idle", o.idle.String(), "-bin", o.modules.dir, fmt.Sprint("-in-process=", o.modules.here)}
 	cmd := exec.Command(exe, append(args, more...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()

@@ -4,13 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 	"github.com/sluice-proxy/sluice/host/plugin/wasm"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -21,22 +18,24 @@ var memoryGuests = []struct{ name, settings string }{
 	{name: "maglev"}, {name: "failover", settings: `{"groups": [{"values": ["zone-a"]}]}`}, {name: "canary", settings: `{"groups": [{"value": "canary", "percent": 5}]}`},
 }
 
-// printPluginMemory prints the memory of this process with 1, 2, 5 and 10 plugins, each with its code and an instance that has decided for each
-// sample request.
+// printPluginMemory prints the memory of this process and of its plugins' processes with 1, 2, 5 and 10 plugins, each with its code and an
+// instance that has decided for each sample request, and what it takes to load them.
 func (o *options) printPluginMemory(ctx context.Context, w io.Writer) error {
 	cache, err := os.MkdirTemp("", "sluice-bench-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(cache)
-	host, err := wasm.New(ctx, wasm.Options{CacheDir: cache, Memory: 1 << 30, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	with := o.modules.options()
+	with.CacheDir, with.Memory = cache, 1<<30
+	host, err := wasm.New(ctx, with)
 	if err != nil {
 		return err
 	}
 	defer host.Close(ctx)
 	load := func(i int) (*wasm.Plugin, error) {
 		g := memoryGuests[i]
-		module, err := os.ReadFile(modulePath(o.bin, g.name))
+		module, err := o.modules.read(g.name)
 		if err != nil {
 			return nil, err
 		}
@@ -55,27 +54,21 @@ func (o *options) printPluginMemory(ctx context.Context, w io.Writer) error {
 			return err
 		}
 	}
-	process := benchutil.Process(os.Getpid())
-	resident, live := inUse(process)
-	anonymous := process.AnonymousRSS()
-	fmt.Fprintf(w, "\n**Memory of plugins**, MiB more than without: bundled plugins, each with its code and an instance that has decided, loaded from the cache\n\n"+
-		"| plugins | resident | of it, not of files | of that, Go's live heap | counted by `pluginLimits.memoryMiB` | the last one: resident | CPU time of a load, with its self-test, ms |\n|---|---|---|---|---|---|---|\n")
-	before, cpu := resident, time.Duration(0)
+	fmt.Fprintf(w, "\n**Memory of plugins**, MiB more than without: bundled plugins, each with its code and an instance that has decided, loaded from the cache one "+
+		"after the other; pages that several processes share are divided among them\n\n"+
+		"| plugins | sluice and the plugins' processes | of it, not of files | counted by `pluginLimits.memoryMiB` | start, with all self-tests, ms | CPU time of it, ms |\n"+
+		"|---|---|---|---|---|---|\n")
+	before, beforeAnonymous := inUse()
+	took, cpu := time.Duration(0), time.Duration(0)
 	for i, g := range memoryGuests {
-		begin, err := process.CPU()
-		if err != nil {
-			return err
-		}
+		begin, used := time.Now(), cpuSeconds()
 		p, err := load(i)
 		if err != nil {
 			return err
 		}
 		defer p.Close()
-		end, err := process.CPU()
-		if err != nil {
-			return err
-		}
-		cpu += end - begin
+		took += time.Since(begin)
+		cpu += time.Duration((cpuSeconds()-used)*1e9) + p.ProcessCPU()
 		for _, sample := range wasm.Samples() { // so that the code that decisions need is resident
 			var resp abi.Response
 			resp.Reset(len(sample.Request.Endpoints))
@@ -84,20 +77,20 @@ func (o *options) printPluginMemory(ctx context.Context, w io.Writer) error {
 				return fmt.Errorf("%s: %w", g.name, err)
 			}
 		}
-		now, heap := inUse(process)
 		if n := i + 1; n == 1 || n == 2 || n == 5 || n == 10 {
 			counted, _ := host.MemoryInUse()
-			fmt.Fprintf(w, "| %d | %.1f | %.1f | %.1f | %.1f | %.1f | %d |\n", n, now-resident, process.AnonymousRSS()-anonymous, heap-live, float64(counted)/(1<<20), now-before, cpu.Milliseconds()/int64(n))
+			all, anonymous := inUse()
+			fmt.Fprintf(w, "| %d | %.1f | %.1f | %.1f | %d | %d |\n", n, all-before, anonymous-beforeAnonymous, float64(counted)/(1<<20), took.Milliseconds(), cpu.Milliseconds())
 		}
-		before = now
 	}
 	return nil
 }
 
-// inUse returns the resident memory of this process and Go's live heap in MiB, after returning what is unused.
-func inUse(process benchutil.Process) (resident, live float64) {
+// inUse returns the memory in MiB of this process and its children, and the part that is not of files, after returning what is unused.
+func inUse() (all, anonymous float64) {
 	debug.FreeOSMemory()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return process.RSS(), float64(m.HeapAlloc) / (1 << 20)
+	for _, p := range append(self().Children(), self()) {
+		all, anonymous = all+p.ProportionalRSS(), anonymous+p.AnonymousRSS()
+	}
+	return all, anonymous
 }

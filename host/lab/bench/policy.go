@@ -2,11 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -17,36 +16,17 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// loadPlugin loads a module without settings.
-func loadPlugin(ctx context.Context, file string) (*wasm.Plugin, func(), error) {
-	module, err := os.ReadFile(file)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%w (make plugins)", err)
-	}
-	host, err := wasm.New(ctx, wasm.Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})
-	if err != nil {
-		return nil, nil, err
-	}
-	p, err := host.Load(ctx, "bench", module, nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	return p, func() { p.Close(); host.Close(ctx) }, nil
-}
-
-// modulePath returns the path of a bundled plugin's module.
-func modulePath(bin, plugin string) string { return filepath.Join(bin, "plugins", plugin+".wasm") }
-
 // revisedPlugins are plugins, which all get another revision with revise: all are then asked again.
 type revisedPlugins struct {
 	list     map[string]policy.Plugin
+	loaded   []*wasm.Plugin
 	revision int
 	failed   sync.Once
 	unload   []func()
 }
 
 type revisedPlugin struct {
-	policy.Plugin
+	*wasm.Plugin
 	revision string
 	failed   *sync.Once
 }
@@ -56,21 +36,33 @@ func (p revisedPlugin) Revision() string { return p.revision }
 // Decide implements policy.Plugin. An error is shown: it would make figures meaningless.
 func (p revisedPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	err := p.Plugin.Decide(req, resp)
-	if err != nil {
-		p.failed.Do(func() { fmt.Fprintln(os.Stderr, "bench: a plugin has failed:", err) })
-	}
+	p.show(err)
 	return err
 }
 
-func loadPlugins(ctx context.Context, bin string, names []string) (*revisedPlugins, error) {
+// DecideAll implements policy.Batcher.
+func (p revisedPlugin) DecideAll(calls []*policy.Call) {
+	p.Plugin.DecideAll(calls)
+	for _, c := range calls {
+		p.show(c.Err)
+	}
+}
+
+func (p revisedPlugin) show(err error) {
+	if err != nil && !errors.Is(err, policy.ErrUnasked) {
+		p.failed.Do(func() { fmt.Fprintln(os.Stderr, "bench: a plugin has failed:", err) })
+	}
+}
+
+func (m modules) loadAll(ctx context.Context, names []string) (*revisedPlugins, error) {
 	l := &revisedPlugins{list: map[string]policy.Plugin{}}
 	for _, name := range names {
-		p, done, err := loadPlugin(ctx, modulePath(bin, name))
+		p, done, err := m.load(ctx, name)
 		if err != nil {
 			l.close()
 			return nil, err
 		}
-		l.list[name], l.unload = p, append(l.unload, done)
+		l.list[name], l.loaded, l.unload = p, append(l.loaded, p), append(l.unload, done)
 	}
 	l.revise()
 	return l, nil
@@ -82,11 +74,21 @@ func (l *revisedPlugins) get(name string) (policy.Plugin, error) { return l.list
 func (l *revisedPlugins) revise() {
 	l.revision++
 	for name, p := range l.list {
-		if r, ok := p.(revisedPlugin); ok {
-			p = r.Plugin
+		switch p := p.(type) {
+		case revisedPlugin:
+			l.list[name] = revisedPlugin{p.Plugin, fmt.Sprint(l.revision), &l.failed}
+		case *wasm.Plugin:
+			l.list[name] = revisedPlugin{p, fmt.Sprint(l.revision), &l.failed}
 		}
-		l.list[name] = revisedPlugin{p, fmt.Sprint(l.revision), &l.failed}
 	}
+}
+
+// processCPU returns the CPU seconds of all processes of plugins.
+func (l *revisedPlugins) processCPU() (sum float64) {
+	for _, p := range l.loaded {
+		sum += p.ProcessCPU().Seconds()
+	}
+	return sum
 }
 
 func (l *revisedPlugins) close() {
@@ -104,8 +106,8 @@ type policyRun struct {
 	calls, callsMore uint64
 }
 
-func policyCost(ctx context.Context, file string, s size) (*policyRun, error) {
-	p, done, err := loadPlugin(ctx, file)
+func policyCost(ctx context.Context, m modules, s size) (*policyRun, error) {
+	p, done, err := m.load(ctx, "zone-spill")
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 // programmingResult has the cost of programming one size. Latencies are in milliseconds, from the emission of the event to
-// the kernel's acknowledgement; memory is that of this process, in MiB.
+// the kernel's acknowledgement. CPU time is that of this process and of its plugins' processes, memory that of this process, in MiB.
 type programmingResult struct {
 	Size                    string
 	ColdStart, ColdStartCPU float64 // seconds: the whole cluster, from emission to the last acknowledgement
@@ -58,7 +58,7 @@ func percentilesOf(ms []float64) percentiles {
 type settings struct {
 	changes     int
 	churn, idle time.Duration
-	bin         string // directory of the modules
+	modules     modules
 	withPolicy  bool   // every Service has a policy
 	profiles    string // directory for profiles; "": none
 	// engineCPU: measureChain and measureLargeUpdates measure the CPU time of the engine, too. That takes a thread of its own, which makes
@@ -72,7 +72,7 @@ const churnRate = 1000
 // measureProgramming measures one size in the present network namespace.
 func measureProgramming(ctx context.Context, s size, how settings) (programmingResult, error) {
 	f, noise := programmingResult{Size: s.String()}, startOtherCPU()
-	l, err := newHarness(ctx, harnessOptions{modules: how.bin, chain: []string{"zone-spill"}, bound: how.withPolicy})
+	l, err := newHarness(ctx, harnessOptions{modules: how.modules, chain: []string{"zone-spill"}, bound: how.withPolicy})
 	if err != nil {
 		return f, err
 	}
@@ -80,7 +80,7 @@ func measureProgramming(ctx context.Context, s size, how settings) (programmingR
 	w := newClusterState(s)
 	all := w.all()
 	profiled := how.profile("start")
-	cpu, begin := cpuSeconds(), time.Now()
+	cpu, begin := l.cpuSeconds(), time.Now()
 	done, err := l.apply(all)
 	if err == nil {
 		err = l.waitAnswered(ctx)
@@ -88,14 +88,14 @@ func measureProgramming(ctx context.Context, s size, how settings) (programmingR
 	if err != nil {
 		return f, err
 	}
-	f.ColdStart, f.ColdStartCPU = time.Since(begin).Seconds(), cpuSeconds()-cpu
+	f.ColdStart, f.ColdStartCPU = time.Since(begin).Seconds(), l.cpuSeconds()-cpu
 	profiled()
 	f.Messages, f.Steps, f.Longest = done.messages, done.transactions, milliseconds(done.longest)
 	f.Start = measureMemory()
 
 	var endpoint, replacing []float64
 	profiled = how.profile("changes")
-	cpu = cpuSeconds()
+	cpu = l.cpuSeconds()
 	for n := range how.changes {
 		for kind := range kindsOfChange {
 			done, err := l.apply([]model.Change{w.change(n*7%s.services, kind)})
@@ -105,7 +105,7 @@ func measureProgramming(ctx context.Context, s size, how settings) (programmingR
 			endpoint, f.EndpointMessages = append(endpoint, done.latencies...), max(f.EndpointMessages, done.messages)
 		}
 	}
-	f.EndpointCPU = (cpuSeconds() - cpu) * 1000 / float64(len(endpoint))
+	f.EndpointCPU = (l.cpuSeconds() - cpu) * 1000 / float64(len(endpoint))
 	profiled()
 	for n := range how.changes {
 		i := n * 11 % s.services
@@ -125,19 +125,19 @@ func measureProgramming(ctx context.Context, s size, how settings) (programmingR
 
 	self().ResetPeakRSS()
 	profiled = how.profile("churn")
-	cpu, begin = cpuSeconds(), time.Now()
+	cpu, begin = l.cpuSeconds(), time.Now()
 	sum, n, err := churn(l, w, how.churn)
 	if err != nil {
 		return f, err
 	}
 	took := time.Since(begin).Seconds()
-	f.Churn, f.ChurnCPU, f.ChurnRate = percentilesOf(sum.latencies), (cpuSeconds()-cpu)/took, float64(n)/took
+	f.Churn, f.ChurnCPU, f.ChurnRate = percentilesOf(sum.latencies), (l.cpuSeconds()-cpu)/took, float64(n)/took
 	profiled()
 	f.AfterChurn = memory{Peak: self().PeakRSS()}
 	profiled = how.profile("idle")
-	cpu, begin = cpuSeconds(), time.Now()
+	cpu, begin = l.cpuSeconds(), time.Now()
 	time.Sleep(how.idle)
-	f.IdleCPU = (cpuSeconds() - cpu) / time.Since(begin).Seconds()
+	f.IdleCPU = (l.cpuSeconds() - cpu) / time.Since(begin).Seconds()
 	profiled()
 	f.AfterChurn.Resident = self().RSS()
 	profiled = how.profile("restart")
@@ -200,6 +200,9 @@ func restart(ctx context.Context, l *harness) (r report, seconds float64, err er
 }
 
 func milliseconds(d time.Duration) float64 { return d.Seconds() * 1000 }
+
+// cpuSeconds returns the CPU time of this process and of its plugins' processes.
+func (l *harness) cpuSeconds() float64 { return cpuSeconds() + l.plugins.processCPU() }
 
 func cpuSeconds() float64 {
 	var u syscall.Rusage

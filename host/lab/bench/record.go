@@ -42,7 +42,7 @@ func (o *options) printRecordings(ctx context.Context, out *bytes.Buffer) error 
 }
 
 func (o *options) printRecording(ctx context.Context, out *bytes.Buffer, s size, readings bool) error {
-	p, done, err := loadPlugin(ctx, modulePath(o.bin, "zone-spill"))
+	p, done, err := o.modules.load(ctx, "zone-spill")
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func (o *options) printSimulations(ctx context.Context, out *bytes.Buffer) error
 	fmt.Fprint(out, "\n**Simulation of a cluster**, `sluice simulate` from a file, one run\n\n"+
 		"| policy of every Service | nodes | Services × endpoints | time, s | CPU, s | peak memory, MiB | plugin calls of all nodes |\n|---|---|---|---|---|---|---|\n")
 	for _, c := range simulationCases {
-		cost, err := c.measure(ctx, o.bin)
+		cost, err := c.measure(ctx, o.modules.dir)
 		if err != nil {
 			return fmt.Errorf("simulation, %s: %w", c.name, err)
 		}

@@ -60,6 +60,9 @@ func (p Process) TotalCPU() (time.Duration, error) {
 // RSS returns the resident memory in MiB; 0 if the process has ended.
 func (p Process) RSS() float64 { return p.memory("VmRSS") }
 
+// ProportionalRSS is RSS with the pages that several processes share divided among them.
+func (p Process) ProportionalRSS() float64 { return p.kib("smaps_rollup", "Pss") }
+
 // AnonymousRSS returns the part of RSS in MiB that is not of files; 0 if the process has ended.
 func (p Process) AnonymousRSS() float64 { return p.memory("RssAnon") }
 
@@ -69,8 +72,11 @@ func (p Process) PeakRSS() float64 { return p.memory("VmHWM") }
 // ResetPeakRSS resets PeakRSS to the present RSS.
 func (p Process) ResetPeakRSS() { _ = os.WriteFile(p.file("clear_refs"), []byte("5"), 0) }
 
-func (p Process) memory(line string) float64 {
-	text, _ := os.ReadFile(p.file("status"))
+func (p Process) memory(line string) float64 { return p.kib("status", line) }
+
+// kib returns a number of KiB from a file in MiB.
+func (p Process) kib(file, line string) float64 {
+	text, _ := os.ReadFile(p.file(file))
 	for l := range strings.Lines(string(text)) {
 		if rest, ok := strings.CutPrefix(l, line+":"); ok {
 			if f := strings.Fields(rest); len(f) > 0 {
