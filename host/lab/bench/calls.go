@@ -17,7 +17,7 @@ import (
 // guest is a module to measure.
 type guest struct {
 	name    string
-	module  string // see modules.read
+	module  string // see modules.path
 	leaving bool   // a fifth of its endpoints terminate
 	missing string // why it may be missing; "": it is required
 }

@@ -32,13 +32,16 @@ func (m modules) options() wasm.Options {
 	return o
 }
 
-// read returns the module of a bundled plugin, or a file.
-func (m modules) read(name string) ([]byte, error) {
-	file := filepath.Join(m.dir, name)
+// path returns the file of a bundled plugin's module, or one in the directory.
+func (m modules) path(name string) string {
 	if filepath.Ext(name) == "" {
-		file = filepath.Join(m.dir, "plugins", name+".wasm")
+		return filepath.Join(m.dir, "plugins", name+".wasm")
 	}
-	module, err := os.ReadFile(file)
+	return filepath.Join(m.dir, name)
+}
+
+func (m modules) read(name string) ([]byte, error) {
+	module, err := os.ReadFile(m.path(name))
 	if err != nil {
 		return nil, fmt.Errorf("%w (make bench builds it)", err)
 	}

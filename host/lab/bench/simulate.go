@@ -40,7 +40,7 @@ func (o *options) printSimulations(ctx context.Context, out *bytes.Buffer) error
 	fmt.Fprint(out, "\n**Simulation of a cluster**, `sluice simulate` from a file, one run\n\n"+
 		"| policy of every Service | nodes | Services × endpoints | time, s | CPU, s | peak memory, MiB | plugin calls of all nodes |\n|---|---|---|---|---|---|---|\n")
 	for _, c := range simulationCases {
-		cost, err := c.measure(ctx, o.modules.dir)
+		cost, err := c.measure(ctx, o.modules)
 		if err != nil {
 			return fmt.Errorf("simulation, %s: %w", c.name, err)
 		}
@@ -49,7 +49,7 @@ func (o *options) printSimulations(ctx context.Context, out *bytes.Buffer) error
 	return nil
 }
 
-func (c *simulationCase) measure(ctx context.Context, bin string) (cost simulationCost, err error) {
+func (c *simulationCase) measure(ctx context.Context, m modules) (cost simulationCost, err error) {
 	folder, err := os.MkdirTemp("", "bench-simulate")
 	if err != nil {
 		return cost, err
@@ -61,7 +61,7 @@ func (c *simulationCase) measure(ctx context.Context, bin string) (cost simulati
 	}
 	args := []string{"simulate", "--source", dump, "-o", "json"}
 	if c.plugin != "" {
-		module, err := filepath.Abs(modulePath(bin, c.plugin))
+		module, err := filepath.Abs(m.path(c.plugin))
 		if err != nil {
 			return cost, err
 		}
@@ -82,7 +82,7 @@ func (c *simulationCase) measure(ctx context.Context, bin string) (cost simulati
 		}
 		args = append(args, "--timeline", file)
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(bin, "sluice"), args...)
+	cmd := exec.CommandContext(ctx, filepath.Join(m.dir, "sluice"), args...)
 	cmd.Stderr = os.Stderr
 	start := time.Now()
 	text, err := cmd.Output()

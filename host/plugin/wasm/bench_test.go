@@ -6,7 +6,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/plugin/wasm/meter"
 	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
 	"github.com/sluice-proxy/sluice/sdk"
@@ -25,42 +24,10 @@ func benchGuests(b *testing.B) []benchGuest {
 	}
 }
 
-// BenchmarkDecideInAProcess is BenchmarkDecide with plugins in processes: child-ns/op is their CPU time. At the end, it makes 1, 16 and 64
-// calls for 10 endpoints with each message, and the same calls in this process.
+// BenchmarkDecideInAProcess is BenchmarkDecide with plugins in processes: child-ns/op is their CPU time. bin/bench -calls measures several
+// calls together.
 func BenchmarkDecideInAProcess(b *testing.B) {
 	benchmarkDecide(b, newHost(b, Options{Process: childCommand("plugin")}))
-	for _, h := range []struct {
-		name    string
-		options Options
-	}{{"in-process", Options{}}, {"messages", Options{Process: childCommand("plugin")}}} {
-		for _, g := range append(benchGuests(b), benchGuest{"Go-trivial", goGuest(b, "../../lab/bench/guest")}) {
-			p := load(b, newHost(b, h.options), g.module, "")
-			for _, n := range []int{1, 16, 64} {
-				b.Run(fmt.Sprintf("%s/%s/%d", h.name, g.name, n), func(b *testing.B) {
-					var calls []*policy.Call
-					for i := range n {
-						c := &policy.Call{Request: *SampleRequest(10)}
-						c.Request.Service = fmt.Sprint("s", i)
-						c.Response.Reset(10)
-						calls = append(calls, c)
-					}
-					cpu, child := cpuTime(b), p.ProcessCPU()
-					for done := 0; done < b.N; {
-						p.DecideAll(calls)
-						for _, c := range calls {
-							if c.Err == nil {
-								done++
-							} else if c.Err != policy.ErrUnasked {
-								b.Fatal(c.Err)
-							}
-						}
-					}
-					cpu()
-					b.ReportMetric(float64(p.ProcessCPU()-child)/float64(b.N), "child-ns/op")
-				})
-			}
-		}
-	}
 }
 
 // BenchmarkDecide measures a whole call: encode, call, decide, decode.
