@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,6 +33,9 @@ func FamilyOf(a netip.Addr) Family {
 	}
 	return IPv6
 }
+
+// Families are the IP families.
+var Families = [...]Family{IPv4, IPv6}
 
 // Protocol is the IANA number of a protocol that a Service can have.
 type Protocol uint8
@@ -148,6 +152,11 @@ type Service struct {
 	HealthCheckNodePort uint16         // 0: none
 	Affinity            time.Duration  // timeout of sessionAffinity ClientIP; 0: none
 	Ports               []ServicePort
+}
+
+// HasFamily reports whether the Service has a ClusterIP of a family.
+func (s *Service) HasFamily(f Family) bool {
+	return slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return FamilyOf(a) == f })
 }
 
 // MaxSettings is the maximum length of Service.Settings in bytes.

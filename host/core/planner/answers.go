@@ -58,7 +58,7 @@ func (p *Planner) askAgain(k policy.PoolKey, now time.Time) bool {
 	}
 	svc = p.served(svc)
 	i := slices.IndexFunc(svc.Ports, func(sp model.ServicePort) bool { return sp.Name == k.Port.Port && sp.Protocol == k.Port.Protocol })
-	if i < 0 || !hasFamily(svc, k.Family) {
+	if i < 0 || !svc.HasFamily(k.Family) {
 		return false
 	}
 	of, _ := p.evaluator.Choose(p.settings.Policies, svc)

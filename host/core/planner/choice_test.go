@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
@@ -63,7 +64,7 @@ func TestErrorsOfAnnotationsAreReportedOnce(t *testing.T) {
 		}
 	}
 	now := time.Unix(1000, 0)
-	planned := func(what string, reported string, choices [ChoiceNotAllowed + 1]int, weight uint16) {
+	planned := func(what string, reported string, choices [tally.ChoiceNotAllowed + 1]int, weight uint16) {
 		t.Helper()
 		now = now.Add(time.Second)
 		r := p.PlanNow(now)
@@ -78,13 +79,13 @@ func TestErrorsOfAnnotationsAreReportedOnce(t *testing.T) {
 			t.Fatalf("%s: weight %d, want %d", what, got, weight)
 		}
 	}
-	step := func(annotation, reported string, choices [ChoiceNotAllowed + 1]int, weight uint16) {
+	step := func(annotation, reported string, choices [tally.ChoiceNotAllowed + 1]int, weight uint16) {
 		t.Helper()
 		p.Apply([]model.Change{choose(p, name, annotation)})
 		planned(annotation, reported, choices, weight)
 	}
-	none, inForce := [ChoiceNotAllowed + 1]int{}, [ChoiceNotAllowed + 1]int{ChoiceInForce: 1}
-	notFound, notAllowed := [ChoiceNotAllowed + 1]int{ChoiceNotFound: 1}, [ChoiceNotAllowed + 1]int{ChoiceNotAllowed: 1}
+	none, inForce := [tally.ChoiceNotAllowed + 1]int{}, [tally.ChoiceNotAllowed + 1]int{tally.ChoiceInForce: 1}
+	notFound, notAllowed := [tally.ChoiceNotAllowed + 1]int{tally.ChoiceNotFound: 1}, [tally.ChoiceNotAllowed + 1]int{tally.ChoiceNotAllowed: 1}
 	step("hevy", "what applies without", notFound, 5)
 	step("heavy", "", inForce, 7)
 	step("hevy", "policy heavy, which it has chosen before", notFound, 7)
@@ -104,7 +105,7 @@ func TestErrorsOfAnnotationsAreReportedOnce(t *testing.T) {
 	step("", "", none, 5)
 	step("hevy", "what applies without", notFound, 5)
 	p.Apply([]model.Change{choose(p, foreign, "light")})
-	planned("another namespace", "Services of namespace other may not choose", [ChoiceNotAllowed + 1]int{ChoiceNotFound: 1, ChoiceNotAllowed: 1}, 5)
+	planned("another namespace", "Services of namespace other may not choose", [tally.ChoiceNotAllowed + 1]int{tally.ChoiceNotFound: 1, tally.ChoiceNotAllowed: 1}, 5)
 	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: foreign}, choose(p, name, "")})
 	planned("deleted and removed", "", none, 5)
 }

@@ -42,7 +42,7 @@ func winners(services map[model.Name]*model.Service, node []netip.Addr, reserved
 		for _, p := range s.Ports {
 			for _, a := range slices.Concat(s.ClusterIPs, s.LoadBalancerIPs, s.ExternalIPs) {
 				k := plan.Key{Addr: a, Port: p.Port, Protocol: p.Protocol}
-				if kind, served := kindAt(s, a); served && hasFamily(s, model.FamilyOf(a)) {
+				if kind, served := kindAt(s, a); served && s.HasFamily(model.FamilyOf(a)) {
 					keys[k] = append(keys[k], contender{s, kind})
 				}
 			}
@@ -354,7 +354,7 @@ func TestLimitsKeepTheSameOnEveryNode(t *testing.T) {
 			if err != nil || whole != (len(x.Omitted) == 0) || len(x.Omitted) != len(p.Omitted()) || (limited > 0) == whole {
 				t.Fatalf("seed %d: nothing is left out: %v, explained: %v, reported: %d", seed, whole, x.Omitted, limited)
 			}
-			if got := p.counters.totals.Limited; (got == 1) == whole {
+			if got := p.counters.Limited(); (got == 1) == whole {
 				t.Fatalf("seed %d: %d limited Services", seed, got)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/outcomes"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -113,8 +114,8 @@ func TestCountingEndsWithTheNeed(t *testing.T) {
 	plugin.needs = 0
 	p.PluginsReloaded()
 	p.PlanNow(time.Unix(1001, 0))
-	if p.CountsOutcomes() || p.NeedsConnections() || len(p.counted.services) != 0 || countingServices(p.Current()) != nil {
-		t.Errorf("still counted: %+v", p.counted)
+	if p.CountsOutcomes() || p.NeedsConnections() || len(p.outcomes.Services()) != 0 || countingServices(p.Current()) != nil {
+		t.Errorf("still counted: %+v", p.outcomes)
 	}
 }
 
@@ -124,10 +125,10 @@ func TestDeletedServiceIsNotCounted(t *testing.T) {
 	name := model.Name{Namespace: "shop", Name: "zoned"}
 	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: name}})
 	r := p.PlanNow(time.Unix(1001, 0))
-	if p.CountsOutcomes() || p.NeedsConnections() || len(p.counted.services) != 0 {
-		t.Errorf("still counted: %+v", p.counted)
+	if p.CountsOutcomes() || p.NeedsConnections() || len(p.outcomes.Services()) != 0 {
+		t.Errorf("still counted: %+v", p.outcomes)
 	}
-	if want := []ServiceConnections{{Service: name, Gone: true}}; !slices.Equal(r.Connections, want) {
+	if want := []tally.ServiceConnections{{Service: name, Gone: true}}; !slices.Equal(r.Connections, want) {
 		t.Errorf("got %+v, want %+v", r.Connections, want)
 	}
 }
@@ -135,7 +136,7 @@ func TestDeletedServiceIsNotCounted(t *testing.T) {
 func TestTotalsOfServices(t *testing.T) {
 	p := countedPlanner(&needyPlugin{}, func(s *Settings) { s.CountAll = true })
 	zoned, plain := model.Name{Namespace: "shop", Name: "zoned"}, model.Name{Namespace: "shop", Name: "plain"}
-	totals := map[model.Name]Connections{}
+	totals := map[model.Name]tally.Connections{}
 	add := func(changes ...outcomes.Change) int {
 		p.AddOutcomes(time.Unix(1000, 0), time.Second, changes)
 		r := p.PlanNow(time.Unix(1000, 0))
@@ -145,14 +146,14 @@ func TestTotalsOfServices(t *testing.T) {
 		return len(r.Connections)
 	}
 	add()
-	if want := (map[model.Name]Connections{zoned: {}, plain: {}}); !maps.Equal(totals, want) {
+	if want := (map[model.Name]tally.Connections{zoned: {}, plain: {}}); !maps.Equal(totals, want) {
 		t.Fatalf("at first: %v", totals)
 	}
 	add(outcomes.Change{Key: countedKey(0), Answered: 5, Refused: 1}, outcomes.Change{Key: countedKey(1), Answered: 10}, outcomes.Change{Key: countedKey(9), Answered: 99})
 	if n := add(outcomes.Change{Key: countedKey(2), Unanswered: 3}); n != 1 {
 		t.Errorf("%d Services reported for a change of one", n)
 	}
-	if want := (map[model.Name]Connections{zoned: {Answered: 15, Refused: 1}, plain: {Answered: 10, Unanswered: 3}}); !maps.Equal(totals, want) {
+	if want := (map[model.Name]tally.Connections{zoned: {Answered: 15, Refused: 1}, plain: {Answered: 10, Unanswered: 3}}); !maps.Equal(totals, want) {
 		t.Errorf("got %v, want %v", totals, want)
 	}
 	if n := add(); n != 0 {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -29,7 +30,7 @@ func TestTotalsEqualRecount(t *testing.T) {
 		settings.Policies.Default = "watch"
 		p := New(settings, nativePlugins)
 		p.Apply([]model.Change{{Kind: model.Synced}})
-		now, reported := time.Unix(1_000_000, 0), map[model.Name]HealthCheck{}
+		now, reported := time.Unix(1_000_000, 0), map[model.Name]tally.HealthCheck{}
 		for range 60 {
 			c := randomChange(r)
 			if c.Service != nil && c.Service.ExternalLocal {
@@ -53,14 +54,14 @@ func TestTotalsEqualRecount(t *testing.T) {
 			if !reflect.DeepEqual(step.Totals, want.Totals) {
 				t.Fatalf("seed %d: running\n%+v\nfrom scratch\n%+v", seed, step.Totals, want.Totals)
 			}
-			all := map[model.Name]HealthCheck{}
+			all := map[model.Name]tally.HealthCheck{}
 			for _, h := range want.HealthChecks {
 				all[h.Service] = h
 			}
 			if !reflect.DeepEqual(reported, all) {
 				t.Fatalf("seed %d: reported %v, from scratch %v", seed, reported, all)
 			}
-			var counted ByFamily[FamilyTotals]
+			var counted tally.ByFamily[tally.FamilyTotals]
 			for k, f := range p.Current().Frontends {
 				counted.At(k.Family()).Frontends[f.Kind]++
 			}
@@ -116,15 +117,15 @@ func lbSlice(f model.Family, nodes ...string) model.Change {
 
 func TestHealthChecksCountReadyLocalAddressesOnce(t *testing.T) {
 	p := New(testSettings(), nativePlugins)
-	step := func(changes ...model.Change) []HealthCheck {
+	step := func(changes ...model.Change) []tally.HealthCheck {
 		p.Apply(changes)
 		s := p.PlanNow(time.Unix(1000, 0))
 		return s.HealthChecks
 	}
-	want := func(what string, got []HealthCheck, local4, local6 int) {
+	want := func(what string, got []tally.HealthCheck, local4, local6 int) {
 		t.Helper()
-		w := HealthCheck{Service: model.Name{Namespace: "shop", Name: "lb"}, Port: 31000,
-			Serves: ByFamily[bool]{true, true}, Local: ByFamily[int]{local4, local6}}
+		w := tally.HealthCheck{Service: model.Name{Namespace: "shop", Name: "lb"}, Port: 31000,
+			Serves: tally.ByFamily[bool]{true, true}, Local: tally.ByFamily[int]{local4, local6}}
 		if len(got) != 1 || got[0] != w {
 			t.Fatalf("%s: %+v, want %+v", what, got, w)
 		}
@@ -286,7 +287,7 @@ func TestFallbacksAreCountedByPluginAndDecision(t *testing.T) {
 	young := model.Name{Namespace: "shop", Name: "young"}
 	p.Apply([]model.Change{eps(old, 3), svc(young, 2), eps(young, 2)})
 	got = p.PlanNow(time.Unix(1001, 0)).Totals
-	want := []PluginFallback{{Plugin: "by-zone", LastGood: 1, Default: 1}}
+	want := []tally.PluginFallback{{Plugin: "by-zone", LastGood: 1, Default: 1}}
 	if !reflect.DeepEqual(got.Fallbacks, want) || got.Failing != 2 {
 		t.Fatalf("failing %d, fallbacks %+v, want %+v", got.Failing, got.Fallbacks, want)
 	}

@@ -4,13 +4,14 @@ import (
 	"net/netip"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/core/service"
 )
 
 // decisionCache stores the last decisions about a Service with a policy, for Explain. When all Services have a policy there is an
 // entry for every endpoint of the cluster, so entries are packed, without the properties that EndpointSlices contain.
 type decisionCache struct {
-	decisions []PortDecision // without Port.Endpoints
+	decisions []policy.PortDecision // without Port.Endpoints
 	endpoints []packedEndpoints
 }
 
@@ -26,7 +27,7 @@ func endpointFlags(e *service.Endpoint) [8]*bool {
 }
 
 // add adds the decision about a port.
-func (k *decisionCache) add(decided *PortDecision) {
+func (k *decisionCache) add(decided *policy.PortDecision) {
 	d, port := *decided, *decided.Port
 	eps := port.Endpoints
 	list := packedEndpoints{
@@ -46,14 +47,14 @@ func (k *decisionCache) add(decided *PortDecision) {
 }
 
 // unpack returns the decisions, completed with the current properties of the endpoints from the EndpointSlices.
-func (k *decisionCache) unpack(slicesOfService []*model.EndpointSlice) []PortDecision {
+func (k *decisionCache) unpack(slicesOfService []*model.EndpointSlice) []policy.PortDecision {
 	byAddr := map[netip.Addr]*model.SliceEndpoint{}
 	for _, s := range slicesOfService {
 		for i := range s.Endpoints {
 			byAddr[s.Endpoints[i].Addr] = &s.Endpoints[i]
 		}
 	}
-	out := make([]PortDecision, len(k.decisions))
+	out := make([]policy.PortDecision, len(k.decisions))
 	for i := range out {
 		out[i] = k.decisions[i]
 		port := *k.decisions[i].Port

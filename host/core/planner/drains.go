@@ -6,36 +6,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
-	"github.com/sluice-proxy/sluice/host/core/plan"
-	"github.com/sluice-proxy/sluice/host/core/policy"
 )
-
-// Drains reports whether endpoint i drains: it is terminating, or its policy keeps it for its connections only.
-func (d *PortDecision) Drains(i int) bool {
-	phase, ok := d.phase(i)
-	return ok && phase == plan.Draining
-}
-
-// phase returns the phase of an endpoint of a Service port: it is active if it is active in any pool. ok is false if it is in none.
-func (d *PortDecision) phase(i int) (phase plan.Phase, ok bool) {
-	e := &d.Port.Endpoints[i]
-	terminating := e.Terminating && !e.Ready
-	var active, draining bool
-	inPool := func(in bool, got *policy.Decision) {
-		if !in {
-			return
-		}
-		drains := terminating || got.KeepDraining != nil && got.KeepDraining[i]
-		draining = draining || drains
-		active = active || !drains && got.Weights[i] > 0
-	}
-	inPool(d.Port.UsesCluster, &d.Cluster)
-	inPool(d.Port.UsesLocal && e.Local, &d.Local)
-	if active {
-		return plan.Active, true
-	}
-	return plan.Draining, draining
-}
 
 // drainingSince updates since when endpoints drain, Unix milliseconds; nil: none does.
 func drainingSince(before map[netip.AddrPort]int64, now []netip.AddrPort, at int64) map[netip.AddrPort]int64 {
@@ -70,7 +41,7 @@ func (p *Planner) Draining(limit int) (names []model.Name, more int) {
 
 // Failing returns the Services whose policy fails, sorted, and how many more than limit there are.
 func (p *Planner) Failing(limit int) (names []model.Name, more int) {
-	return p.servicesWith(limit, func(s *serviceState) bool { return s.summary.failing })
+	return p.servicesWith(limit, func(s *serviceState) bool { return s.summary.Failing })
 }
 
 // Zone returns the zone of this node as of the last Plan; "": it has none.

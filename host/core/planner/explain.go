@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/host/util/spelling"
@@ -32,7 +33,7 @@ type Explanation struct {
 	Guards       []GuardStatus          // of the policies that apply to it, or would
 	Settings     policy.ServiceSettings // that the Service has set; InForce is the policy with them
 	Err          error                  // of the policy's chain
-	Decisions    []PortDecision
+	Decisions    []policy.PortDecision
 	Seen         []PortSeen       // parallel to Decisions; nil: no policy
 	Frontends    []*plan.Frontend // in the plan
 	// LocalhostAddrs are the loopback addresses on which NodePorts are served over TCP.
@@ -45,7 +46,7 @@ type Explanation struct {
 	// DrainingSince is since when endpoints drain, Unix milliseconds.
 	DrainingSince map[netip.AddrPort]int64
 	Omitted       []plan.Degradation // what is left out because of Settings.ServiceLimits or the endpoints' addresses
-	Shadow        ServiceShadow
+	Shadow        tally.ServiceShadow
 	// Ignored are the external IPs of the Service that are not served because of Settings.ExternalIPs.
 	Ignored []netip.Addr
 	slices  []*model.EndpointSlice // of the Service
@@ -69,7 +70,7 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	if !chosen(svc, e.Policy, e.Choice) {
 		e.NodeBindings = p.settings.Policies.NodeBindings(svc)
 	}
-	e.Shadow = s.summary.serviceShadow(name)
+	e.Shadow = s.summary.ServiceShadow(name)
 	for _, g := range s.guards {
 		e.Guards = append(e.Guards, g.status())
 	}
@@ -117,12 +118,12 @@ func chosen(svc *model.Service, decides *policy.Policy, err *policy.ChoiceError)
 }
 
 // decideAll returns the decisions of the default rules about a Service.
-func (p *Planner) decideAll(svc *model.Service) (out []PortDecision) {
+func (p *Planner) decideAll(svc *model.Service) (out []policy.PortDecision) {
 	r := p.begin(svc)
 	svc = r.svc
 	for i := range svc.Ports {
-		for _, f := range families {
-			if hasFamily(svc, f) {
+		for _, f := range model.Families {
+			if svc.HasFamily(f) {
 				port := service.SelectEndpoints(svc, &svc.Ports[i], f, p.cluster.Slices[svc.Name], p.nodeInfo)
 				out = append(out, p.decide(r, port, time.Time{}))
 			}
@@ -135,7 +136,7 @@ func (p *Planner) decideAll(svc *model.Service) (out []PortDecision) {
 type PortSeen struct{ Cluster, Local []policy.Seen }
 
 // seen returns what the plugins saw when they gave the answers of a decision.
-func (p *Planner) seen(svc *model.Service, d *PortDecision) (out PortSeen) {
+func (p *Planner) seen(svc *model.Service, d *policy.PortDecision) (out PortSeen) {
 	port := *d.Port
 	port.Endpoints = slices.Clone(port.Endpoints)
 	for i := range port.Endpoints {

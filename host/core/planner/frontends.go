@@ -18,15 +18,8 @@ type rules struct {
 	Global        plan.Global
 }
 
-// PortDecision is a Service port in one family with the decisions about its pools.
-type PortDecision struct {
-	Port    *service.Port
-	Cluster policy.Decision // when Port.UsesCluster
-	Local   policy.Decision // when Port.UsesLocal
-}
-
 // frontends returns the frontends of a Service port in one family that the Service's quota has room for.
-func (r *rules) frontends(round *round, d *PortDecision) []*plan.Frontend {
+func (r *rules) frontends(round *round, d *policy.PortDecision) []*plan.Frontend {
 	svc, p, f := round.svc, d.Port, d.Port.Family
 	empty := plan.Reject
 	if p.HasEligible {
@@ -47,7 +40,7 @@ func (r *rules) frontends(round *round, d *PortDecision) []*plan.Frontend {
 		}
 		fe := &plan.Frontend{
 			Key:  plan.Key{Addr: addr, Port: port, Protocol: p.Name.Protocol},
-			Kind: kind, Owner: p.Name, Affinity: svc.Affinity, Outcomes: round.counted.outcomes,
+			Kind: kind, Owner: p.Name, Affinity: svc.Affinity, Outcomes: round.counted.Outcomes,
 			RetryRefused: svc.RetryRefused && p.Name.Protocol == model.TCP,
 		}
 		switch {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/outcomes"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
@@ -22,7 +23,7 @@ type guard struct {
 	state    *policy.GuardState
 	services map[model.Name]bool
 	reading  policy.GuardCounts // of the reading that is being added
-	mark     uint64             // see Planner.AddOutcomes
+	mark     uint64             // of the last change that was added
 	blind    bool
 }
 
@@ -32,13 +33,6 @@ type GuardChange struct {
 	Phase  policy.GuardPhase
 	Blind  bool // nothing is known of connections
 	Text   string
-}
-
-// GuardTotals is what a guard of a policy that concerns Services does.
-type GuardTotals struct {
-	Policy string
-	Phase  policy.GuardPhase
-	Blind  bool
 }
 
 // GuardStatus is the guard of a policy.
@@ -173,7 +167,8 @@ func (s *serviceState) setGuards(name model.Name, guards []*guard) {
 
 // counts reports whether a Service's connections count for a guard, given the time at which they had settled.
 func (g *guard) counts(s *serviceState, settled time.Time) bool {
-	return s.inForce != nil && !s.inForceSince.After(settled) && (s.inForce.Policy == g.policy) == g.state.InForce()
+	policy, ok := s.counted.DecidedBy(settled)
+	return ok && (policy == g.policy) == g.state.InForce()
 }
 
 // add adds the outcomes of an endpoint to the reading.
@@ -227,7 +222,7 @@ func (p *Planner) reportGuards(result *Result) {
 	result.Guards, p.guardChanges = p.guardChanges, nil
 	for _, g := range p.guards {
 		if len(g.services) > 0 {
-			result.Totals.Guards = append(result.Totals.Guards, GuardTotals{g.policy, g.state.Phase, g.blind})
+			result.Totals.Guards = append(result.Totals.Guards, tally.GuardTotals{Policy: g.policy, Phase: g.state.Phase, Blind: g.blind})
 		}
 	}
 }

@@ -165,7 +165,7 @@ func TestGuardsAndNodesMatchTheRules(t *testing.T) {
 			default:
 				now = now.Add(time.Second)
 				var changes []outcomes.Change
-				for key := range p.counted.services {
+				for key := range p.outcomes.Services() {
 					changes = append(changes, outcomes.Change{Key: key, Answered: uint64(100 - share), Refused: uint64(share)})
 				}
 				p.AddOutcomes(now, time.Second, changes)
@@ -192,8 +192,8 @@ func TestGuardsAndNodesMatchTheRules(t *testing.T) {
 					explained = append(explained, e.Guards[i].Policy)
 					phases[e.Guards[i].State.Phase]++
 				}
-				if in := p.services[name].inForce; got != want || !slices.Equal(explained, guards) || in != nil && in.Policy != want || in == nil && len(guards) > 0 {
-					t.Fatalf("seed %d, step %d: %s: policy %q with guards %q (counted for %+v), want %q with %q", seed, step, name, got, explained, in, want, guards)
+				if in, ok := p.services[name].counted.DecidedBy(now); got != want || !slices.Equal(explained, guards) || ok && in != want || !ok && len(guards) > 0 {
+					t.Fatalf("seed %d, step %d: %s: policy %q with guards %q (counted for %q), want %q with %q", seed, step, name, got, explained, in, want, guards)
 				}
 				for _, g := range guards {
 					if concerned[g] == nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/outcomes"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
@@ -68,7 +69,7 @@ func (g *guarded) second(connections, failed uint64) (out []GuardChange) {
 	out = append(out, g.PlanNow(g.now).Guards...)
 	g.now = g.now.Add(time.Second)
 	var changes []outcomes.Change
-	for key := range g.counted.services {
+	for key := range g.outcomes.Services() {
 		changes = append(changes, outcomes.Change{Key: key, Answered: connections - failed, Refused: failed, Failed: failed > 0})
 		break
 	}
@@ -92,8 +93,8 @@ func (g *guarded) policies() string {
 		if len(e.Guards) != 1 || e.Guards[0].Policy != "trial" {
 			g.t.Errorf("%s: guards %+v", name, e.Guards)
 		}
-		if in := g.services[name].inForce; in == nil || in.Policy != strings.TrimSuffix(text, "none") {
-			g.t.Errorf("%s: connections are counted for %+v, want policy %s", name, in, text)
+		if in, ok := g.services[name].counted.DecidedBy(g.now); !ok || in != strings.TrimSuffix(text, "none") {
+			g.t.Errorf("%s: connections are counted for %q, want policy %s", name, in, text)
 		}
 		out = append(out, text)
 	}
@@ -151,7 +152,7 @@ func TestGuardedPolicyComesIntoForceAndFallsBack(t *testing.T) {
 	}
 	g.expect("later", without)
 	r := g.PlanNow(g.now)
-	if want := (GuardTotals{Policy: "trial", Phase: policy.GuardFallenBack}); len(r.Totals.Guards) != 1 || r.Totals.Guards[0] != want {
+	if want := (tally.GuardTotals{Policy: "trial", Phase: policy.GuardFallenBack}); len(r.Totals.Guards) != 1 || r.Totals.Guards[0] != want {
 		t.Errorf("totals %+v", r.Totals.Guards)
 	}
 
@@ -298,7 +299,7 @@ func TestGuardCostsWhatHasChanged(t *testing.T) {
 			g.second(1000, 0)
 		}
 		one := model.EndpointKey{}
-		for key, of := range g.counted.services {
+		for key, of := range g.outcomes.Services() {
 			if len(of) == 1 || one == (model.EndpointKey{}) {
 				one = key
 			}
@@ -307,7 +308,7 @@ func TestGuardCostsWhatHasChanged(t *testing.T) {
 		if connections == 0 {
 			changes = nil
 		}
-		g.counted.services[one] = g.counted.services[one][:1]
+		g.outcomes.Services()[one] = g.outcomes.Services()[one][:1]
 		return testing.AllocsPerRun(50, func() {
 			g.now = g.now.Add(time.Second)
 			g.AddOutcomes(g.now, time.Second, changes)

@@ -38,7 +38,7 @@ type quota struct {
 func (l *Limits) newQuota(svc *model.Service, addrs []serviceAddr) quota {
 	q := quota{elements: orUnlimited(l.Elements)}
 	for _, a := range addrs {
-		if a.served && hasFamily(svc, model.FamilyOf(a.addr)) {
+		if a.served && svc.HasFamily(model.FamilyOf(a.addr)) {
 			q.frontends[a.kind] += len(svc.Ports)
 		}
 	}
@@ -108,7 +108,7 @@ func (r *round) omitted(l *Limits) (out []plan.Degradation) {
 		out = append(out, plan.Degradation{Frontend: f.Key, Owner: f.Owner, Wanted: fmt.Sprintf("%d more endpoints", r.unsafe),
 			Got: "none of these", Why: r.unsafeWhy.Error()})
 	}
-	for i, family := range families {
+	for i, family := range model.Families {
 		at := slices.IndexFunc(r.frontends, func(f *plan.Frontend) bool { return f.SourceRanges != nil && f.Key.Family() == family })
 		if n := r.ranges[i].omitted; n > 0 && at >= 0 {
 			add(r.frontends[at], "source ranges", l.SourceRanges+n, l.SourceRanges, "sourceRanges", l.SourceRanges)

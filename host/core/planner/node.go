@@ -182,8 +182,8 @@ func sortedAddrs(a []netip.Addr) []netip.Addr {
 	return slices.Compact(slices.SortedFunc(slices.Values(a), netip.Addr.Compare))
 }
 
-// nodeStatus returns what health checks report of this node.
-func (p *Planner) nodeStatus() NodeStatus {
+// newNodeStatus returns what health checks report of this node.
+func (p *Planner) newNodeStatus() NodeStatus {
 	node := p.cluster.Nodes[p.settings.Node]
 	status := NodeStatus{Eligible: node != nil && !node.Leaving}
 	for _, f := range [...]model.Family{model.IPv4, model.IPv6} {

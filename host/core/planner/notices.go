@@ -13,7 +13,7 @@ import (
 // LeftOut returns why a limit left out the frontend of a connection that a Service wants, the first by name. The frontend of the result is that
 // of the connection.
 func (p *Planner) LeftOut(to netip.AddrPort, protocol model.Protocol) (why plan.Degradation, kind plan.Kind, found bool) {
-	if p.counters.totals.Limited == 0 {
+	if p.counters.Limited() == 0 {
 		return why, kind, false
 	}
 	for name, s := range p.services {
@@ -141,14 +141,14 @@ func (e *Explanation) WithoutPort() []WithoutPort { return withoutPort(e.Service
 func withoutPort(svc *model.Service, list []*model.EndpointSlice) (out []WithoutPort) {
 	looked := 0
 	for _, p := range svc.Ports {
-		for _, family := range families {
+		for _, family := range model.Families {
 			var with, without []*model.EndpointSlice
 			want := model.SlicePort{Name: p.Name, Protocol: p.Protocol}
 			for _, s := range list {
 				if looked += 1 + len(s.Ports); looked > maxLooked {
 					return out
 				}
-				if s.Family != family || !hasFamily(svc, family) {
+				if s.Family != family || !svc.HasFamily(family) {
 					continue
 				}
 				if slices.ContainsFunc(s.Ports, func(q model.SlicePort) bool { return q.Compare(want) == 0 && q.Port != 0 }) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 )
 
 // ServiceOverview is a Service in a few numbers.
@@ -27,8 +28,8 @@ func (p *Planner) Overview(namespace string) (out []ServiceOverview) {
 		if namespace != "" && name.Namespace != namespace || svc == nil {
 			continue
 		}
-		o := ServiceOverview{Name: name, Draining: len(s.draining), Failing: s.summary.failing, Omitted: len(s.omitted)}
-		o.Refused = s.summary.choice > ChoiceInForce || s.summary.refusedSettings
+		o := ServiceOverview{Name: name, Draining: len(s.draining), Failing: s.summary.Failing, Omitted: len(s.omitted)}
+		o.Refused = s.summary.Choice > tally.ChoiceInForce || s.summary.RefusedSettings
 		if of, _ := p.evaluator.Chosen(p.settings.Policies, svc); of != nil {
 			o.Policy = of.Name
 		}

@@ -1,11 +1,13 @@
 package planner
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/service"
 )
 
 // work is a Plan that has begun.
@@ -48,7 +50,7 @@ func (p *Planner) Plan(now time.Time) Result {
 func (p *Planner) beginPlan(w *work, now time.Time) {
 	if p.nodeDirty {
 		p.refresh()
-		p.counters.nodeStatus = p.nodeStatus()
+		p.nodeStatus = p.newNodeStatus()
 	}
 	if p.apiServer {
 		p.apiServer = false
@@ -85,8 +87,7 @@ func (p *Planner) endPlan(w *work, now time.Time) Result {
 		result.Warnings = append(result.Warnings, "Service "+d.String())
 	}
 	p.count(result)
-	p.reportConnections(result)
-	p.reportPolicies(result)
+	result.Connections, result.PolicyConnections = p.outcomes.Report()
 	result.RequeueAt = firstOf(p.nextRequeue(), p.watchGuards(now))
 	p.reportGuards(result)
 	if result.Remaining > 0 {
@@ -95,6 +96,21 @@ func (p *Planner) endPlan(w *work, now time.Time) Result {
 	out := *result
 	*w = work{}
 	return out
+}
+
+// count adds the changes of the plan to the counters and completes the result.
+func (p *Planner) count(result *Result) {
+	p.counters.Change(result.Delta.Changes)
+	result.Totals = p.counters.Totals()
+	result.Totals.Conflicts = p.builder.conflicts
+	if n := result.Totals.HintsIgnored[service.HintsNodeWithoutZone]; n == 0 {
+		p.zoneWarned = false
+	} else if !p.zoneWarned && result.Remaining == 0 {
+		p.zoneWarned = true
+		result.Warnings = append(result.Warnings, fmt.Sprintf("Node %s: no label topology.kubernetes.io/zone: the topology hints of %d Services are not followed", p.settings.Node, n))
+	}
+	result.NodeStatus = p.nodeStatus
+	result.Triggers, p.triggers = p.triggers, nil
 }
 
 // stops reports whether a Plan begins with no other Service before it has the answers of plugins, or at all. Of its budget, as much as twice what

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -45,15 +46,15 @@ type Planner struct {
 	newWarnings  []string      // those of warnings that no Result has reported
 	hasPlanned   bool
 	warnedOf     ExternalIPs // plus 1: for which a Result has a warning
-	counters     counters
+	counters     tally.Counters
+	outcomes     tally.Outcomes
+	nodeStatus   NodeStatus
+	zoneWarned   bool // a Result has warned about hints that this node cannot follow
+	triggers     []Trigger
 	sheds        sheds
-	counted      countedEndpoints
-	policies     countedPolicies
 	guards       []*guard        // sorted by policy
 	guardsDirty  bool            // guards is out of date
 	guardChanges []GuardChange   // that no Result has reported
-	mark         uint64          // identifies a change of outcomes, see AddOutcomes
-	totalsOf     []model.Name    // Services whose ServiceConnections no Result has reported, with repetitions
 	ports        []*service.Port // for reuse
 	spare        []*round        // for reuse
 	apiServer    bool            // the API server's endpoints have changed
@@ -76,10 +77,10 @@ func New(s Settings, plugins func(string) (policy.Plugin, error)) *Planner {
 		services:  map[model.Name]*serviceState{},
 		pods:      podIndex{},
 		foreign:   newForeign(),
-		counted:   newCountedEndpoints(),
+		outcomes:  tally.NewOutcomes(),
 		keepsUDP:  map[model.Name]bool{},
 		stepCost:  maxStepCost,
-		counters:  counters{policies: map[string]*PolicyTotals{}, fallbacks: map[string]*PluginFallback{}},
+		counters:  tally.NewCounters(),
 	}
 	p.Configure(s)
 	return p
@@ -257,5 +258,5 @@ func (p *Planner) trigger(c *model.Change) {
 	if old != nil && (old.Trigger == c.Slice.Trigger || old.SameContent(c.Slice)) {
 		return
 	}
-	p.counters.triggers = append(p.counters.triggers, Trigger{c.Slice.Trigger, c.Slice.Family})
+	p.triggers = append(p.triggers, Trigger{c.Slice.Trigger, c.Slice.Family})
 }

@@ -35,6 +35,13 @@ func (zonePlugin) Needs(string) uint32  { return 0 }
 func (zonePlugin) Keys(string) []string { return nil }
 func (zonePlugin) Revision() string     { return "1" }
 
+func oneIf(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 func nativePlugins(string) (policy.Plugin, error) { return zonePlugin{}, nil }
 
 func testSettings() Settings {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/outcomes"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
@@ -33,7 +34,7 @@ func TestConnectionsOfPoliciesEqualAListOfReadings(t *testing.T) {
 		p.Apply(manyServices(6, 2))
 		now, services := time.Unix(1000, 0), map[model.Name]*model.Service{}
 		maps.Copy(services, p.cluster.Services)
-		got, want := map[string]Connections{}, map[string]Connections{}
+		got, want := map[string]tally.Connections{}, map[string]tally.Connections{}
 		plan := func() {
 			t.Helper()
 			now = now.Add(time.Second)
@@ -41,7 +42,7 @@ func TestConnectionsOfPoliciesEqualAListOfReadings(t *testing.T) {
 			if res.PolicyConnections == nil {
 				return
 			}
-			all := map[string]Connections{}
+			all := map[string]tally.Connections{}
 			for _, c := range res.PolicyConnections {
 				all[c.Policy+" "+c.Revision] = c.Connections
 			}
@@ -77,7 +78,7 @@ func TestConnectionsOfPoliciesEqualAListOfReadings(t *testing.T) {
 				plan()
 			default:
 				var changes []outcomes.Change
-				for key, of := range p.counted.services {
+				for key, of := range p.outcomes.Services() {
 					c := outcomes.Change{Key: key, Answered: uint64(r.IntN(5)), Refused: uint64(r.IntN(3)), Unanswered: uint64(r.IntN(2))}
 					changes = append(changes, c)
 					seen := map[string]bool{}
@@ -89,7 +90,7 @@ func TestConnectionsOfPoliciesEqualAListOfReadings(t *testing.T) {
 						if !seen[k] {
 							seen[k] = true
 							sum := want[k]
-							sum.add(&c)
+							sum.Add(&c)
 							want[k] = sum
 						}
 					}
@@ -109,27 +110,12 @@ func TestConnectionsOfPoliciesEqualAListOfReadings(t *testing.T) {
 	}
 }
 
-func TestPoliciesThatAreIdleAreForgottenAtLast(t *testing.T) {
-	var k countedPolicies
-	stays := k.of("stays", "1")
-	k.replace(nil, stays)
-	var last *policyCounts
-	for i := range 3 * maxIdlePolicies {
-		c := k.of("p", fmt.Sprint(i))
-		k.replace(last, c)
-		last = c
-	}
-	if len(k.all) != maxIdlePolicies+2 || k.of("stays", "1") != stays || k.of("p", fmt.Sprint(3*maxIdlePolicies-2)).idleFrom == 0 {
-		t.Errorf("%d policies", len(k.all))
-	}
-}
-
 // TestReadingsWithoutPoliciesReportNothing: what is not counted costs nothing.
 func TestReadingsWithoutPoliciesReportNothing(t *testing.T) {
 	p := countedPlanner(&needyPlugin{}, nil)
 	p.PlanNow(time.Unix(1000, 0))
 	p.AddOutcomes(time.Unix(1000, 0), time.Second, []outcomes.Change{{Key: countedKey(0), Answered: 5}})
-	if r := p.PlanNow(time.Unix(1001, 0)); r.PolicyConnections != nil || len(p.policies.all) > 0 {
+	if r := p.PlanNow(time.Unix(1001, 0)); r.PolicyConnections != nil {
 		t.Errorf("%+v", r.PolicyConnections)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
-	"github.com/sluice-proxy/sluice/host/core/outcomes"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
@@ -37,7 +37,7 @@ type Result struct {
 	// ShadowErrors are why shadows of policies fail; one of each Service, once while it lasts.
 	ShadowErrors []*ServiceError
 	// Shadows are the Services of which the comparison with the shadow of their policy has changed.
-	Shadows []ServiceShadow
+	Shadows []tally.ServiceShadow
 	// ShedsBounded are Services of which fewer established connections are reset than a plugin has begun to ask for.
 	ShedsBounded []ShedBounded
 	UDPDrains    UDPDrains
@@ -45,32 +45,16 @@ type Result struct {
 	// deferred, see PlanInBatches, or the changes are more than one Plan does.
 	Planned, Remaining int
 	// HealthChecks are the Services whose health check has changed.
-	HealthChecks []HealthCheck
+	HealthChecks []tally.HealthCheck
 	NodeStatus   NodeStatus
-	Totals       Totals
+	Totals       tally.Totals
 	Triggers     []Trigger // of the changes since the last Plan
 	// Connections are the totals that have changed since the last Plan.
-	Connections []ServiceConnections
+	Connections []tally.ServiceConnections
 	// Guards are the guards that have changed since the last Plan.
 	Guards []GuardChange
 	// PolicyConnections are those of all policies, sorted; nil if none has changed since the last Plan.
-	PolicyConnections []PolicyConnections
-}
-
-// ServiceConnections are the connections to a Service's endpoints since their outcomes are counted. The numbers never decrease.
-type ServiceConnections struct {
-	Service model.Name
-	Gone    bool // the Service is deleted
-	Connections
-}
-
-// Connections counts connections by outcome. One that is answered after outcomes.Grace counts as unanswered and as answered.
-type Connections struct{ Answered, Refused, Unanswered uint64 }
-
-func (n *Connections) add(c *outcomes.Change) {
-	n.Answered += c.Answered
-	n.Refused += c.Refused
-	n.Unanswered += c.Unanswered
+	PolicyConnections []tally.PolicyConnections
 }
 
 // ServiceError is a failure of a Service's policy or settings.
@@ -104,24 +88,15 @@ func (c *HoldChange) String() string {
 }
 
 // addHold adds the beginning or the end of a hold, given the summaries before and after a round.
-func (res *Result) addHold(r *round, before, now *summary) {
-	if (before.held > 0) == (now.held > 0) {
+func (res *Result) addHold(r *round, before, now *tally.Summary) {
+	if (before.Held > 0) == (now.Held > 0) {
 		return
 	}
-	c := HoldChange{Service: r.svc.Name, Policy: before.policy.Policy, Held: now.held > 0, Cluster: before.heldCluster || now.heldCluster}
+	c := HoldChange{Service: r.svc.Name, Policy: before.Policy.Policy, Held: now.Held > 0, Cluster: before.HeldCluster || now.HeldCluster}
 	if r.policy != nil {
 		c.Policy, c.Panic = r.policy.Name, r.policy.Panic
 	}
 	res.Holds = append(res.Holds, c)
-}
-
-// HealthCheck is the state that a Service's healthCheckNodePort reports.
-type HealthCheck struct {
-	Service model.Name
-	Port    uint16 // 0: the Service no longer has one
-	// Serves reports whether the Service has the family. Local is the number of its ready endpoint addresses on this node.
-	Serves ByFamily[bool]
-	Local  ByFamily[int]
 }
 
 // NodeStatus is what health checks report of this node.

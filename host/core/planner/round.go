@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -33,7 +34,7 @@ type round struct {
 	again     bool // the Service has changed since the beginning
 
 	frontends []*plan.Frontend
-	summary   summaryBuilder
+	summary   tally.Builder
 	decisions *decisionCache // nil without a policy
 	udp       udpRound
 	ports     []model.PortName
@@ -47,7 +48,7 @@ type round struct {
 	unsafeAt  *plan.Frontend
 	unsafeWhy error
 	sheds     map[shedKey]wantedShed
-	counted   countedService
+	counted   tally.Wanted
 	guards    []*guard // that concern the Service
 }
 
@@ -64,7 +65,7 @@ func (p *Planner) begin(svc *model.Service) *round {
 	r.svc, r.addrs = svc, addrsOf(svc)
 	r.policy, r.choiceErr = p.evaluator.Choose(p.settings.Policies, svc)
 	r.guards = p.guardsOf(svc)
-	r.counted.all = p.settings.CountAll || len(r.guards) > 0
+	r.counted.All = p.settings.CountAll || len(r.guards) > 0
 	if r.policy != nil {
 		r.decisions = &decisionCache{}
 		enforced, shadow := p.evaluator.Needs(r.policy)
@@ -72,17 +73,15 @@ func (p *Planner) begin(svc *model.Service) *round {
 			enforced |= abi.NeedOutcomes
 		}
 		const counts = abi.NeedOutcomes | abi.NeedConnections
-		r.counted.enforced, r.counted.needs = enforced&counts, (enforced|shadow)&counts
+		r.counted.Enforced, r.counted.Needs = enforced&counts, (enforced|shadow)&counts
 	}
-	r.counted.outcomes = r.counted.all || r.counted.needs&p.settings.OutcomeNeeds != 0
+	r.counted.Outcomes = r.counted.All || r.counted.Needs&p.settings.OutcomeNeeds != 0
 	r.quota = p.settings.ServiceLimits.newQuota(svc, r.addrs)
-	for i, f := range families {
+	for i, f := range model.Families {
 		r.ranges[i] = p.rules.sourceRanges(svc, f, p.settings.ServiceLimits.SourceRanges)
 	}
 	return r
 }
-
-var families = [...]model.Family{model.IPv4, model.IPv6}
 
 // evaluate evaluates the remaining ports as far as the budget allows, and reports whether that is all of them.
 func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *budget) (done bool) {
@@ -93,14 +92,14 @@ func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *bud
 		return false
 	}
 	p.closePorts(r, budget)
-	for ; r.next < len(families)*len(r.svc.Ports) && !r.quota.exhausted(); r.next++ {
-		f := families[r.next%len(families)]
-		if !hasFamily(r.svc, f) {
-			p.deletePools(r.svc, &r.svc.Ports[r.next/len(families)], f)
+	for ; r.next < len(model.Families)*len(r.svc.Ports) && !r.quota.exhausted(); r.next++ {
+		f := model.Families[r.next%len(model.Families)]
+		if !r.svc.HasFamily(f) {
+			p.deletePools(r.svc, &r.svc.Ports[r.next/len(model.Families)], f)
 			continue
 		}
 		// While a Service exceeds its limits, it is not known which ports are left out: each one waits for those before.
-		if r.paused = p.evaluator.Full() || len(r.open) > 0 && s.summary.limited; r.paused {
+		if r.paused = p.evaluator.Full() || len(r.open) > 0 && s.summary.Limited; r.paused {
 			return false
 		}
 		if budget.spent() || !p.evaluatePort(r, s, f, now, budget) {
@@ -111,8 +110,8 @@ func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *bud
 	if r.paused = len(r.open) > 0; r.paused {
 		return false
 	}
-	if r.quota.first == nil && r.next < len(families)*len(r.svc.Ports) && r.quota.wanted > len(r.frontends) {
-		next := &r.svc.Ports[r.next/len(families)]
+	if r.quota.first == nil && r.next < len(model.Families)*len(r.svc.Ports) && r.quota.wanted > len(r.frontends) {
+		next := &r.svc.Ports[r.next/len(model.Families)]
 		r.quota.first = &plan.Frontend{
 			Key:   plan.Key{Addr: r.svc.ClusterIPs[0], Port: next.Port, Protocol: next.Protocol},
 			Owner: model.PortName{Service: r.svc.Name, Port: next.Name, Protocol: next.Protocol},
@@ -127,7 +126,7 @@ func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *bud
 // portRound is the evaluation of a port in one family; before it begins, the decision has no Port. A port with many endpoints takes several turns: selecting 10,000 endpoints takes 2 ms,
 // and so does deciding about a pool of them.
 type portRound struct {
-	decision  PortDecision
+	decision  policy.PortDecision
 	next      int             // round.next
 	holds     [2]*policy.Hold // by pool
 	decided   [2]bool
@@ -167,7 +166,7 @@ const largePort = 1000
 func (p *Planner) evaluatePort(r *round, s *serviceState, f model.Family, now time.Time, budget *budget) (done bool) {
 	if r.port.decision.Port == nil {
 		endpointSlices := p.cluster.Slices[r.svc.Name]
-		port := service.SelectEndpointsInto(p.newPort(), r.svc, &r.svc.Ports[r.next/len(families)], f, endpointSlices, p.nodeInfo)
+		port := service.SelectEndpointsInto(p.newPort(), r.svc, &r.svc.Ports[r.next/len(model.Families)], f, endpointSlices, p.nodeInfo)
 		budget.spend(lookCost * (len(endpointSlices) + len(port.Endpoints)))
 		p.beginPort(r, &r.port, port, now)
 	}
@@ -280,7 +279,7 @@ func (p *Planner) release(r *round) {
 }
 
 // decide evaluates the policy of a Service port in one family.
-func (p *Planner) decide(r *round, port *service.Port, now time.Time) PortDecision {
+func (p *Planner) decide(r *round, port *service.Port, now time.Time) policy.PortDecision {
 	var of portRound
 	p.beginPort(r, &of, port, now)
 	for pool := range of.decided {
@@ -295,7 +294,7 @@ func (p *Planner) beginPort(r *round, of *portRound, port *service.Port, now tim
 	if !heldUntil.IsZero() {
 		r.enforced.requeueAt = earlier(r.enforced.requeueAt, heldUntil.UnixMilli())
 	}
-	*of = portRound{decision: PortDecision{Port: port}, holds: holds}
+	*of = portRound{decision: policy.PortDecision{Port: port}, holds: holds}
 }
 
 // decidePool evaluates the policy for a pool, or goes on with the answers that it waits for, and reports whether the port has the pool.
@@ -338,10 +337,10 @@ func (p *Planner) input(svc *model.Service, port *service.Port) policy.Input {
 }
 
 // add adds the decision about a port and its frontends.
-func (r *round) add(l *Limits, d *PortDecision, frontends []*plan.Frontend) {
+func (r *round) add(l *Limits, d *policy.PortDecision, frontends []*plan.Frontend) {
 	r.frontends = append(r.frontends, frontends...)
-	r.counted.add(d.Port)
-	r.summary.add(r.svc, d)
+	r.counted.Add(d.Port)
+	r.summary.Add(r.svc, d)
 	r.addSheds(d, frontends)
 	if r.decisions != nil {
 		r.decisions.add(d)
@@ -369,25 +368,25 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	s.err, s.decisions = r.err, r.decisions
 	s.settings = p.settingsOf(r.svc, r.policy)
 	s.reportSettings(name, result)
-	sum := r.summary.summarize(r.svc, r.err != nil && !errors.Is(r.err, policy.ErrPending))
-	sum.choice = choiceOf(r.svc, r.choiceErr)
-	sum.ownSettings, sum.refusedSettings = s.settings.Text != "" && s.settings.Err == nil, s.settings.Err != nil
-	if sum.health.Port == 0 {
-		sum.health.Service = s.summary.health.Service // of the port that the Service had
+	sum := r.summary.Summary(r.svc, r.err != nil && !errors.Is(r.err, policy.ErrPending))
+	sum.Choice = tally.ChoiceOf(r.svc, r.choiceErr)
+	sum.OwnSettings, sum.RefusedSettings = s.settings.Text != "" && s.settings.Err == nil, s.settings.Err != nil
+	if sum.Health.Port == 0 {
+		sum.Health.Service = s.summary.Health.Service // of the port that the Service had
 	}
 	omitted := append(r.omitted(&p.settings.ServiceLimits), r.longAnnotations(p.evaluator)...)
-	if sum.limited = len(omitted) > 0; sum.limited && !s.summary.limited {
+	if sum.Limited = len(omitted) > 0; sum.Limited && !s.summary.Limited {
 		result.NewlyLimited = append(result.NewlyLimited, omitted...)
 	}
 	s.omitted = omitted
 	result.addHold(r, &s.summary, &sum)
 	result.addShadow(name, &s.summary, &sum)
-	if w := &sum.shadow; (w.err != nil || !w.pending) && reportOnce(w.err, &s.shadowFailed) {
-		result.ShadowErrors = append(result.ShadowErrors, &ServiceError{name, w.err})
+	if w := &sum.Shadow; (w.Err != nil || !w.Pending) && reportOnce(w.Err, &s.shadowFailed) {
+		result.ShadowErrors = append(result.ShadowErrors, &ServiceError{name, w.Err})
 	}
-	p.counters.replace(&s.summary, &sum, result)
+	p.replaceSummary(&s.summary, &sum, result)
 	s.summary = sum
-	s.draining = drainingSince(s.draining, r.summary.draining, now.UnixMilli())
+	s.draining = drainingSince(s.draining, r.summary.Draining(), now.UnixMilli())
 	if p.sheds.set(name, r.sheds, now.UnixMilli()) {
 		result.ShedsBounded = append(result.ShedsBounded, ShedBounded{name, r.policy.Name, max(1, r.policy.MaxShedPercentPerSecond)})
 	}
@@ -401,10 +400,27 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	p.forget(s.ports, r.ports)
 	s.ports = r.ports
 	s.enforced.awaited, s.shadow.awaited = r.enforced.awaited, r.shadow.awaited
-	p.setCounted(name, s, r.counted)
+	p.outcomes.Set(name, &s.counted, r.counted)
 	p.setRequeue(name, s, false, earlier(earlier(r.enforced.requeueAt, r.udp.requeueAt), s.dueResets(r.frontends, now.UnixMilli(), result)))
 	p.setRequeue(name, s, true, r.shadow.requeueAt)
 	p.setInForce(s, r, now)
+}
+
+// setInForce records which policy decides about a Service whose outcomes are counted.
+func (p *Planner) setInForce(s *serviceState, r *round, now time.Time) {
+	name, revision := "", ""
+	if r.policy != nil && r.counted.Outcomes {
+		name, revision = r.policy.Name, p.evaluator.Revision(r.policy)
+	}
+	p.outcomes.SetPolicy(&s.counted, name, revision, now)
+}
+
+// replaceSummary replaces what a Service contributes to the totals.
+func (p *Planner) replaceSummary(old, now *tally.Summary, result *Result) {
+	p.counters.Replace(old, now)
+	if old.Health != now.Health {
+		result.HealthChecks = append(result.HealthChecks, now.Health)
+	}
 }
 
 // deletePools deletes the decisions about a port in a family that its Service does not have.

@@ -3,11 +3,11 @@ package planner
 import (
 	"errors"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
@@ -25,14 +25,11 @@ type serviceState struct {
 	resetDone    map[resetKey]int64     // deadlines that a Result has reported in Resets
 	udp          map[udpPort]udpEndpoints
 	ports        []model.PortName
-	summary      summary
+	summary      tally.Summary
 	draining     map[netip.AddrPort]int64 // since when endpoints drain, Unix milliseconds; nil: none does
 	omitted      []plan.Degradation       // what the limits left out
 	round        *round                   // nil: none has begun
-	counted      countedService
-	connections  *Connections  // nil: never counted
-	inForce      *policyCounts // of the policy that decides; nil: its connections are not counted
-	inForceSince time.Time
+	counted      tally.Counted
 	guards       []*guard // that concern it
 	pods         indexedPods
 	place        place
@@ -106,14 +103,10 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 	p.evaluator.DeleteChoice(name)
 	p.pods.replace(name, s.pods.names, nil)
 	p.sheds.set(name, nil, 0)
-	p.setCounted(name, s, countedService{})
-	if s.connections != nil {
-		p.totalsOf = append(p.totalsOf, name)
-	}
-	result.addShadow(name, &s.summary, &summary{})
-	p.policies.replace(s.inForce, nil)
+	p.outcomes.Delete(name, &s.counted)
+	result.addShadow(name, &s.summary, &tally.Summary{})
 	s.setGuards(name, nil)
-	p.counters.replace(&s.summary, &summary{health: HealthCheck{Service: s.summary.health.Service}}, result)
+	p.replaceSummary(&s.summary, &tally.Summary{Health: tally.HealthCheck{Service: s.summary.Health.Service}}, result)
 	delete(p.keepsUDP, name)
 	delete(p.services, name)
 	*s = serviceState{place: s.place}
@@ -184,10 +177,6 @@ func (s *serviceState) dueResets(frontends []*plan.Frontend, nowMS int64, result
 	}
 	s.resetDone = done
 	return next
-}
-
-func hasFamily(svc *model.Service, f model.Family) bool {
-	return slices.ContainsFunc(svc.ClusterIPs, func(a netip.Addr) bool { return model.FamilyOf(a) == f })
 }
 
 // earlier returns the earlier of two times, where 0 means none.

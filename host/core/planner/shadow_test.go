@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -59,7 +60,7 @@ func effect(res *Result, p *Planner, now time.Time) string {
 	t := res.Totals
 	t.Policies = slices.Clone(t.Policies)
 	for i := range t.Policies {
-		t.Policies[i].Shadow = ShadowTotals{}
+		t.Policies[i].Shadow = tally.ShadowTotals{}
 	}
 	fmt.Fprintln(&out, plan.Format(p.Current()), sorted(res.Resets), sorted(res.StaleUDP), sorted(res.Errors), sorted(res.SettingsErrors), sorted(res.Holds),
 		sorted(res.ShedsBounded), t)
@@ -169,7 +170,7 @@ func TestShadowSummary(t *testing.T) {
 	node := model.Change{Kind: model.NodeKind, Name: model.Name{Name: "n0"}, Node: &model.Node{Name: "n0", Zone: "z0"}}
 	p.Apply([]model.Change{{Kind: model.Synced}, node, shadowedService("a"), shadowedSlice("a", "z0", "z1"), shadowedService("b"), shadowedSlice("b", "z1", "z1")})
 	res := p.PlanNow(now)
-	want := []ServiceShadow{
+	want := []tally.ServiceShadow{
 		{Service: model.Name{Namespace: "shop", Name: "a"}, Policy: "zone", Divergence: 0.25, Compared: true}, // 3/4 and 1/4, or halves
 		{Service: model.Name{Namespace: "shop", Name: "b"}, Policy: "zone", Compared: true},
 	}

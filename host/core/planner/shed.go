@@ -80,7 +80,7 @@ func EffectiveShed(permille uint16, limit int) uint16 {
 }
 
 // addSheds adds the sheds of a port's decisions, through the frontends of the pools that they are about.
-func (r *round) addSheds(d *PortDecision, frontends []*plan.Frontend) {
+func (r *round) addSheds(d *policy.PortDecision, frontends []*plan.Frontend) {
 	if d.Cluster.Sheds == nil && d.Local.Sheds == nil {
 		return
 	}

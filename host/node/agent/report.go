@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/host/engine"
@@ -25,7 +26,7 @@ type progress struct {
 	engine.Observers // none: the other methods do nothing
 
 	mu       sync.Mutex
-	totals   planner.Totals // its slices are never modified
+	totals   tally.Totals // its slices are never modified
 	degraded int
 	synced   time.Time // the first time; zero: not yet
 	kernel   api.KernelState
@@ -117,7 +118,7 @@ func (a *Agent) report(ctx context.Context) *api.Status {
 	return s
 }
 
-func planSize(t *planner.Totals) api.PlanSize {
+func planSize(t *tally.Totals) api.PlanSize {
 	out := api.PlanSize{Services: t.Services}
 	for i := range t.Family {
 		f := &t.Family[i]
@@ -145,7 +146,7 @@ func (a *Agent) apiContact() *api.API {
 }
 
 // assessServices adds the problems of Services, policies and plugins.
-func (a *Agent) assessServices(ctx context.Context, s *api.Status, t *planner.Totals) {
+func (a *Agent) assessServices(ctx context.Context, s *api.Status, t *tally.Totals) {
 	var names []model.Name
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -176,8 +177,8 @@ func (a *Agent) assessServices(ctx context.Context, s *api.Status, t *planner.To
 		n          int
 		text, next string
 	}{
-		{t.Choices[planner.ChoiceNotFound], "%d Services choose a policy that does not exist", "sluice explain -A, and Events with reason PolicyNotFound"},
-		{t.Choices[planner.ChoiceNotAllowed], "%d Services choose a policy that their namespace may not", "sluice explain -A, and Events with reason PolicyNotAllowed"},
+		{t.Choices[tally.ChoiceNotFound], "%d Services choose a policy that does not exist", "sluice explain -A, and Events with reason PolicyNotFound"},
+		{t.Choices[tally.ChoiceNotAllowed], "%d Services choose a policy that their namespace may not", "sluice explain -A, and Events with reason PolicyNotAllowed"},
 		{t.RefusedSettings, "the settings of %d Services are refused", "sluice explain -A, and Events with reason ServiceSettingsRefused"},
 	} {
 		if c.n > 0 {

@@ -8,13 +8,13 @@ import (
 	"strconv"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
-	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/util/httpserve"
 )
 
 // check is the health check of one Service.
 type check struct {
-	phased[planner.HealthCheck]
+	phased[tally.HealthCheck]
 	servers map[netip.AddrPort]*server
 }
 

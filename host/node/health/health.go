@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
-	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/util/httpserve"
 )
@@ -117,7 +117,7 @@ func (h *Health) OnPlan(p *engine.PlannedStep) {
 }
 
 // planCheck records the planned state of a Service's health check. The caller holds the lock.
-func (h *Health) planCheck(now *planner.HealthCheck) *check {
+func (h *Health) planCheck(now *tally.HealthCheck) *check {
 	c := h.checks[now.Service]
 	if c == nil {
 		c = &check{servers: map[netip.AddrPort]*server{}}

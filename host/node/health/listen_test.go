@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/node/health"
@@ -52,8 +53,8 @@ func TestOwnSocketsAreNeverInTheWay(t *testing.T) {
 				}
 				for _, service := range []string{"another", "shop", "web"} {
 					if last[service] != s.ports[service] {
-						result.HealthChecks = append(result.HealthChecks, planner.HealthCheck{Service: model.Name{Namespace: "x", Name: service},
-							Port: s.ports[service], Serves: planner.ByFamily[bool]{true, true}})
+						result.HealthChecks = append(result.HealthChecks, tally.HealthCheck{Service: model.Name{Namespace: "x", Name: service},
+							Port: s.ports[service], Serves: tally.ByFamily[bool]{true, true}})
 					}
 				}
 				last = s.ports

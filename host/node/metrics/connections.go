@@ -7,15 +7,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
-	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/engine"
 )
 
 // connections are the connections of Services, and the state of the signals that plugins get.
 type connections struct {
 	mu       sync.Mutex
-	services map[model.Name]planner.Connections
-	policies []planner.PolicyConnections
+	services map[model.Name]tally.Connections
+	policies []tally.PolicyConnections
 	signals  map[engine.EventKind]signalState
 }
 
@@ -31,11 +31,11 @@ type signalState struct {
 var signalLabels = map[engine.EventKind]string{engine.OutcomesRead: "outcomes", engine.ConnectionsCounted: "connections"}
 
 func newConnections() connections {
-	return connections{services: map[model.Name]planner.Connections{}, signals: map[engine.EventKind]signalState{}}
+	return connections{services: map[model.Name]tally.Connections{}, signals: map[engine.EventKind]signalState{}}
 }
 
 // update replaces the totals of Services, and those of policies unless they are nil.
-func (c *connections) update(changed []planner.ServiceConnections, policies []planner.PolicyConnections) {
+func (c *connections) update(changed []tally.ServiceConnections, policies []tally.PolicyConnections) {
 	if len(changed) == 0 && policies == nil {
 		return
 	}
@@ -101,7 +101,7 @@ func (c *connections) collect(out chan<- prometheus.Metric) {
 }
 
 // collectOutcomes reports connections by outcome.
-func collectOutcomes(out chan<- prometheus.Metric, d *prometheus.Desc, n planner.Connections, labels ...string) {
+func collectOutcomes(out chan<- prometheus.Metric, d *prometheus.Desc, n tally.Connections, labels ...string) {
 	counter := func(v uint64, outcome string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append(labels, outcome)...)
 	}

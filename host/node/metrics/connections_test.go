@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/node/metrics"
 )
@@ -17,7 +18,7 @@ func newConnectionMetrics() *metrics.Metrics {
 }
 
 // planned reports the totals of Services.
-func planned(m *metrics.Metrics, all ...planner.ServiceConnections) {
+func planned(m *metrics.Metrics, all ...tally.ServiceConnections) {
 	r := planner.New(planner.Settings{Node: "n0", MasqueradeMark: 1}, nil).Plan(time.Unix(1, 0))
 	r.Connections = all
 	m.OnPlan(&engine.PlannedStep{At: time.Unix(2, 0), Result: &r})
@@ -38,8 +39,8 @@ func TestConnectionsOfServicesAreCountedByOutcome(t *testing.T) {
 	m := newConnectionMetrics()
 	const metric = "sluice_service_connections_total"
 	web, api := name("web"), name("api")
-	planned(m, planner.ServiceConnections{Service: web}, planner.ServiceConnections{Service: api})
-	planned(m, planner.ServiceConnections{Service: web, Connections: planner.Connections{Answered: 5, Refused: 2, Unanswered: 1}})
+	planned(m, tally.ServiceConnections{Service: web}, tally.ServiceConnections{Service: api})
+	planned(m, tally.ServiceConnections{Service: web, Connections: tally.Connections{Answered: 5, Refused: 2, Unanswered: 1}})
 	planned(m)
 	want := map[string]float64{}
 	for labels, v := range map[string]float64{
@@ -52,7 +53,7 @@ func TestConnectionsOfServicesAreCountedByOutcome(t *testing.T) {
 	if got := series(t, m, metric); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
-	planned(m, planner.ServiceConnections{Service: web, Gone: true})
+	planned(m, tally.ServiceConnections{Service: web, Gone: true})
 	if got := series(t, m, metric); len(got) != 3 {
 		t.Errorf("after a Service was deleted: %v", got)
 	}
@@ -85,9 +86,9 @@ func TestSignalMetricsEndWithTheNeed(t *testing.T) {
 // BenchmarkServiceConnections measures a reading that changes all of 10,000 Services, and a scrape of their connections.
 func BenchmarkServiceConnections(b *testing.B) {
 	const services = 10_000
-	var all []planner.ServiceConnections
+	var all []tally.ServiceConnections
 	for i := range services {
-		all = append(all, planner.ServiceConnections{Service: name(fmt.Sprint("s", i)), Connections: planner.Connections{Answered: uint64(i)}})
+		all = append(all, tally.ServiceConnections{Service: name(fmt.Sprint("s", i)), Connections: tally.Connections{Answered: uint64(i)}})
 	}
 	r := planner.New(planner.Settings{Node: "n0", MasqueradeMark: 1}, nil).Plan(time.Unix(1, 0))
 	r.Connections = all
@@ -114,13 +115,13 @@ func BenchmarkServiceConnections(b *testing.B) {
 func TestConnectionsOfPoliciesAreCountedByOutcome(t *testing.T) {
 	m := newConnectionMetrics()
 	const metric = "sluice_policy_connections_total"
-	report := func(all ...planner.PolicyConnections) {
+	report := func(all ...tally.PolicyConnections) {
 		r := planner.New(planner.Settings{Node: "n0", MasqueradeMark: 1}, nil).Plan(time.Unix(1, 0))
 		r.PolicyConnections = all
 		m.OnPlan(&engine.PlannedStep{At: time.Unix(2, 0), Result: &r})
 	}
-	report(planner.PolicyConnections{Connections: planner.Connections{Answered: 9}},
-		planner.PolicyConnections{Policy: "zones", Revision: "0123456789ab", Connections: planner.Connections{Answered: 5, Refused: 2, Unanswered: 1}})
+	report(tally.PolicyConnections{Connections: tally.Connections{Answered: 9}},
+		tally.PolicyConnections{Policy: "zones", Revision: "0123456789ab", Connections: tally.Connections{Answered: 5, Refused: 2, Unanswered: 1}})
 	report() // nothing has changed
 	want := map[string]float64{
 		"outcome=answered,policy=,revision=}": 9, "outcome=refused,policy=,revision=}": 0, "outcome=unanswered,policy=,revision=}": 0,
@@ -131,7 +132,7 @@ func TestConnectionsOfPoliciesAreCountedByOutcome(t *testing.T) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
 	r := planner.New(planner.Settings{Node: "n0", MasqueradeMark: 1}, nil).Plan(time.Unix(1, 0))
-	r.PolicyConnections = []planner.PolicyConnections{}
+	r.PolicyConnections = []tally.PolicyConnections{}
 	m.OnPlan(&engine.PlannedStep{At: time.Unix(3, 0), Result: &r})
 	if got := series(t, m, metric); len(got) != 0 {
 		t.Errorf("after they are forgotten: %v", got)

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
-	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 )
 
 var descServiceDivergence = desc("service_shadow_divergence_ratio", "Share of new connections to a Service that would go to other endpoints with the "+
@@ -19,7 +19,7 @@ type shadows struct {
 }
 
 // update replaces the divergences of Services.
-func (s *shadows) update(changed []planner.ServiceShadow) {
+func (s *shadows) update(changed []tally.ServiceShadow) {
 	if len(changed) == 0 {
 		return
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
-	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/core/service"
 )
@@ -84,7 +84,7 @@ func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
 // planState is the state that is reported at the next scrape.
 type planState struct {
 	planned                      bool // totals is set
-	totals                       planner.Totals
+	totals                       tally.Totals
 	degraded, unprogrammed       int
 	checkpoint                   time.Time
 	sourceErrors, sourceWarnings int
@@ -198,9 +198,9 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	t := &s.totals
 	gauge(descServices, t.Services)
 	gauge(descFailing, t.Failing)
-	gauge(descChoices, t.Choices[planner.ChoiceInForce], "in_force")
-	gauge(descChoices, t.Choices[planner.ChoiceNotFound], "not_found")
-	gauge(descChoices, t.Choices[planner.ChoiceNotAllowed], "not_allowed")
+	gauge(descChoices, t.Choices[tally.ChoiceInForce], "in_force")
+	gauge(descChoices, t.Choices[tally.ChoiceNotFound], "not_found")
+	gauge(descChoices, t.Choices[tally.ChoiceNotAllowed], "not_allowed")
 	gauge(descLimited, t.Limited)
 	gauge(descHolding, t.Holding)
 	gauge(descHeld, t.Held)

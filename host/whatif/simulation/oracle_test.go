@@ -289,7 +289,7 @@ func loadPoolOf(svc *model.Service, family model.Family) int {
 	return abi.PoolCluster
 }
 
-func poolKey(x *planner.PortDecision, pool int) string {
+func poolKey(x *policy.PortDecision, pool int) string {
 	label := x.Port.Name.Port
 	if label == "" {
 		label = fmt.Sprint(x.Port.Spec.Port)
@@ -298,7 +298,7 @@ func poolKey(x *planner.PortDecision, pool int) string {
 }
 
 // take takes a decision about a pool.
-func (d *dumbNode) take(t time.Duration, svc *model.Service, x *planner.PortDecision, pool int, decision *policy.Decision, changes *uint64) {
+func (d *dumbNode) take(t time.Duration, svc *model.Service, x *policy.PortDecision, pool int, decision *policy.Decision, changes *uint64) {
 	now := map[string]uint16{}
 	sum := 0
 	for _, w := range decision.Weights {

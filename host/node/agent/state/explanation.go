@@ -149,7 +149,7 @@ func newSettings(s *policy.ServiceSettings) *api.Settings {
 
 // waits reports whether the error only means that a plugin has not answered yet: the pools say which one.
 func waits(e *planner.Explanation) bool {
-	return errors.Is(e.Err, policy.ErrPending) && slices.ContainsFunc(e.Decisions, func(d planner.PortDecision) bool {
+	return errors.Is(e.Err, policy.ErrPending) && slices.ContainsFunc(e.Decisions, func(d policy.PortDecision) bool {
 		return d.Cluster.Pending != nil || d.Local.Pending != nil
 	})
 }

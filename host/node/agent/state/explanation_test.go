@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
@@ -24,7 +25,7 @@ func TestWaitingForAPluginIsNoError(t *testing.T) {
 	explain := func(err error, pending *policy.Pending) *api.Explanation {
 		return NewExplanation(&planner.Explanation{
 			Service: &model.Service{Name: model.Name{Namespace: "shop", Name: "web"}}, Err: err,
-			Decisions: []planner.PortDecision{{Port: &service.Port{UsesCluster: true}, Cluster: policy.Decision{Evaluation: policy.Evaluation{Err: err, Pending: pending}}}},
+			Decisions: []policy.PortDecision{{Port: &service.Port{UsesCluster: true}, Cluster: policy.Decision{Evaluation: policy.Evaluation{Err: err, Pending: pending}}}},
 		}, wall)
 	}
 	late := fmt.Errorf("plugin p: %w", policy.ErrPending)
@@ -56,7 +57,7 @@ func TestHoldsAndShedsAreExplained(t *testing.T) {
 	eps := []service.Endpoint{{Ready: true, InCluster: true}, {HeldCluster: true, InCluster: true}, {}}
 	x := NewExplanation(&planner.Explanation{
 		Service: &model.Service{}, Policy: &policy.Policy{Name: "p", Panic: policy.Panic{Below: 50, Hold: time.Minute}, MaxShedPercentPerSecond: 1},
-		Decisions: []planner.PortDecision{{Port: &service.Port{UsesCluster: true, Endpoints: eps}, Cluster: policy.Decision{
+		Decisions: []policy.PortDecision{{Port: &service.Port{UsesCluster: true, Endpoints: eps}, Cluster: policy.Decision{
 			Weights: []uint16{1, 1, 0}, Sheds: []policy.Shed{{At: 1000_000, Permille: 800}, {}, {}},
 			Hold: &policy.Hold{Ready: 1, Total: 3, Panicking: true, Held: 1, Until: []int64{0, 2000_000, 0}, Failing: []bool{false, false, true}, Counted: true},
 		}}},
@@ -136,17 +137,17 @@ func TestGuardsAreExplained(t *testing.T) {
 func TestShadowIsExplained(t *testing.T) {
 	half := 0.5
 	of := &policy.Policy{Name: "p", Shadow: []policy.Step{{Plugin: policy.ShadowPlugin("q")}}}
-	explain := func(s *policy.Shadow, all planner.ServiceShadow) (*api.Explanation, api.Pool) {
+	explain := func(s *policy.Shadow, all tally.ServiceShadow) (*api.Explanation, api.Pool) {
 		x := NewExplanation(&planner.Explanation{
 			Service: &model.Service{}, Policy: of, Shadow: all,
-			Decisions: []planner.PortDecision{{Port: &service.Port{UsesCluster: true, Endpoints: make([]service.Endpoint, 2)},
+			Decisions: []policy.PortDecision{{Port: &service.Port{UsesCluster: true, Endpoints: make([]service.Endpoint, 2)},
 				Cluster: policy.Decision{Weights: []uint16{1, 1}, Shadow: s}}},
 		}, time.UnixMilli)
 		return x, x.Pools[0]
 	}
 	step := policy.StepResult{Plugin: "q/shadow", Weights: []uint16{0, 3}, Reasons: policy.PackReasons(2, func(i int) string { return fmt.Sprint("r", i) })}
 	x, pool := explain(&policy.Shadow{Weights: []uint16{0, 3}, Divergence: 0.5, Compared: true, Evaluation: policy.Evaluation{Steps: []policy.StepResult{step}}},
-		planner.ServiceShadow{Policy: "p", Divergence: 0.5, Compared: true})
+		tally.ServiceShadow{Policy: "p", Divergence: 0.5, Compared: true})
 	if want := (&api.Shadow{Plugins: []string{"q"}, Divergence: &half}); !reflect.DeepEqual(x.Shadow, want) {
 		t.Errorf("%+v", x.Shadow)
 	}
@@ -154,11 +155,11 @@ func TestShadowIsExplained(t *testing.T) {
 		t.Errorf("%+v, %+v", pool.Shadow, pool.Endpoints[1].Shadow)
 	}
 	x, pool = explain(&policy.Shadow{Evaluation: policy.Evaluation{Err: errors.New("trap"), Steps: []policy.StepResult{{Plugin: "q/shadow", Err: errors.New("trap")}}}},
-		planner.ServiceShadow{Policy: "p", Failing: true})
+		tally.ServiceShadow{Policy: "p", Failing: true})
 	if s := x.Shadow; s.Divergence != nil || !s.Failing || pool.Shadow.Error != "trap" || pool.Shadow.Divergence != nil || pool.Endpoints[0].Shadow != nil || x.Error != "" {
 		t.Errorf("%+v, %+v", s, pool.Shadow)
 	}
-	_, pool = explain(&policy.Shadow{Evaluation: policy.Evaluation{Err: policy.ErrPending, Pending: &policy.Pending{Plugin: "q/shadow", Since: 1000}}}, planner.ServiceShadow{Policy: "p", Pending: true})
+	_, pool = explain(&policy.Shadow{Evaluation: policy.Evaluation{Err: policy.ErrPending, Pending: &policy.Pending{Plugin: "q/shadow", Since: 1000}}}, tally.ServiceShadow{Policy: "p", Pending: true})
 	if s := pool.Shadow; s.Error != "" || s.Pending == nil || s.Pending.Plugin != "q/shadow" {
 		t.Errorf("%+v", s)
 	}

@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 )
 
 // NewShadows converts the comparisons of Services with the shadows of their policies.
-func NewShadows(list []planner.ServiceShadow) []api.ServiceShadow {
+func NewShadows(list []tally.ServiceShadow) []api.ServiceShadow {
 	out := []api.ServiceShadow{}
 	for i := range list {
 		out = append(out, api.ServiceShadow{Service: list[i].Service.String(), Policy: list[i].Policy, Shadow: compared(&list[i])})
@@ -24,7 +25,7 @@ func (a *Agent) Shadows(ctx context.Context) (out []api.ServiceShadow, err error
 	return out, err
 }
 
-func compared(s *planner.ServiceShadow) api.Shadow {
+func compared(s *tally.ServiceShadow) api.Shadow {
 	out := api.Shadow{Failing: s.Failing, Pending: s.Pending}
 	if s.Compared {
 		out.Divergence = &s.Divergence
@@ -32,7 +33,7 @@ func compared(s *planner.ServiceShadow) api.Shadow {
 	return out
 }
 
-func newShadow(p *policy.Policy, s *planner.ServiceShadow) *api.Shadow {
+func newShadow(p *policy.Policy, s *tally.ServiceShadow) *api.Shadow {
 	if len(p.Shadow) == 0 {
 		return nil
 	}

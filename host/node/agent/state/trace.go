@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 )
@@ -176,7 +177,7 @@ func (t *Tracer) reasons(flow plan.Flow, o *plan.Outcome) []string {
 }
 
 // chosenBy describes the rule that selected the endpoints, or the policy that set their weights.
-func chosenBy(d *planner.PortDecision, x *planner.Explanation, local bool) string {
+func chosenBy(d *policy.PortDecision, x *planner.Explanation, local bool) string {
 	decision, ready := &d.Cluster, slices.ContainsFunc(d.Port.Endpoints, func(e service.Endpoint) bool { return e.Ready && (!local || e.Local) })
 	if local {
 		decision = &d.Local
@@ -220,7 +221,7 @@ func (t *Tracer) explain(name model.Name) *planner.Explanation {
 	return x
 }
 
-func decisionFor(x *planner.Explanation, f *plan.Frontend) *planner.PortDecision {
+func decisionFor(x *planner.Explanation, f *plan.Frontend) *policy.PortDecision {
 	if x == nil {
 		return nil
 	}

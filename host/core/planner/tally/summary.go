@@ -1,4 +1,4 @@
-package planner
+package tally
 
 import (
 	"errors"
@@ -11,23 +11,23 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/service"
 )
 
-// summary is what a Service contributes to the Totals.
-type summary struct {
+// Summary is what a Service contributes to the Totals; the zero value contributes nothing.
+type Summary struct {
 	counted bool // the Service exists
-	failing bool
-	limited bool
-	choice  Choice // of the annotation that names the policy
+	Failing bool
+	Limited bool
+	Choice  Choice // of the annotation that names the policy
 	// The settings that the Service has set are in force, or refused.
-	ownSettings, refusedSettings bool
-	held                         int // endpoints that count as ready although they are not
-	// heldCluster: held in a cluster pool.
-	heldCluster bool
+	OwnSettings, RefusedSettings bool
+	Held                         int // endpoints that count as ready although they are not
+	// HeldCluster: held in a cluster pool.
+	HeldCluster bool
 	hints       service.HintsIgnored // why topology hints are not followed
 	family      ByFamily[familySummary]
-	policy      PolicyTotals
-	shadow      shadowSummary
+	Policy      PolicyTotals
+	Shadow      ShadowSummary
 	fallbacks   []PluginFallback
-	health      HealthCheck
+	Health      HealthCheck
 }
 
 type familySummary struct {
@@ -35,23 +35,25 @@ type familySummary struct {
 	noLocalInternal, noLocalExternal bool
 }
 
-// summaryBuilder adds up the ports of a Service.
-type summaryBuilder struct {
-	summary summary
-	local   ByFamily[[]netip.Addr] // ready addresses on this node
-	// draining are the endpoints that drain.
+// Builder adds up the ports of a Service.
+type Builder struct {
+	summary  Summary
+	local    ByFamily[[]netip.Addr] // ready addresses on this node
 	draining []netip.AddrPort
 }
 
-// add adds a port.
-func (b *summaryBuilder) add(svc *model.Service, d *PortDecision) {
+// Draining returns the endpoints that drain.
+func (b *Builder) Draining() []netip.AddrPort { return b.draining }
+
+// Add adds a port.
+func (b *Builder) Add(svc *model.Service, d *policy.PortDecision) {
 	s, p := &b.summary, d.Port
 	of := s.family.At(p.Family)
 	b.countEndpoints(&of.endpoints, d)
 	for j := range p.Endpoints {
 		if e := &p.Endpoints[j]; e.HeldCluster || e.HeldLocal {
-			s.held++
-			s.heldCluster = s.heldCluster || e.HeldCluster
+			s.Held++
+			s.HeldCluster = s.HeldCluster || e.HeldCluster
 		}
 	}
 	if p.UsesLocal && p.HasEligible && !slices.ContainsFunc(p.Endpoints, func(e service.Endpoint) bool { return e.InLocal }) {
@@ -76,42 +78,42 @@ func (b *summaryBuilder) add(svc *model.Service, d *PortDecision) {
 	}
 }
 
-// summarize returns the summary.
-func (b *summaryBuilder) summarize(svc *model.Service, failing bool) summary {
+// Summary returns the summary of a Service whose policy fails or not.
+func (b *Builder) Summary(svc *model.Service, failing bool) Summary {
 	s := b.summary
-	s.counted, s.failing = true, failing
+	s.counted, s.Failing = true, failing
 	if svc.HealthCheckNodePort != 0 {
-		s.health = HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort}
-		for _, f := range families {
-			*s.health.Serves.At(f) = hasFamily(svc, f)
-			*s.health.Local.At(f) = len(sortedAddrs(*b.local.At(f)))
+		s.Health = HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort}
+		for _, f := range model.Families {
+			*s.Health.Serves.At(f) = svc.HasFamily(f)
+			*s.Health.Local.At(f) = countAddrs(*b.local.At(f))
 		}
 	}
 	return s
 }
 
 // countEndpoints counts the endpoints that are in a pool of a Service port.
-func (b *summaryBuilder) countEndpoints(endpoints *[plan.Draining + 1]int, d *PortDecision) {
+func (b *Builder) countEndpoints(endpoints *[plan.Draining + 1]int, d *policy.PortDecision) {
 	for i := range d.Port.Endpoints {
-		phase, ok := d.phase(i)
-		if !ok {
-			continue
-		}
-		if endpoints[phase]++; phase == plan.Draining {
+		switch active, draining := d.Use(i); {
+		case active:
+			endpoints[plan.Active]++
+		case draining:
+			endpoints[plan.Draining]++
 			b.draining = append(b.draining, d.Port.Endpoints[i].Addr)
 		}
 	}
 }
 
 // countDecision adds a decision to the summary.
-func (s *summary) countDecision(d *policy.Decision) {
+func (s *Summary) countDecision(d *policy.Decision) {
 	if d.Policy == "" {
 		return
 	}
-	s.policy.Policy = d.Policy
-	s.policy.Decisions[d.Origin]++
+	s.Policy.Policy = d.Policy
+	s.Policy.Decisions[d.Origin]++
 	if d.Shadow != nil {
-		s.shadow.add(d.Shadow)
+		s.Shadow.add(d.Shadow)
 	}
 	if d.Err == nil || errors.Is(d.Err, policy.ErrPending) || len(d.Steps) == 0 {
 		return
@@ -127,4 +129,10 @@ func (s *summary) countDecision(d *policy.Decision) {
 	} else {
 		s.fallbacks[i].Default++
 	}
+}
+
+// countAddrs returns how many different addresses there are. It sorts them.
+func countAddrs(addrs []netip.Addr) int {
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return len(slices.Compact(addrs))
 }

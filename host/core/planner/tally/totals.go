@@ -1,4 +1,6 @@
-package planner
+// Package tally counts, for metrics and health checks, what a plan and its connections consist of. Each count is kept up to date by what a
+// Service contributed before and contributes now, so it costs as much as the change. It is pure.
+package tally
 
 import (
 	"github.com/sluice-proxy/sluice/host/core/model"
@@ -22,7 +24,7 @@ func (b *ByFamily[T]) At(f model.Family) *T {
 type Totals struct {
 	Services int // in the plan
 	Failing  int // Services whose policy fails
-	Limited  int // Services of which Settings.ServiceLimits leave something out
+	Limited  int // Services of which limits leave something out
 	Holding  int // Services whose policy holds endpoints
 	Held     int // endpoints of Service ports that count as ready although they are not
 	// Choices are the Services whose annotation names a policy.
@@ -49,7 +51,8 @@ const (
 	ChoiceNotAllowed               // Services of the namespace may not choose it
 )
 
-func choiceOf(svc *model.Service, err *policy.ChoiceError) Choice {
+// ChoiceOf returns what comes of the annotation of a Service, given the error of choosing its policy.
+func ChoiceOf(svc *model.Service, err *policy.ChoiceError) Choice {
 	switch {
 	case svc.Policy == "":
 		return ChoiceNone
@@ -80,4 +83,20 @@ type PolicyTotals struct {
 type PluginFallback struct {
 	Plugin            string
 	LastGood, Default int
+}
+
+// GuardTotals is what a guard of a policy that concerns Services does.
+type GuardTotals struct {
+	Policy string
+	Phase  policy.GuardPhase
+	Blind  bool
+}
+
+// HealthCheck is the state that a Service's healthCheckNodePort reports.
+type HealthCheck struct {
+	Service model.Name
+	Port    uint16 // 0: the Service no longer has one
+	// Serves reports whether the Service has the family. Local is the number of its ready endpoint addresses on this node.
+	Serves ByFamily[bool]
+	Local  ByFamily[int]
 }
