@@ -19,6 +19,10 @@ import (
 
 // Planner maintains the plan of a changing cluster. Plan recomputes only the Services that a change affects or whose requeue
 // time has passed. A Planner is not safe for concurrent use.
+//
+// Between two Plans, the plan of builder is what the last round of each Service in services has set, and what counters, outcomes, pods,
+// sheds and keepsUDP have of a Service is what its serviceState says. A Service whose input has changed since has a place in queue, an
+// unfinished round with again, or a time in requeues.
 type Planner struct {
 	settings     Settings
 	rules        rules

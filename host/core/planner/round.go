@@ -17,6 +17,8 @@ import (
 
 // round is the planning of one Service: each port in each family is evaluated, then the frontends are set. That of a large
 // Service takes several Plans. It keeps to the Service as it was at its beginning; a change meanwhile leads to another round.
+//
+// The ports before next are added, except those in open, which follow in their order; frontends and sums are those of added ports.
 type round struct {
 	svc       *model.Service
 	policy    *policy.Policy

@@ -13,6 +13,9 @@ import (
 // Evaluator evaluates policies. It stores the plugins' answers for each pool and asks a plugin again only when its input has
 // changed or its requeue time has passed. It calls no plugin: what it asks is in Calls, and the answers come back through Answer. It is not
 // safe for concurrent use.
+//
+// A chain awaits at most one run, and each run that is awaited has one Call with whoever makes calls, or its answer. Whatever belongs to a
+// Service is deleted with it: pools and readiness by port, settings and choices by name.
 type Evaluator struct {
 	// Signals returns what is known of connections to endpoints. Nil: nothing.
 	Signals Signals
