@@ -62,7 +62,7 @@ func packages(t *testing.T) map[string]pkg {
 // TestCoreImportsOnlyItself checks that the core depends on the standard library and on itself only, in this order.
 func TestCoreImportsOnlyItself(t *testing.T) {
 	all := packages(t)
-	core := []string{"host/util/spelling", "host/util/ipaddr", "host/core/model", "host/core/plan", "sdk/abi", "host/core/outcomes", "host/core/service", "host/core/policy", "host/core/planner/tally", "host/core/planner", "sdk/scenario", "host/whatif/recording", "host/whatif/simulation", "host/whatif/replay"}
+	core := []string{"host/util/spelling", "host/util/ipaddr", "host/core/model", "host/core/plan", "sdk/abi", "host/core/outcomes", "host/core/eligibility", "host/core/policy", "host/core/planner/tally", "host/core/planner", "sdk/scenario", "host/whatif/recording", "host/whatif/simulation", "host/whatif/replay"}
 	for i, name := range core {
 		p, ok := all[module+name]
 		if !ok {
@@ -127,7 +127,7 @@ func TestRoomsImportOneWay(t *testing.T) {
 func TestBackendsDoNotDependOnThePlanner(t *testing.T) {
 	all := packages(t)
 	for _, name := range []string{"host/backend/nftables", "host/backend/ipvs", "host/backend/fake", "host/backend/conntrack"} {
-		for _, banned := range []string{"host/core/planner", "host/core/policy", "host/core/service", "sdk/abi"} {
+		for _, banned := range []string{"host/core/planner", "host/core/policy", "host/core/eligibility", "sdk/abi"} {
 			if slices.Contains(all[module+name].Deps, module+banned) {
 				t.Errorf("%s depends on %s: a backend needs the plan only", name, banned)
 			}

@@ -4,9 +4,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 )
 
 // answerDelay bounds how long an answer waits for those of the Service's other calls. Each Plan of a Service costs as much as all
@@ -62,7 +62,7 @@ func (p *Planner) askAgain(k policy.PoolKey, now time.Time) bool {
 		return false
 	}
 	of, _ := p.evaluator.Choose(p.settings.Policies, svc)
-	port := service.SelectEndpointsInto(p.newPort(), svc, &svc.Ports[i], k.Family, p.cluster.Slices[svc.Name], p.nodeInfo)
+	port := eligibility.SelectEndpointsInto(p.newPort(), svc, &svc.Ports[i], k.Family, p.cluster.Slices[svc.Name], p.nodeInfo)
 	defer p.releasePort(port)
 	p.evaluator.Hold(of, port, now)
 	in := p.input(svc, port)

@@ -3,9 +3,9 @@ package planner
 import (
 	"net/netip"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 )
 
 // decisionCache stores the last decisions about a Service with a policy, for Explain. When all Services have a policy there is an
@@ -22,7 +22,7 @@ type packedEndpoints struct {
 }
 
 // endpointFlags returns the fields stored in packedEndpoints.flags, by bit.
-func endpointFlags(e *service.Endpoint) [8]*bool {
+func endpointFlags(e *eligibility.Endpoint) [8]*bool {
 	return [...]*bool{&e.Ready, &e.Serving, &e.Terminating, &e.Local, &e.HintedZone, &e.HintedNode, &e.InCluster, &e.InLocal}
 }
 
@@ -58,7 +58,7 @@ func (k *decisionCache) unpack(slicesOfService []*model.EndpointSlice) []policy.
 	for i := range out {
 		out[i] = k.decisions[i]
 		port := *k.decisions[i].Port
-		port.Endpoints = make([]service.Endpoint, k.endpoints[i].addrs.Len())
+		port.Endpoints = make([]eligibility.Endpoint, k.endpoints[i].addrs.Len())
 		for j := range port.Endpoints {
 			e := &port.Endpoints[j]
 			e.Addr = k.endpoints[i].addrs.At(j)

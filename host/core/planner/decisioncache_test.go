@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
-	"github.com/sluice-proxy/sluice/host/core/service"
 )
 
 // TestExplainReturnsEndpointsOfLastDecision: they are stored packed, without the properties in EndpointSlices.
@@ -32,7 +32,7 @@ func TestExplainReturnsEndpointsOfLastDecision(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, d := range x.Decisions {
-				want := service.SelectEndpoints(x.Service, &d.Port.Spec, d.Port.Family, p.cluster.Slices[name], p.nodeInfo)
+				want := eligibility.SelectEndpoints(x.Service, &d.Port.Spec, d.Port.Family, p.cluster.Slices[name], p.nodeInfo)
 				if d.Port.Name != want.Name || d.Port.Topology != want.Topology || len(d.Port.Endpoints) != len(want.Endpoints) {
 					t.Fatalf("seed %d: %+v, want %+v", seed, d.Port, want)
 				}

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/host/util/spelling"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -124,7 +124,7 @@ func (p *Planner) decideAll(svc *model.Service) (out []policy.PortDecision) {
 	for i := range svc.Ports {
 		for _, f := range model.Families {
 			if svc.HasFamily(f) {
-				port := service.SelectEndpoints(svc, &svc.Ports[i], f, p.cluster.Slices[svc.Name], p.nodeInfo)
+				port := eligibility.SelectEndpoints(svc, &svc.Ports[i], f, p.cluster.Slices[svc.Name], p.nodeInfo)
 				out = append(out, p.decide(r, port, time.Time{}))
 			}
 		}

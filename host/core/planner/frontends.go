@@ -4,10 +4,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -123,7 +123,7 @@ func (r *rules) sourceRanges(svc *model.Service, f model.Family, limit int) rang
 
 // buildPool builds a pool from a decision: endpoints with weight, and terminating ones as draining, except those whose UDP flows are
 // deleted, which IPVS would carry on; udp are those of a UDP port that keep them. empty is the verdict of a pool without weight.
-func buildPool(p *service.Port, d *policy.Decision, local bool, udp *udpEndpoints, empty plan.Verdict) plan.Pool {
+func buildPool(p *eligibility.Port, d *policy.Decision, local bool, udp *udpEndpoints, empty plan.Verdict) plan.Pool {
 	out := plan.Pool{Verdict: empty}
 	n := 0
 	for i := range p.Endpoints {

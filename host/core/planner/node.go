@@ -5,10 +5,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -20,7 +20,7 @@ func (p *Planner) refresh() {
 	if s.Policies.SetNode(PolicyNode(s.Node, p.LastNode())) {
 		p.queue.begin(true)
 	}
-	nodeInfo := service.NodeInfo{Node: s.Node, Zone: own.Zone, MaxEndpoints: s.ServiceLimits.Endpoints, Endpoints: p.nodeInfo.Endpoints}
+	nodeInfo := eligibility.NodeInfo{Node: s.Node, Zone: own.Zone, MaxEndpoints: s.ServiceLimits.Endpoints, Endpoints: p.nodeInfo.Endpoints}
 	r := rules{
 		MasqueradeAll: s.MasqueradeAll,
 		NodeAddrs:     sortedAddrs(slices.Concat(own.Addresses, s.LocalAddrs)),
@@ -29,7 +29,7 @@ func (p *Planner) refresh() {
 	p.clusterIPs.follow(p.cluster)
 	allowed := s.AllowedEndpoints(own)
 	if e := nodeInfo.Endpoints; e == nil || !slices.Equal(e.ServiceCIDRs, r.Global.ServiceCIDRs) || !slices.Equal(e.Allowed, allowed) {
-		nodeInfo.Endpoints = &service.EndpointRules{ServiceCIDRs: r.Global.ServiceCIDRs, ClusterIP: p.clusterIPs.contains, Allowed: allowed}
+		nodeInfo.Endpoints = &eligibility.EndpointRules{ServiceCIDRs: r.Global.ServiceCIDRs, ClusterIP: p.clusterIPs.contains, Allowed: allowed}
 	}
 	// These apply to every Service.
 	if nodeInfo != p.nodeInfo || !slices.Equal(r.NodeAddrs, p.rules.NodeAddrs) ||

@@ -15,7 +15,7 @@ import (
 )
 
 // oracle determines what a Service proxy must do with a connection directly from the objects. It is a second
-// implementation of the rules, one sentence after the other, that shares no code with host/core/service and host/core/plan.
+// implementation of the rules, one sentence after the other, that shares no code with host/core/eligibility and host/core/plan.
 type oracle struct {
 	services []*model.Service
 	slices   []*model.EndpointSlice

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
-	"github.com/sluice-proxy/sluice/host/core/service"
 )
 
 // work is a Plan that has begun.
@@ -103,7 +103,7 @@ func (p *Planner) count(result *Result) {
 	p.counters.Change(result.Delta.Changes)
 	result.Totals = p.counters.Totals()
 	result.Totals.Conflicts = p.builder.conflicts
-	if n := result.Totals.HintsIgnored[service.HintsNodeWithoutZone]; n == 0 {
+	if n := result.Totals.HintsIgnored[eligibility.HintsNodeWithoutZone]; n == 0 {
 		p.zoneWarned = false
 	} else if !p.zoneWarned && result.Remaining == 0 {
 		p.zoneWarned = true

@@ -9,11 +9,11 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -26,7 +26,7 @@ import (
 type Planner struct {
 	settings     Settings
 	rules        rules
-	nodeInfo     service.NodeInfo
+	nodeInfo     eligibility.NodeInfo
 	cluster      *model.Snapshot
 	evaluator    *policy.Evaluator
 	builder      *builder
@@ -56,12 +56,12 @@ type Planner struct {
 	zoneWarned   bool // a Result has warned about hints that this node cannot follow
 	triggers     []Trigger
 	sheds        sheds
-	guards       []*guard        // sorted by policy
-	guardsDirty  bool            // guards is out of date
-	guardChanges []GuardChange   // that no Result has reported
-	ports        []*service.Port // for reuse
-	spare        []*round        // for reuse
-	apiServer    bool            // the API server's endpoints have changed
+	guards       []*guard            // sorted by policy
+	guardsDirty  bool                // guards is out of date
+	guardChanges []GuardChange       // that no Result has reported
+	ports        []*eligibility.Port // for reuse
+	spare        []*round            // for reuse
+	apiServer    bool                // the API server's endpoints have changed
 	pods         podIndex
 	keepsUDP     map[model.Name]bool // Services with endpoints that do not serve and keep their UDP flows
 	// nodePortAddrs are the addresses that served NodePorts when UDP flows through them were last reported.

@@ -7,11 +7,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -168,7 +168,7 @@ const largePort = 1000
 func (p *Planner) evaluatePort(r *round, s *serviceState, f model.Family, now time.Time, budget *budget) (done bool) {
 	if r.port.decision.Port == nil {
 		endpointSlices := p.cluster.Slices[r.svc.Name]
-		port := service.SelectEndpointsInto(p.newPort(), r.svc, &r.svc.Ports[r.next/len(model.Families)], f, endpointSlices, p.nodeInfo)
+		port := eligibility.SelectEndpointsInto(p.newPort(), r.svc, &r.svc.Ports[r.next/len(model.Families)], f, endpointSlices, p.nodeInfo)
 		budget.spend(lookCost * (len(endpointSlices) + len(port.Endpoints)))
 		p.beginPort(r, &r.port, port, now)
 	}
@@ -256,17 +256,17 @@ func (p *Planner) addPort(r *round, o *portRound, budget *budget) {
 const maxSpare = 64
 
 // newPort returns a port to select endpoints into.
-func (p *Planner) newPort() *service.Port {
+func (p *Planner) newPort() *eligibility.Port {
 	if n := len(p.ports); n > 0 {
 		port := p.ports[n-1]
 		p.ports = p.ports[:n-1]
 		return port
 	}
-	return &service.Port{}
+	return &eligibility.Port{}
 }
 
 // releasePort keeps a port for reuse.
-func (p *Planner) releasePort(port *service.Port) {
+func (p *Planner) releasePort(port *eligibility.Port) {
 	if cap(port.Endpoints) < largePort && len(p.ports) < maxSpare {
 		p.ports = append(p.ports, port)
 	}
@@ -281,7 +281,7 @@ func (p *Planner) release(r *round) {
 }
 
 // decide evaluates the policy of a Service port in one family.
-func (p *Planner) decide(r *round, port *service.Port, now time.Time) policy.PortDecision {
+func (p *Planner) decide(r *round, port *eligibility.Port, now time.Time) policy.PortDecision {
 	var of portRound
 	p.beginPort(r, &of, port, now)
 	for pool := range of.decided {
@@ -291,7 +291,7 @@ func (p *Planner) decide(r *round, port *service.Port, now time.Time) policy.Por
 }
 
 // beginPort begins the evaluation of a Service port in one family.
-func (p *Planner) beginPort(r *round, of *portRound, port *service.Port, now time.Time) {
+func (p *Planner) beginPort(r *round, of *portRound, port *eligibility.Port, now time.Time) {
 	holds, heldUntil := p.evaluator.Hold(r.policy, port, now)
 	if !heldUntil.IsZero() {
 		r.enforced.requeueAt = earlier(r.enforced.requeueAt, heldUntil.UnixMilli())
@@ -330,7 +330,7 @@ func (p *Planner) settingsOf(svc *model.Service, of *policy.Policy) policy.Servi
 }
 
 // input returns the input of the policy of a Service port, except for the pool.
-func (p *Planner) input(svc *model.Service, port *service.Port) policy.Input {
+func (p *Planner) input(svc *model.Service, port *eligibility.Port) policy.Input {
 	return policy.Input{
 		Service: svc, Port: port, Node: p.nodeInfo.Node, Zone: p.nodeInfo.Zone, Zones: p.zones,
 		NodesUnknown: p.nodesPartial, NodeIndex: p.nodeIndex, NodeCount: p.nodeCount,

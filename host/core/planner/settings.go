@@ -6,9 +6,9 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 )
 
 // Planning is the part of a configuration that a Planner takes as it is, with the names and tags of host/node/config.
@@ -20,7 +20,7 @@ type Planning struct {
 	// NoMasqueradeCIDRs are endpoints' addresses to which connections keep their source (KEP-6246). Need not be sorted.
 	NoMasqueradeCIDRs []netip.Prefix `json:"noMasqueradeCIDRs"`
 	ServiceLimits     Limits         `json:"serviceLimits"`
-	// EndpointCIDRs are exceptions from the addresses that may not be endpoints, see service.EndpointRules.
+	// EndpointCIDRs are exceptions from the addresses that may not be endpoints, see eligibility.EndpointRules.
 	EndpointCIDRs []netip.Prefix `json:"endpointCIDRs"`
 	// ExternalIPs is whether Services are served at their external IPs.
 	ExternalIPs ExternalIPs `json:"externalIPs"`
@@ -58,7 +58,7 @@ type Settings struct {
 	CountAll bool
 }
 
-// AllowedEndpoints returns the exceptions of service.EndpointRules: EndpointCIDRs, and the reserved blocks that the cluster uses according to
+// AllowedEndpoints returns the exceptions of eligibility.EndpointRules: EndpointCIDRs, and the reserved blocks that the cluster uses according to
 // the configuration and the Nodes' ranges and addresses.
 func (s *Settings) AllowedEndpoints(nodes ...*model.Node) []netip.Prefix {
 	used := slices.Clone(s.ClusterRanges)
@@ -68,14 +68,14 @@ func (s *Settings) AllowedEndpoints(nodes ...*model.Node) []netip.Prefix {
 			used = append(used, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
-	return slices.Concat(s.EndpointCIDRs, service.ReservedInUse(used))
+	return slices.Concat(s.EndpointCIDRs, eligibility.ReservedInUse(used))
 }
 
 // EndpointRules returns which addresses may be endpoints on any node of a cluster that does not change.
-func (s *Settings) EndpointRules(c *model.Snapshot) *service.EndpointRules {
+func (s *Settings) EndpointRules(c *model.Snapshot) *eligibility.EndpointRules {
 	var ips clusterIPs
 	ips.follow(c)
-	return &service.EndpointRules{ServiceCIDRs: serviceCIDRs(c), ClusterIP: ips.contains, Allowed: s.AllowedEndpoints(slices.Collect(maps.Values(c.Nodes))...)}
+	return &eligibility.EndpointRules{ServiceCIDRs: serviceCIDRs(c), ClusterIP: ips.contains, Allowed: s.AllowedEndpoints(slices.Collect(maps.Values(c.Nodes))...)}
 }
 
 // ExternalIPs is what to do with the external IPs of Services (KEP-5707).

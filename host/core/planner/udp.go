@@ -4,9 +4,9 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
-	"github.com/sluice-proxy/sluice/host/core/service"
 )
 
 // udpPort is a UDP Service port in one family.
@@ -59,7 +59,7 @@ type udpRound struct {
 }
 
 // add adds a port.
-func (u *udpRound) add(p *service.Port) {
+func (u *udpRound) add(p *eligibility.Port) {
 	if p.Name.Protocol != model.UDP {
 		return
 	}
@@ -84,7 +84,7 @@ func (u *udpRound) add(p *service.Port) {
 }
 
 // keeps reports whether an endpoint that does not serve keeps its flows nevertheless, and adds it to those that leave.
-func (u *udpRound) keeps(e *service.Endpoint, old, now *udpEndpoints) bool {
+func (u *udpRound) keeps(e *eligibility.Endpoint, old, now *udpEndpoints) bool {
 	if !u.svc.KeepUDP || !e.Terminating {
 		return false
 	}

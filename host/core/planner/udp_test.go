@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
-	"github.com/sluice-proxy/sluice/host/core/service"
 )
 
 // randomUDPChange is like randomChange, over UDP and TCP, with Services that keep flows.
@@ -58,7 +58,7 @@ func isStale(p *Planner, flow udpFlow, expired func(model.PortName, netip.AddrPo
 	}
 	svc := p.cluster.Services[f.Owner.Service]
 	i := slices.IndexFunc(svc.Ports, func(q model.ServicePort) bool { return q.Name == f.Owner.Port && q.Protocol == f.Owner.Protocol })
-	for _, e := range service.SelectEndpoints(svc, &svc.Ports[i], model.IPv4, p.cluster.Slices[svc.Name], p.nodeInfo).Endpoints {
+	for _, e := range eligibility.SelectEndpoints(svc, &svc.Ports[i], model.IPv4, p.cluster.Slices[svc.Name], p.nodeInfo).Endpoints {
 		if e.Addr == flow.endpoint {
 			return !(e.Ready || e.Serving || svc.KeepUDP && e.Terminating && (svc.MaxKeepUDP == 0 || !expired(f.Owner, e.Addr)))
 		}
@@ -161,7 +161,7 @@ func TestStaleUDPMatchesReferenceImplementation(t *testing.T) {
 			now2 := map[leaving]time.Time{}
 			for _, svc := range p.cluster.Services {
 				for i := range svc.Ports {
-					port := service.SelectEndpoints(svc, &svc.Ports[i], model.IPv4, p.cluster.Slices[svc.Name], p.nodeInfo)
+					port := eligibility.SelectEndpoints(svc, &svc.Ports[i], model.IPv4, p.cluster.Slices[svc.Name], p.nodeInfo)
 					for _, e := range port.Endpoints {
 						if at := (leaving{port.Name, e.Addr}); svc.KeepUDP && e.Terminating && !e.Ready && !e.Serving {
 							if now2[at] = since[at]; now2[at].IsZero() {

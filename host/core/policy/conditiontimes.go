@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
-	"github.com/sluice-proxy/sluice/host/core/service"
 )
 
 // conditionTimes stores since when the endpoints of a pool are ready and since when they are terminating. Times are whole seconds
@@ -21,7 +21,7 @@ type conditionTimes struct {
 type timestamps struct{ ready, terminating uint32 }
 
 // update updates the times from the conditions at now, and drops endpoints that are not in eps.
-func (h *conditionTimes) update(eps []service.Endpoint, now time.Time) {
+func (h *conditionTimes) update(eps []eligibility.Endpoint, now time.Time) {
 	if !sameAddrs(h.addrs, len(eps), func(i int) netip.AddrPort { return eps[i].Addr }) {
 		old, j, n := *h, 0, h.addrs.Len()
 		h.addrs = model.PackAddrs(len(eps), func(i int) netip.AddrPort { return eps[i].Addr })

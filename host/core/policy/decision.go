@@ -3,8 +3,8 @@ package policy
 import (
 	"fmt"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
-	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -30,7 +30,7 @@ func (k PoolKey) String() string {
 // Input is the input of a decision.
 type Input struct {
 	Service *model.Service
-	Port    *service.Port
+	Port    *eligibility.Port
 	Pool    uint8      // abi.PoolCluster or abi.PoolLocal
 	Node    string     // this node
 	Zone    string     // of this node, "" when unknown

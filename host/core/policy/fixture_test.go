@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
-	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -85,12 +85,12 @@ func (b *fixture) shadow(plugins ...*fakePlugin) {
 
 // set sets the numbers of ready and terminating endpoints.
 func (b *fixture) set(ready, terminating int) {
-	p := &service.Port{
+	p := &eligibility.Port{
 		Name:   model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Port: "http", Protocol: model.TCP},
 		Family: model.IPv4, UsesCluster: true,
 	}
 	for i := range ready + terminating {
-		p.Endpoints = append(p.Endpoints, service.Endpoint{
+		p.Endpoints = append(p.Endpoints, eligibility.Endpoint{
 			Addr:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80),
 			Ready: i < ready, Serving: true, Terminating: i >= ready, InCluster: i < ready || ready == 0,
 		})

@@ -3,7 +3,7 @@ package policy
 import (
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/core/service"
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -15,7 +15,7 @@ func TestPluginsSeeEndpointsWithoutHints(t *testing.T) {
 		eps := b.in.Port.Endpoints
 		eps[0].HintedZone, eps[1].HintedZone = true, false
 		eps[1].InCluster = false // by the hints
-		eps[2] = service.Endpoint{Addr: eps[2].Addr, Serving: true, Terminating: true}
+		eps[2] = eligibility.Endpoint{Addr: eps[2].Addr, Serving: true, Terminating: true}
 		b.in.Port.UsesCluster = true
 		b.policy.IgnoreHints = ignore
 		b.expect(t, "a decision", FromChain, uint16(7*want[0]), uint16(7*want[1]), uint16(7*want[2]))

@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
-	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -80,7 +80,7 @@ type readinessRow struct {
 }
 
 // update updates the rows from the conditions at now, and drops endpoints that are not in eps.
-func (r *readiness) update(eps []service.Endpoint, now time.Time) {
+func (r *readiness) update(eps []eligibility.Endpoint, now time.Time) {
 	old, j, n := *r, 0, r.addrs.Len()
 	if !sameAddrs(r.addrs, len(eps), func(i int) netip.AddrPort { return eps[i].Addr }) {
 		r.addrs = model.PackAddrs(len(eps), func(i int) netip.AddrPort { return eps[i].Addr })
@@ -111,7 +111,7 @@ func (r *readiness) update(eps []service.Endpoint, now time.Time) {
 }
 
 // hold returns the hold of a pool, and when it changes without a change of the endpoints, Unix milliseconds, 0: never.
-func (e *Evaluator) hold(r *readiness, p Panic, port *service.Port, local bool, now time.Time) (h *Hold, next int64) {
+func (e *Evaluator) hold(r *readiness, p Panic, port *eligibility.Port, local bool, now time.Time) (h *Hold, next int64) {
 	h = &Hold{Counted: e.countsOutcomes(now)}
 	for i := range port.Endpoints {
 		if ep := &port.Endpoints[i]; !ep.Terminating && (!local || ep.Local) {
@@ -152,7 +152,7 @@ func (e *Evaluator) hold(r *readiness, p Panic, port *service.Port, local bool, 
 
 // Hold marks the endpoints of a port that a policy with Panic holds, and returns the holds by pool (nil: the port does not have
 // the pool, or the policy holds none) and when to call it again; zero: only on a change of the endpoints or their outcomes.
-func (e *Evaluator) Hold(p *Policy, port *service.Port, now time.Time) (holds [2]*Hold, at time.Time) {
+func (e *Evaluator) Hold(p *Policy, port *eligibility.Port, now time.Time) (holds [2]*Hold, at time.Time) {
 	key := readinessKey{port.Name, port.Family}
 	if p == nil || p.Panic.Below == 0 {
 		if len(e.readiness) > 0 {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/core/service"
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -24,14 +24,14 @@ func TestMemoryPerEndpointIsBounded(t *testing.T) {
 	}}
 	b := newFixture(plugin)
 	port := *b.in.Port
-	port.Endpoints = make([]service.Endpoint, endpoints)
+	port.Endpoints = make([]eligibility.Endpoint, endpoints)
 	b.in.Port = &port
 	one := func(n int) {
 		port.Name.Service.Name = "svc" // its own length is not what is measured
 		port.Name.Port = portNames[n]
 		for i := range port.Endpoints {
 			a := netip.AddrFrom4([4]byte{10, byte(n >> 8), byte(n), byte(i)})
-			port.Endpoints[i] = service.Endpoint{Addr: netip.AddrPortFrom(a, 80), Ready: true, Serving: true, InCluster: true}
+			port.Endpoints[i] = eligibility.Endpoint{Addr: netip.AddrPortFrom(a, 80), Ready: true, Serving: true, InCluster: true}
 		}
 		if d, _ := b.decide(); d.Origin != FromChain {
 			t.Fatal(d.Err)
@@ -83,7 +83,7 @@ func TestReasonsRoundTrip(t *testing.T) {
 // TestTimesOutOfRangeAreClamped: a clock may be wrong by any amount.
 func TestTimesOutOfRangeAreClamped(t *testing.T) {
 	var h conditionTimes
-	eps := []service.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Ready: true}}
+	eps := []eligibility.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Ready: true}}
 	for _, now := range []time.Time{{}, time.Unix(0, 0), time.Unix(1<<40, 0)} {
 		h = conditionTimes{}
 		h.update(eps, now)

@@ -1,10 +1,10 @@
 package policy
 
-import "github.com/sluice-proxy/sluice/host/core/service"
+import "github.com/sluice-proxy/sluice/host/core/eligibility"
 
 // PortDecision is a Service port in one family with the decisions about its pools.
 type PortDecision struct {
-	Port    *service.Port
+	Port    *eligibility.Port
 	Cluster Decision // when Port.UsesCluster
 	Local   Decision // when Port.UsesLocal
 }

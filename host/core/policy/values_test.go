@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
-	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -183,7 +183,7 @@ func TestNoAnswerWidensEligibility(t *testing.T) {
 	}
 }
 
-func flip(e *service.Endpoint) {
+func flip(e *eligibility.Endpoint) {
 	e.Ready = !e.Ready
 	e.InCluster, e.InLocal = e.Ready, e.Ready && e.Local
 }

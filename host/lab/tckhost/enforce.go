@@ -3,9 +3,9 @@ package main
 import (
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/tck/hosts"
 )
@@ -17,10 +17,10 @@ func (p *plugin) enforce(q *abi.Request) *hosts.Answer {
 		p.policy = &policy.Policy{Name: "tck", Steps: []policy.Step{{Plugin: "guest", Settings: p.settings}}, OnFailure: policy.LastGood}
 	}
 	name := model.PortName{Service: model.Name{Namespace: q.Namespace, Name: q.Service}, Port: q.Port, Protocol: model.Protocol(q.Protocol)}
-	port := &service.Port{Name: name, Spec: model.ServicePort{Name: q.Port, Protocol: name.Protocol, Port: q.PortNumber}, Family: model.Family(q.Family), UsesCluster: true}
+	port := &eligibility.Port{Name: name, Spec: model.ServicePort{Name: q.Port, Protocol: name.Protocol, Port: q.PortNumber}, Family: model.Family(q.Family), UsesCluster: true}
 	for _, e := range q.Endpoints {
 		has := func(condition uint32) bool { return e.Conditions&condition != 0 }
-		port.Endpoints = append(port.Endpoints, service.Endpoint{Addr: e.Addr, Node: e.Node, Zone: e.Zone, Pod: e.Pod, Ready: has(abi.Ready), Serving: has(abi.Serving),
+		port.Endpoints = append(port.Endpoints, eligibility.Endpoint{Addr: e.Addr, Node: e.Node, Zone: e.Zone, Pod: e.Pod, Ready: has(abi.Ready), Serving: has(abi.Serving),
 			Terminating: has(abi.Terminating), Local: has(abi.Local), InCluster: has(abi.Chosen)})
 	}
 	svc := &model.Service{Name: name.Service, Affinity: time.Duration(q.SessionAffinityMS) * time.Millisecond}

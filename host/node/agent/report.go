@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/conntrack"
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 )
@@ -191,7 +191,7 @@ func (a *Agent) assessServices(ctx context.Context, s *api.Status, t *tally.Tota
 	}{
 		{t.Conflicts, "%d frontends are not served: another Service has them, or their address is another host's", "Events with reason FrontendConflict"},
 		{t.Limited, "limits leave out something of %d Services", "Events with reason ServiceLimited"},
-		{t.HintsIgnored[service.HintsNodeWithoutZone], "this node has no zone: topology hints of %d Services are not followed", "the label topology.kubernetes.io/zone of the Node"},
+		{t.HintsIgnored[eligibility.HintsNodeWithoutZone], "this node has no zone: topology hints of %d Services are not followed", "the label topology.kubernetes.io/zone of the Node"},
 		{t.Holding, "the policies of %d Services hold endpoints that are not ready (panic)", "Events with reason PanicHold"},
 	} {
 		if c.n > 0 {

@@ -11,7 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/sluice-proxy/sluice/host/core/service"
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/util/ipaddr"
 	"github.com/sluice-proxy/sluice/host/util/strictyaml"
 )
@@ -235,7 +235,7 @@ func (m *migration) gates() {
 // keepReserved accepts endpoints in the reserved blocks that a clusterCIDR without other effect names.
 func (m *migration) keepReserved(clusterCIDR string) {
 	for s := range strings.SplitSeq(clusterCIDR, ",") {
-		if r, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil && len(service.ReservedInUse([]netip.Prefix{r})) > 0 {
+		if r, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil && len(eligibility.ReservedInUse([]netip.Prefix{r})) > 0 {
 			list, _ := m.out["endpointCIDRs"].([]any)
 			m.put("endpointCIDRs", append(list, r.String()))
 			m.note(Changed, "endpointCIDRs", "%s: so that Pods in reserved addresses are accepted as endpoints", r)

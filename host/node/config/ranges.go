@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"net/url"
 
-	"github.com/sluice-proxy/sluice/host/core/service"
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 )
 
 // ClusterRanges returns the addresses of the cluster that the configuration names: of Pods and of the API server.
@@ -28,7 +28,7 @@ func ServerRange(server string) []netip.Prefix {
 
 // refusedRanges returns messages about ranges of Pods whose addresses are refused as endpoints.
 func (c *Config) refusedRanges() (out []string) {
-	rules := &service.EndpointRules{Allowed: append(service.ReservedInUse(c.ClusterRanges()), c.EndpointCIDRs...)}
+	rules := &eligibility.EndpointRules{Allowed: append(eligibility.ReservedInUse(c.ClusterRanges()), c.EndpointCIDRs...)}
 	for _, r := range c.ClusterCIDR {
 		if err := rules.Check(r.Addr()); err != nil && r.Bits() > 0 {
 			out = append(out, fmt.Sprintf("clusterCIDR: endpoints in %s are refused: %s", r, err))

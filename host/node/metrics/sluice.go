@@ -6,11 +6,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 )
 
 // sluiceMetrics are the sluice_ metrics that are updated by events.
@@ -204,9 +204,9 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(descLimited, t.Limited)
 	gauge(descHolding, t.Holding)
 	gauge(descHeld, t.Held)
-	gauge(descHints, t.HintsIgnored[service.HintsMissing], "endpoint_without_hint")
-	gauge(descHints, t.HintsIgnored[service.HintsElsewhere], "not_for_this_zone")
-	gauge(descHints, t.HintsIgnored[service.HintsNodeWithoutZone], "node_without_zone")
+	gauge(descHints, t.HintsIgnored[eligibility.HintsMissing], "endpoint_without_hint")
+	gauge(descHints, t.HintsIgnored[eligibility.HintsElsewhere], "not_for_this_zone")
+	gauge(descHints, t.HintsIgnored[eligibility.HintsNodeWithoutZone], "node_without_zone")
 	gauge(descSettings, t.OwnSettings, "in_force")
 	gauge(descSettings, t.RefusedSettings, "refused")
 	gauge(descConflicts, t.Conflicts)

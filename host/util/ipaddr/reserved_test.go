@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestMetadataAddressesAreKnown also in their IPv6 forms; host/plugin/registry and host/core/service read the same cases.
+// TestMetadataAddressesAreKnown also in their IPv6 forms; host/plugin/registry and host/core/eligibility read the same cases.
 func TestMetadataAddressesAreKnown(t *testing.T) {
 	cases, err := os.ReadFile("testdata/addresses")
 	if err != nil {

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -31,7 +31,7 @@ type nodeRun struct {
 	sim       *Simulation
 	config    *Config
 	evaluator *policy.Evaluator
-	rules     *service.EndpointRules
+	rules     *eligibility.EndpointRules
 	ports     []portOnNode // parallel to those of the Service; reused
 
 	svc     *serviceRun
@@ -188,7 +188,7 @@ func (r *nodeRun) decide(t time.Duration) (requeue time.Duration) {
 
 // portOnNode is a port as a node sees it.
 type portOnNode struct {
-	service.Port
+	eligibility.Port
 	of      *serviceRun // nil: no other node sees the same
 	version int
 	zone    string
@@ -196,7 +196,7 @@ type portOnNode struct {
 
 // portOf returns port i of the Service in a version as the node sees it. Nodes of a zone that no endpoint is on, and that no hint names, see
 // the same; the panic hold of a policy changes it.
-func (r *nodeRun) portOf(i, version int, of *policy.Policy) *service.Port {
+func (r *nodeRun) portOf(i, version int, of *policy.Policy) *eligibility.Port {
 	for len(r.ports) <= i {
 		r.ports = append(r.ports, portOnNode{})
 	}
@@ -208,12 +208,12 @@ func (r *nodeRun) portOf(i, version int, of *policy.Policy) *service.Port {
 	if out.of, out.version, out.zone = r.svc, version, node.Zone; own {
 		out.of = nil
 	}
-	return service.SelectEndpointsInto(&out.Port, r.svc.service, p.spec, p.family, r.svc.versions[version].slices,
-		service.NodeInfo{Node: node.Name, Zone: node.Zone, MaxEndpoints: r.config.Settings.ServiceLimits.Endpoints, Endpoints: r.rules})
+	return eligibility.SelectEndpointsInto(&out.Port, r.svc.service, p.spec, p.family, r.svc.versions[version].slices,
+		eligibility.NodeInfo{Node: node.Name, Zone: node.Zone, MaxEndpoints: r.config.Settings.ServiceLimits.Endpoints, Endpoints: r.rules})
 }
 
 // spread returns weights by endpoint of the port at any time.
-func (p *servicePort) spread(port *service.Port, weights []uint16, local bool) []uint16 {
+func (p *servicePort) spread(port *eligibility.Port, weights []uint16, local bool) []uint16 {
 	out := make([]uint16, len(p.endpoints))
 	j := 0
 	for i := range port.Endpoints {
@@ -229,7 +229,7 @@ func (p *servicePort) spread(port *service.Port, weights []uint16, local bool) [
 }
 
 // count sets the rates of the connections to the endpoints that the kernel has in a pool.
-func (r *nodeRun) count(p *servicePort, port *service.Port, d *policy.Decision, pool int, t time.Duration) {
+func (r *nodeRun) count(p *servicePort, port *eligibility.Port, d *policy.Decision, pool int, t time.Duration) {
 	rate, sum := 0.0, 0
 	for _, w := range d.Weights {
 		sum += int(w)

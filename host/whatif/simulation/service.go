@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
-	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -69,13 +69,13 @@ func (s *Simulation) serviceOf(svc *model.Service) *serviceRun {
 // addEndpoints sets the endpoints of a port.
 func (s *Simulation) addEndpoints(svc *serviceRun, p *servicePort) {
 	all := map[netip.AddrPort]endpoint{}
-	var port service.Port
+	var port eligibility.Port
 	ready := make([]map[netip.AddrPort]bool, len(svc.versions))
 	for i := range s.in.Runs {
 		for j, v := range svc.versions {
 			ready[j] = map[netip.AddrPort]bool{}
-			service.SelectEndpointsInto(&port, svc.service, p.spec, p.family, v.slices,
-				service.NodeInfo{MaxEndpoints: s.in.Runs[i].Settings.ServiceLimits.Endpoints, Endpoints: s.rules[i]})
+			eligibility.SelectEndpointsInto(&port, svc.service, p.spec, p.family, v.slices,
+				eligibility.NodeInfo{MaxEndpoints: s.in.Runs[i].Settings.ServiceLimits.Endpoints, Endpoints: s.rules[i]})
 			for k := range port.Endpoints {
 				e := &port.Endpoints[k]
 				ready[j][e.Addr] = e.Ready

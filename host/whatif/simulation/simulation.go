@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 )
 
 // Simulation is an input that has been prepared. Workers may use it concurrently.
@@ -19,7 +19,7 @@ type Simulation struct {
 	in        *Input
 	world     *world
 	demand    demandOf
-	rules     []*service.EndpointRules // of each run
+	rules     []*eligibility.EndpointRules // of each run
 	groups    []*group
 	services  []model.Name // sorted
 	lifetime  time.Duration

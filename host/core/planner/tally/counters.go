@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/plan"
-	"github.com/sluice-proxy/sluice/host/core/service"
 )
 
 // Counters maintains the Totals: they are the sums of what Replace has put in for each Service, and of the frontends that Change has.
@@ -61,7 +61,7 @@ func (c *Counters) add(s *Summary, sign int) {
 	count(&t.Holding, s.Held > 0)
 	t.Held += sign * s.Held
 	count(&t.Choices[s.Choice], s.counted && s.Choice != ChoiceNone)
-	count(&t.HintsIgnored[s.hints], s.hints != service.HintsFollowed)
+	count(&t.HintsIgnored[s.hints], s.hints != eligibility.HintsFollowed)
 	count(&t.OwnSettings, s.OwnSettings)
 	count(&t.RefusedSettings, s.RefusedSettings)
 	for i := range s.family {

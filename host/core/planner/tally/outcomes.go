@@ -4,9 +4,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/outcomes"
-	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -20,7 +20,7 @@ type Wanted struct {
 }
 
 // Add adds the endpoints of a port, if anything is counted.
-func (w *Wanted) Add(p *service.Port) {
+func (w *Wanted) Add(p *eligibility.Port) {
 	if w.Needs == 0 && !w.All {
 		return
 	}

@@ -5,10 +5,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 )
 
 // Summary is what a Service contributes to the Totals; the zero value contributes nothing.
@@ -22,7 +22,7 @@ type Summary struct {
 	Held                         int // endpoints that count as ready although they are not
 	// HeldCluster: held in a cluster pool.
 	HeldCluster bool
-	hints       service.HintsIgnored // why topology hints are not followed
+	hints       eligibility.HintsIgnored // why topology hints are not followed
 	family      ByFamily[familySummary]
 	Policy      PolicyTotals
 	Shadow      ShadowSummary
@@ -56,9 +56,9 @@ func (b *Builder) Add(svc *model.Service, d *policy.PortDecision) {
 			s.HeldCluster = s.HeldCluster || e.HeldCluster
 		}
 	}
-	if p.UsesLocal && p.HasEligible && !slices.ContainsFunc(p.Endpoints, func(e service.Endpoint) bool { return e.InLocal }) {
+	if p.UsesLocal && p.HasEligible && !slices.ContainsFunc(p.Endpoints, func(e eligibility.Endpoint) bool { return e.InLocal }) {
 		of.noLocalInternal = of.noLocalInternal || svc.InternalLocal
-		of.noLocalExternal = of.noLocalExternal || svc.ExternalLocal && service.IsExternal(svc, &p.Spec, p.Family)
+		of.noLocalExternal = of.noLocalExternal || svc.ExternalLocal && eligibility.IsExternal(svc, &p.Spec, p.Family)
 	}
 	if p.UsesCluster {
 		s.hints = max(s.hints, p.Hints.Why)

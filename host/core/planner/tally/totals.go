@@ -3,10 +3,10 @@
 package tally
 
 import (
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 )
 
 // ByFamily is a value for each IP family.
@@ -32,7 +32,7 @@ type Totals struct {
 	// Services whose own settings are in force, and those of which they are not.
 	OwnSettings, RefusedSettings int
 	// HintsIgnored are the Services with topology hints that are not followed, by the reason.
-	HintsIgnored [service.HintsNodeWithoutZone + 1]int
+	HintsIgnored [eligibility.HintsNodeWithoutZone + 1]int
 	Conflicts    int // frontends that a Service wants and another one has
 	Family       ByFamily[FamilyTotals]
 	Policies     []PolicyTotals   // sorted by name; read-only

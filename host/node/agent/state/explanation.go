@@ -8,11 +8,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -154,7 +154,7 @@ func waits(e *planner.Explanation) bool {
 	})
 }
 
-func newPool(p *service.Port, d *policy.Decision, pool uint8, of *policy.Policy, wallTime func(int64) time.Time) api.Pool {
+func newPool(p *eligibility.Port, d *policy.Decision, pool uint8, of *policy.Policy, wallTime func(int64) time.Time) api.Pool {
 	out := api.Pool{
 		Port: p.Name.Port, Number: p.Spec.Port, Protocol: p.Name.Protocol.String(), Family: p.Family.String(),
 		Pool: "cluster", Topology: p.Topology.String(), DecidedBy: d.Origin.String(), Endpoints: []api.Endpoint{},

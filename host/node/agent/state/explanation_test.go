@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 )
 
@@ -25,7 +25,7 @@ func TestWaitingForAPluginIsNoError(t *testing.T) {
 	explain := func(err error, pending *policy.Pending) *api.Explanation {
 		return NewExplanation(&planner.Explanation{
 			Service: &model.Service{Name: model.Name{Namespace: "shop", Name: "web"}}, Err: err,
-			Decisions: []policy.PortDecision{{Port: &service.Port{UsesCluster: true}, Cluster: policy.Decision{Evaluation: policy.Evaluation{Err: err, Pending: pending}}}},
+			Decisions: []policy.PortDecision{{Port: &eligibility.Port{UsesCluster: true}, Cluster: policy.Decision{Evaluation: policy.Evaluation{Err: err, Pending: pending}}}},
 		}, wall)
 	}
 	late := fmt.Errorf("plugin p: %w", policy.ErrPending)
@@ -54,10 +54,10 @@ func TestWaitingForAPluginIsNoError(t *testing.T) {
 // TestHoldsAndShedsAreExplained: of the endpoints, the first is ready and sheds connections, the second is held, the third fails.
 func TestHoldsAndShedsAreExplained(t *testing.T) {
 	wall := func(ms int64) time.Time { return time.UnixMilli(ms).Add(time.Hour) }
-	eps := []service.Endpoint{{Ready: true, InCluster: true}, {HeldCluster: true, InCluster: true}, {}}
+	eps := []eligibility.Endpoint{{Ready: true, InCluster: true}, {HeldCluster: true, InCluster: true}, {}}
 	x := NewExplanation(&planner.Explanation{
 		Service: &model.Service{}, Policy: &policy.Policy{Name: "p", Panic: policy.Panic{Below: 50, Hold: time.Minute}, MaxShedPercentPerSecond: 1},
-		Decisions: []policy.PortDecision{{Port: &service.Port{UsesCluster: true, Endpoints: eps}, Cluster: policy.Decision{
+		Decisions: []policy.PortDecision{{Port: &eligibility.Port{UsesCluster: true, Endpoints: eps}, Cluster: policy.Decision{
 			Weights: []uint16{1, 1, 0}, Sheds: []policy.Shed{{At: 1000_000, Permille: 800}, {}, {}},
 			Hold: &policy.Hold{Ready: 1, Total: 3, Panicking: true, Held: 1, Until: []int64{0, 2000_000, 0}, Failing: []bool{false, false, true}, Counted: true},
 		}}},
@@ -140,7 +140,7 @@ func TestShadowIsExplained(t *testing.T) {
 	explain := func(s *policy.Shadow, all tally.ServiceShadow) (*api.Explanation, api.Pool) {
 		x := NewExplanation(&planner.Explanation{
 			Service: &model.Service{}, Policy: of, Shadow: all,
-			Decisions: []policy.PortDecision{{Port: &service.Port{UsesCluster: true, Endpoints: make([]service.Endpoint, 2)},
+			Decisions: []policy.PortDecision{{Port: &eligibility.Port{UsesCluster: true, Endpoints: make([]eligibility.Endpoint, 2)},
 				Cluster: policy.Decision{Weights: []uint16{1, 1}, Shadow: s}}},
 		}, time.UnixMilli)
 		return x, x.Pools[0]

@@ -6,11 +6,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/core/service"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 )
 
@@ -178,7 +178,7 @@ func (t *Tracer) reasons(flow plan.Flow, o *plan.Outcome) []string {
 
 // chosenBy describes the rule that selected the endpoints, or the policy that set their weights.
 func chosenBy(d *policy.PortDecision, x *planner.Explanation, local bool) string {
-	decision, ready := &d.Cluster, slices.ContainsFunc(d.Port.Endpoints, func(e service.Endpoint) bool { return e.Ready && (!local || e.Local) })
+	decision, ready := &d.Cluster, slices.ContainsFunc(d.Port.Endpoints, func(e eligibility.Endpoint) bool { return e.Ready && (!local || e.Local) })
 	if local {
 		decision = &d.Local
 	}
@@ -186,7 +186,7 @@ func chosenBy(d *policy.PortDecision, x *planner.Explanation, local bool) string
 	switch {
 	case !ready:
 		text = " that still serve while terminating, because none is ready"
-	case !local && d.Port.Topology != service.NoTopology:
+	case !local && d.Port.Topology != eligibility.NoTopology:
 		text = ", selected by topology hints for the " + d.Port.Topology.String()
 	}
 	if x.Policy != nil {

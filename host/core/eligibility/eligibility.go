@@ -1,6 +1,6 @@
-// Package service implements the endpoint selection rules of kube-proxy (KEP-1669, KEP-2086, KEP-2433, KEP-3015): which endpoints of a
+// Package eligibility implements the endpoint selection rules of kube-proxy (KEP-1669, KEP-2086, KEP-2433, KEP-3015): which endpoints of a
 // Service port may get cluster and local traffic on this node. It is pure.
-package service
+package eligibility
 
 import (
 	"cmp"
