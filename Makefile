@@ -79,7 +79,7 @@ test-compat: deps build vm-kernels
 # The example policies of the SDKs: built in each language, called with the same requests, and proved against the ABI; then sluice's host and
 # one in JavaScript, with the conformance kit. Prints sizes, times and reports.
 test-sdk: deps
-	SLUICE_TEST_SDK=1 $(GO) test -count=1 -v -run 'TestSDK|TestEveryInput' ./host/plugin/wasm ./host/plugin/wasm/conformance \
+	SLUICE_TEST_SDK=1 $(GO) test -count=1 -v -run 'TestSDK|TestEveryInput' ./host/plugin/wasm ./host/plugin/wasm/abiconformance \
 	  ./host/lab/tckhost github.com/sluice-proxy/sluice/sdk/tck/hosts
 	$(GO) build -o bin/tckhost ./host/lab/tckhost
 	$(GO) run github.com/sluice-proxy/sluice/sdk/tck/checkhost bin/tckhost

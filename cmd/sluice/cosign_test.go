@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/lab/registry"
+	"github.com/sluice-proxy/sluice/host/lab/ociregistry"
 	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
@@ -24,7 +24,7 @@ func TestCosignAndSluiceVerifyEachOther(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds cosign")
 	}
-	program := registry.Cosign(t)
+	program := ociregistry.Cosign(t)
 	dir := t.TempDir()
 	t.Setenv("DOCKER_CONFIG", dir)
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -80,8 +80,8 @@ func TestCosignAndSluiceVerifyEachOther(t *testing.T) {
 			"\nplugins: [{name: keep, image: \""+image+"\", verify: {key: '"+path(key+".pub")+"'}}]\npolicies: [{name: p, plugins: [{name: keep}]}]\ndefaultPolicy: p\n")))
 	}
 	const bundles, simple = "--new-bundle-format=true", "--new-bundle-format=false"
-	for what, o := range map[string]registry.Options{"a registry that lists referrers": {Referrers: true}, "a registry that does not": {}} {
-		reg := registry.Start(t, o)
+	for what, o := range map[string]ociregistry.Options{"a registry that lists referrers": {Referrers: true}, "a registry that does not": {}} {
+		reg := ociregistry.Start(t, o)
 		for name := range all {
 			other := map[string]string{"ecdsa": "ed25519", "ed25519": "ecdsa"}[name]
 			for _, format := range []string{bundles, simple} {

@@ -7,15 +7,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/lab/registry"
+	"github.com/sluice-proxy/sluice/host/lab/ociregistry"
 	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 // TestConfigCheckPinsImages: a user who writes a tag is told the digest, and with that the file is valid.
 func TestConfigCheckPinsImages(t *testing.T) {
-	reg := registry.Start(t, registry.Options{Users: true})
+	reg := ociregistry.Start(t, ociregistry.Options{Users: true})
 	module := moduleThatKeeps(t)
-	ref := reg.Push(registry.Image{Name: "acme/keep", Tag: "v1", Module: module})
+	ref := reg.Push(ociregistry.Image{Name: "acme/keep", Tag: "v1", Module: module})
 	dir := t.TempDir()
 	file := filepath.Join(dir, "sluice.yaml")
 	write := func(name, text string) {
@@ -24,7 +24,7 @@ func TestConfigCheckPinsImages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("pull.json", reg.DockerConfig(registry.Password))
+	write("pull.json", reg.DockerConfig(ociregistry.Password))
 	check := func(image string) (code int, out, errs string) {
 		t.Helper()
 		write("sluice.yaml", "apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\nclusterCIDR: 10.244.0.0/16\npluginCacheDir: cache\npluginImages: {dockerConfig: pull.json}\n"+

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/node/config"
 	"github.com/sluice-proxy/sluice/host/plugin/wasm"
-	"github.com/sluice-proxy/sluice/host/plugin/wasm/conformance"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm/abiconformance"
 	"github.com/sluice-proxy/sluice/sdk/tck"
 )
 
@@ -24,7 +24,7 @@ type conformanceResult struct {
 func (c *pluginCheck) conformance(ctx context.Context, out io.Writer, output string) error {
 	result := &conformanceResult{File: c.file, Digest: digestOf(c.module)}
 	err := c.withHost(ctx, plugins.UserCacheDir(), func(ctx context.Context, host *wasm.Host) error {
-		report, err := conformance.Run(ctx, host, c.file, c.module, string(c.settings))
+		report, err := abiconformance.Run(ctx, host, c.file, c.module, string(c.settings))
 		if err == nil {
 			result.Report = *report
 		}

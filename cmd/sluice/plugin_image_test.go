@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/lab/registry"
+	"github.com/sluice-proxy/sluice/host/lab/ociregistry"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/util/printable"
 )
@@ -21,7 +21,7 @@ import (
 // TestPluginTravelsThroughARegistry: from an author's file to a registry with users, and by tag or digest to another folder and into a
 // configuration.
 func TestPluginTravelsThroughARegistry(t *testing.T) {
-	reg := registry.Start(t, registry.Options{Users: true})
+	reg := ociregistry.Start(t, ociregistry.Options{Users: true})
 	module := moduleThatKeeps(t)
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -38,7 +38,7 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	plain, packed := write("keep.wasm", module), write("keep.wasm.gz", zipped.Bytes())
-	write("config.json", []byte(reg.DockerConfig(registry.Password)))
+	write("config.json", []byte(reg.DockerConfig(ociregistry.Password)))
 	wrong := write("wrong.json", []byte(reg.DockerConfig("wrong")))
 	t.Setenv("DOCKER_CONFIG", dir)
 	run := func(code int, args ...string) (out string) {
@@ -159,7 +159,7 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 	} {
 		expect(what, run(c.code, append([]string{"plugin"}, c.args...)...), c.want...)
 	}
-	own := registry.Start(t, registry.Options{TLS: true})
+	own := ociregistry.Start(t, ociregistry.Options{TLS: true})
 	if got := run(0, "plugin", "push", plain, own.Addr+"/acme/keep:v1", "--ca-file", own.CAFile); strings.TrimPrefix(got, own.Addr) != strings.TrimPrefix(ref, reg.Addr) {
 		t.Errorf("in another registry it is %s, was %s", got, ref)
 	}

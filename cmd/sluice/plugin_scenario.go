@@ -17,12 +17,12 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/node/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/node/config"
-	hosttest "github.com/sluice-proxy/sluice/host/plugin/plugintest"
+	"github.com/sluice-proxy/sluice/host/plugin/plugintest"
 	"github.com/sluice-proxy/sluice/host/plugin/wasm"
 	"github.com/sluice-proxy/sluice/host/util/printable"
 	"github.com/sluice-proxy/sluice/host/util/safefile"
 	"github.com/sluice-proxy/sluice/sdk/scenario"
-	"github.com/sluice-proxy/sluice/sdk/scenario/plugintest"
+	"github.com/sluice-proxy/sluice/sdk/scenario/scenariotest"
 )
 
 // scenarioTimeout bounds the time that a scenario takes, whatever module and file are.
@@ -115,7 +115,7 @@ func (t *pluginTest) run(ctx context.Context, files []string) (err error) {
 }
 
 // runFile runs a scenario, and rewrites it if that is asked for.
-func (t *pluginTest) runFile(ctx context.Context, file string, load hosttest.Loader) (*plugintest.Result, error) {
+func (t *pluginTest) runFile(ctx context.Context, file string, load plugintest.Loader) (*scenariotest.Result, error) {
 	text, err := safefile.Read(file, scenario.MaxSize)
 	if err != nil {
 		return nil, err
@@ -125,7 +125,7 @@ func (t *pluginTest) runFile(ctx context.Context, file string, load hosttest.Loa
 		return nil, err
 	}
 	deadline := time.Now().Add(scenarioTimeout)
-	result, err := plugintest.Run(f, hosttest.New(load), func() error {
+	result, err := scenariotest.Run(f, plugintest.New(load), func() error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("the scenario takes longer than %s", scenarioTimeout)
 		}
@@ -153,7 +153,7 @@ func (t *pluginTest) nameModules() error {
 }
 
 // loader loads the modules and returns a Loader of their plugins.
-func (t *pluginTest) loader(ctx context.Context, host *wasm.Host) (hosttest.Loader, error) {
+func (t *pluginTest) loader(ctx context.Context, host *wasm.Host) (plugintest.Loader, error) {
 	loaders := map[string]func(settings string) (policy.Plugin, error){}
 	for i, file := range t.modules {
 		module, err := readModule(ctx, file)

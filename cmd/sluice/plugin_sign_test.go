@@ -17,13 +17,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/lab/registry"
+	"github.com/sluice-proxy/sluice/host/lab/ociregistry"
 	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
 // TestImageIsSignedWhereReferrersAreRefused: by a proxy or an old registry. The older format is enough for nodes, and signing again adds nothing.
 func TestImageIsSignedWhereReferrersAreRefused(t *testing.T) {
-	reg := registry.Start(t, registry.Options{})
+	reg := ociregistry.Start(t, ociregistry.Options{})
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: reg.Addr})
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	private, perr := x509.MarshalPKCS8PrivateKey(key)

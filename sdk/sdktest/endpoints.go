@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
-	"github.com/sluice-proxy/sluice/sdk/scenario/plugintest"
+	"github.com/sluice-proxy/sluice/sdk/scenario/scenariotest"
 )
 
 // endpoint is an endpoint of a pool by the Service rules.
@@ -20,23 +20,23 @@ type endpoint struct {
 	isDefault  bool // the default rules choose it
 }
 
-func usesCluster(c *plugintest.Cluster) bool {
+func usesCluster(c *scenariotest.Cluster) bool {
 	return !c.Service.InternalLocal || c.Service.ExternalLocal
 }
 
-func usesLocal(c *plugintest.Cluster) bool {
+func usesLocal(c *scenariotest.Cluster) bool {
 	return c.Service.InternalLocal || c.Service.ExternalLocal
 }
 
 // endpoints applies the Service rules: ready endpoints, in the cluster pool those whose topology hints are for this node if all have
 // hints and one of them matches; without ready endpoints, terminating ones that still serve. They are sorted by address.
-func endpoints(c *plugintest.Cluster, id uint8) (eps []endpoint) {
+func endpoints(c *scenariotest.Cluster, id uint8) (eps []endpoint) {
 	own := &c.Nodes[0]
 	local := id == abi.PoolLocal
 	ready, hintedTo := 0, map[uint32]int{} // of all endpoints that are ready: how many have hints, by kind
 	matches := map[uint32]bool{}           // one of the hints of a kind is for this node
 	poolReady := false
-	hints := func(e *plugintest.Endpoint, kind uint32) (some, here bool) {
+	hints := func(e *scenariotest.Endpoint, kind uint32) (some, here bool) {
 		if kind == abi.HintedNode {
 			return len(e.NodeHints) > 0, slices.Contains(e.NodeHints, own.Name)
 		}
@@ -93,7 +93,7 @@ func endpoints(c *plugintest.Cluster, id uint8) (eps []endpoint) {
 }
 
 // request returns the request for a pool, without state and generation. It has the inputs only that the plugin needs.
-func (e *engine) request(p *pool, c *plugintest.Cluster, eps []endpoint, id uint8, now time.Time) *abi.Request {
+func (e *engine) request(p *pool, c *scenariotest.Cluster, eps []endpoint, id uint8, now time.Time) *abi.Request {
 	svc, own, needs := &c.Service, &c.Nodes[0], e.plugin.Needs()
 	req := &abi.Request{
 		Now: now.Unix() * 1000, Namespace: svc.Namespace, Service: svc.Name, Port: svc.Port, PortNumber: svc.Number, Protocol: svc.Protocol,
@@ -150,7 +150,7 @@ func (e *engine) request(p *pool, c *plugintest.Cluster, eps []endpoint, id uint
 }
 
 // zones returns the zone of this node, or those of all Nodes if they are needed, and the zones of endpoints.
-func zones(c *plugintest.Cluster, needs uint32) (all []abi.Zone) {
+func zones(c *scenariotest.Cluster, needs uint32) (all []abi.Zone) {
 	row := func(name string) *abi.Zone {
 		i, ok := slices.BinarySearchFunc(all, name, func(z abi.Zone, name string) int { return strings.Compare(z.Name, name) })
 		if !ok {

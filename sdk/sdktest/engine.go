@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
-	"github.com/sluice-proxy/sluice/sdk/scenario/plugintest"
+	"github.com/sluice-proxy/sluice/sdk/scenario/scenariotest"
 )
 
 // engine runs a plugin in scenarios without a sandbox. It is a second, simple implementation of what the proxy does: of the Service rules
@@ -25,8 +25,8 @@ type engine struct {
 	calls    map[uint8]int // by pool
 }
 
-// NewEngine returns an engine for plugintest.Run that calls a plugin natively.
-func NewEngine(create func() sdk.Plugin) plugintest.Engine {
+// NewEngine returns an engine for scenariotest.Run that calls a plugin natively.
+func NewEngine(create func() sdk.Plugin) scenariotest.Engine {
 	return &engine{create: create, pools: map[uint8]*pool{}, calls: map[uint8]int{}}
 }
 
@@ -47,7 +47,7 @@ type pool struct {
 	reading    uint64
 	good       map[netip.AddrPort]goodRow // the last good decision; nil: none
 	balance    uint8
-	decision   plugintest.Decision
+	decision   scenariotest.Decision
 }
 
 // since is when an endpoint became ready and terminating, 0 if it is not.
@@ -59,7 +59,7 @@ type saved struct {
 	state    []byte
 }
 
-// Restart implements plugintest.Engine.
+// Restart implements scenariotest.Engine.
 func (e *engine) Restart(time.Time) error {
 	e.plugin, e.watch = nil, watch{}
 	for id, p := range e.pools {
@@ -73,20 +73,20 @@ func (e *engine) Restart(time.Time) error {
 	return nil
 }
 
-// Read implements plugintest.Engine.
-func (e *engine) Read(c *plugintest.Cluster, now time.Time) { e.watch.read(c, now) }
+// Read implements scenariotest.Engine.
+func (e *engine) Read(c *scenariotest.Cluster, now time.Time) { e.watch.read(c, now) }
 
-// Decision implements plugintest.Engine.
-func (e *engine) Decision(c *plugintest.Cluster, id uint8) (plugintest.Decision, error) {
+// Decision implements scenariotest.Engine.
+func (e *engine) Decision(c *scenariotest.Cluster, id uint8) (scenariotest.Decision, error) {
 	p := e.pools[id]
 	if p == nil {
-		return plugintest.Decision{}, errors.New("this pool is not used: the traffic policies of the Service decide which ones are")
+		return scenariotest.Decision{}, errors.New("this pool is not used: the traffic policies of the Service decide which ones are")
 	}
 	return p.decision, nil
 }
 
-// Plan implements plugintest.Engine.
-func (e *engine) Plan(c *plugintest.Cluster, now time.Time) (wake time.Time, err error) {
+// Plan implements scenariotest.Engine.
+func (e *engine) Plan(c *scenariotest.Cluster, now time.Time) (wake time.Time, err error) {
 	if len(c.Chain) > 0 {
 		return wake, errors.New("a chain of plugins cannot run natively: run it with `sluice plugin test`")
 	}
@@ -136,10 +136,10 @@ func (p *pool) useSaved(settings string) {
 }
 
 // decide decides for a pool.
-func (e *engine) decide(p *pool, c *plugintest.Cluster, id uint8, now time.Time) {
+func (e *engine) decide(p *pool, c *scenariotest.Cluster, id uint8, now time.Time) {
 	eps := endpoints(c, id)
 	p.updateTimes(c, now)
-	d := plugintest.Decision{Origin: plugintest.FromDefault, Endpoints: make([]plugintest.Share, len(c.Endpoints))}
+	d := scenariotest.Decision{Origin: scenariotest.FromDefault, Endpoints: make([]scenariotest.Share, len(c.Endpoints))}
 	defer func() {
 		d.Calls = e.calls[id]
 		p.decision = d
@@ -162,7 +162,7 @@ func (e *engine) decide(p *pool, c *plugintest.Cluster, id uint8, now time.Time)
 		}
 		return
 	}
-	p.saved, d.Origin = nil, plugintest.FromPlugin
+	p.saved, d.Origin = nil, scenariotest.FromPlugin
 	p.combine(req)
 	for i := range eps {
 		share := &d.Endpoints[eps[i].index]
@@ -236,7 +236,7 @@ func check(req *abi.Request, resp *abi.Response) error {
 }
 
 // updateTimes updates since when endpoints are ready and terminating, in whole seconds.
-func (p *pool) updateTimes(c *plugintest.Cluster, now time.Time) {
+func (p *pool) updateTimes(c *scenariotest.Cluster, now time.Time) {
 	s := now.Unix() * 1000
 	before := p.since
 	p.since = map[netip.AddrPort]since{}

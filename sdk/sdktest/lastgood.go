@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
-	"github.com/sluice-proxy/sluice/sdk/scenario/plugintest"
+	"github.com/sluice-proxy/sluice/sdk/scenario/scenariotest"
 )
 
 // goodRow is the last good decision about an endpoint.
@@ -21,8 +21,8 @@ type goodRow struct {
 const lifecycle = abi.Ready | abi.Serving | abi.Terminating
 
 // share returns the row for an endpoint with conditions.
-func (r goodRow) share(conditions uint32) plugintest.Share {
-	s := plugintest.Share{Weight: r.weight, Draining: r.draining && r.conditions == conditions&lifecycle, ShedPermille: r.shed}
+func (r goodRow) share(conditions uint32) scenariotest.Share {
+	s := scenariotest.Share{Weight: r.weight, Draining: r.draining && r.conditions == conditions&lifecycle, ShedPermille: r.shed}
 	if r.resetAt != 0 {
 		s.ResetAt = time.UnixMilli(r.resetAt)
 	}
@@ -53,7 +53,7 @@ func (p *pool) combine(req *abi.Request) {
 
 // applyLastGood applies the last good decision, if there is one with weight. An endpoint that it does not know in its present conditions
 // gets the mean weight if it has one by the default rules.
-func (p *pool) applyLastGood(eps []endpoint, d *plugintest.Decision) {
+func (p *pool) applyLastGood(eps []endpoint, d *scenariotest.Decision) {
 	known, sum := 0, 0
 	for i := range eps {
 		if r, ok := p.applies(&eps[i]); ok && r.weight > 0 {
@@ -63,7 +63,7 @@ func (p *pool) applyLastGood(eps []endpoint, d *plugintest.Decision) {
 	if known == 0 {
 		return
 	}
-	d.Origin, d.Balance = plugintest.FromLastGood, p.balance
+	d.Origin, d.Balance = scenariotest.FromLastGood, p.balance
 	for i := range eps {
 		e := &eps[i]
 		share := p.good[e.addr].share(e.conditions)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/scenario"
-	"github.com/sluice-proxy/sluice/sdk/scenario/plugintest"
+	"github.com/sluice-proxy/sluice/sdk/scenario/scenariotest"
 )
 
 // RunScenario executes scenarios natively, as `sluice plugin test` does with the module, each in a subtest, and fails the test where they
@@ -34,7 +34,7 @@ func runScenario(t *testing.T, create func() sdk.Plugin, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	result, err := plugintest.Run(f, NewEngine(create), nil)
+	result, err := scenariotest.Run(f, NewEngine(create), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

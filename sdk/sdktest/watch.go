@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
-	"github.com/sluice-proxy/sluice/sdk/scenario/plugintest"
+	"github.com/sluice-proxy/sluice/sdk/scenario/scenariotest"
 )
 
 // watch is what a node knows of the outcomes of its connections. The zero value has no reading.
@@ -16,10 +16,10 @@ type watch struct {
 
 // watched is what is known of an endpoint.
 type watched struct {
-	first    int                 // index of the reading that saw it first
-	attempts []uint64            // by reading since
-	base     plugintest.Counters // before it was watched
-	counted  uint64              // unanswered connections
+	first    int                   // index of the reading that saw it first
+	attempts []uint64              // by reading since
+	base     scenariotest.Counters // before it was watched
+	counted  uint64                // unanswered connections
 	last     abi.Outcomes
 	failedAt uint64 // number of the last reading with a new failure
 }
@@ -28,7 +28,7 @@ type watched struct {
 const grace = time.Second
 
 // read takes a reading. An endpoint that leaves is forgotten.
-func (w *watch) read(c *plugintest.Cluster, now time.Time) {
+func (w *watch) read(c *scenariotest.Cluster, now time.Time) {
 	before := w.endpoints
 	window := time.Duration(0)
 	if n := len(w.readings); n > 0 {
@@ -50,9 +50,9 @@ func (w *watch) read(c *plugintest.Cluster, now time.Time) {
 	}
 }
 
-func (e *watched) read(raw plugintest.Counters, readings []time.Time) {
+func (e *watched) read(raw scenariotest.Counters, readings []time.Time) {
 	now := readings[len(readings)-1]
-	total := plugintest.Counters{
+	total := scenariotest.Counters{
 		Attempts: raw.Attempts - e.base.Attempts, Answered: raw.Answered - e.base.Answered, Refused: raw.Refused - e.base.Refused,
 	}
 	mature := uint64(0) // connections that were there a second ago

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/lab/registry"
+	"github.com/sluice-proxy/sluice/host/lab/ociregistry"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
@@ -49,7 +49,7 @@ endpoints:
 - {addresses: [10.244.0.1], conditions: {ready: true}, zone: a}
 - {addresses: [10.244.0.2], conditions: {ready: true}, zone: b}
 `)
-	reg := registry.Start(t, registry.Options{Within: n.lab.Node.Do})
+	reg := ociregistry.Start(t, ociregistry.Options{Within: n.lab.Node.Do})
 	repo, err := filepath.Abs("../../..")
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/lab/registry"
+	"github.com/sluice-proxy/sluice/host/lab/ociregistry"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
 )
@@ -16,9 +16,9 @@ import (
 // TestPluginFromARegistry: the first sync waits for no registry, a module is in force when the registry has it and gives it, a new
 // digest replaces it, and a restart needs no registry.
 func TestPluginFromARegistry(t *testing.T) {
-	reg := registry.Start(t, registry.Options{Users: true})
+	reg := ociregistry.Start(t, ociregistry.Options{Users: true})
 	push := func(name, text string) string {
-		return reg.Push(registry.Image{Name: name, Module: evilModule(t, "(func $evil (param i32 i32 i64) (result i64) "+text+")")}).String()
+		return reg.Push(ociregistry.Image{Name: name, Module: evilModule(t, "(func $evil (param i32 i32 i64) (result i64) "+text+")")}).String()
 	}
 	first, second := push("acme/first", "(local.get 2)"), push("acme/second", "(i64.add (local.get 2) (i64.const 0))")
 	reg.Stop()
@@ -90,7 +90,7 @@ func TestPluginFromARegistry(t *testing.T) {
 	})
 	reg.Restart()
 	until("the password is refused", "with the credentials in ", "")
-	r.write("pull.json", reg.DockerConfig(registry.Password)) // a new attempt at once, whatever the delay
+	r.write("pull.json", reg.DockerConfig(ociregistry.Password)) // a new attempt at once, whatever the delay
 	one := until("the first module", "", "")
 	decidedBy("policy")
 	r.configure(fields(second))

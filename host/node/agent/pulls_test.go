@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/lab/registry"
+	"github.com/sluice-proxy/sluice/host/lab/ociregistry"
 	"github.com/sluice-proxy/sluice/host/node/config"
 	"github.com/sluice-proxy/sluice/host/plugin/imageref"
 )
@@ -99,7 +99,7 @@ func (l *pullLab) attempts(ref imageref.Ref) (tries []time.Duration, pulled bool
 
 func images(n int, of string) (out []imageref.Ref) {
 	for i := range n {
-		out = append(out, registry.Ref(of, fmt.Sprintf("acme/p%02d", i)))
+		out = append(out, ociregistry.Ref(of, fmt.Sprintf("acme/p%02d", i)))
 	}
 	return out
 }
@@ -115,7 +115,7 @@ func TestSlowPullsDelayOthers(t *testing.T) {
 			for _, ref := range images(9, "slow.test") {
 				l.takes[ref] = never
 			}
-			quick := registry.Ref(registryOf, "acme/quick")
+			quick := ociregistry.Ref(registryOf, "acme/quick")
 			l.takes[quick] = 10 * time.Millisecond
 			l.play(t, func() { time.Sleep(time.Minute) })
 			if at, ok := l.at[quick]; !ok || at > within {
@@ -143,7 +143,7 @@ func TestSlowNetworkPullsAll(t *testing.T) {
 // TestEachImageIsRetriedByItself: with delays that grow, whatever becomes of others meanwhile.
 func TestEachImageIsRetriedByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bad, late := registry.Ref("a.test", "acme/bad"), registry.Ref("a.test", "acme/late")
+		bad, late := ociregistry.Ref("a.test", "acme/bad"), ociregistry.Ref("a.test", "acme/late")
 		l := newPullLab(map[imageref.Ref]time.Duration{bad: -time.Millisecond})
 		l.play(t, func() {
 			time.Sleep(40 * time.Second)
@@ -173,7 +173,7 @@ func TestEachImageIsRetriedByItself(t *testing.T) {
 func TestChangedFileRetriesAllImages(t *testing.T) {
 	ca := t.TempDir() + "/ca.crt"
 	synctest.Test(t, func(t *testing.T) {
-		bad, slow := registry.Ref("a.test", "acme/bad"), registry.Ref("b.test", "acme/slow")
+		bad, slow := ociregistry.Ref("a.test", "acme/bad"), ociregistry.Ref("b.test", "acme/slow")
 		l := newPullLab(map[imageref.Ref]time.Duration{bad: -time.Millisecond, slow: -65 * time.Second})
 		cfg := config.Default()
 		cfg.PluginImages.CAFile = ca
@@ -197,7 +197,7 @@ func TestChangedFileRetriesAllImages(t *testing.T) {
 // TestImageThatIsNoLongerWanted: its pull ends, and frees its slot.
 func TestImageThatIsNoLongerWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		gone, stays := images(4, "a.test"), registry.Ref("a.test", "acme/stays")
+		gone, stays := images(4, "a.test"), ociregistry.Ref("a.test", "acme/stays")
 		l := newPullLab(map[imageref.Ref]time.Duration{})
 		for _, ref := range gone {
 			l.takes[ref] = never

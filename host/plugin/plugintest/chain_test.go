@@ -11,7 +11,7 @@ import (
 	host "github.com/sluice-proxy/sluice/host/plugin/plugintest"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/scenario"
-	"github.com/sluice-proxy/sluice/sdk/scenario/plugintest"
+	"github.com/sluice-proxy/sluice/sdk/scenario/scenariotest"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
@@ -73,7 +73,7 @@ func TestChain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	result, err := plugintest.Run(f, host.New(load), nil)
+	result, err := scenariotest.Run(f, host.New(load), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestChain(t *testing.T) {
 	if got := strings.Join(loaded, " "); got != "first second first first second" {
 		t.Errorf("loaded %s", got)
 	}
-	if _, err := plugintest.Run(f, sdktest.NewEngine(func() sdk.Plugin { return &times{} }), nil); err == nil || !strings.Contains(err.Error(), "chain:6: decide: a chain of plugins cannot run natively") {
+	if _, err := scenariotest.Run(f, sdktest.NewEngine(func() sdk.Plugin { return &times{} }), nil); err == nil || !strings.Contains(err.Error(), "chain:6: decide: a chain of plugins cannot run natively") {
 		t.Error(err)
 	}
 }
@@ -100,7 +100,7 @@ func TestErrorsOfChains(t *testing.T) {
 	} {
 		f, err := scenario.Parse("x", []byte(text+"\n"))
 		if err == nil {
-			_, err = plugintest.Run(f, nil, nil)
+			_, err = scenariotest.Run(f, nil, nil)
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)

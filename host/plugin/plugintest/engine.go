@@ -1,4 +1,4 @@
-// Package plugintest decides for the scenarios of plugins (sdk/scenario/plugintest) as a node does: with the planner, the Service rules and
+// Package plugintest decides for the scenarios of plugins (sdk/scenario/scenariotest) as a node does: with the planner, the Service rules and
 // any policy.Plugin. It is pure.
 package plugintest
 
@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/sdk/abi"
-	"github.com/sluice-proxy/sluice/sdk/scenario/plugintest"
+	"github.com/sluice-proxy/sluice/sdk/scenario/scenariotest"
 )
 
 // Loader returns a plugin that accepts settings, "" for none, with new instances. It is called at the beginning, when the settings change,
@@ -24,14 +24,14 @@ type Loader func(name, settings string) (policy.Plugin, error)
 // defaultName is that of the policy, and of its plugin without a chain.
 const defaultName = "plugin"
 
-// engine implements plugintest.Engine.
+// engine implements scenariotest.Engine.
 type engine struct {
 	*outcomes.Tracker
 	load    Loader
 	plugins map[string]*counted // loaded, by name in the policy
 	planner *planner.Planner
-	cluster *plugintest.Cluster // of the last Plan
-	saved   []byte              // checkpoint; nil: none
+	cluster *scenariotest.Cluster // of the last Plan
+	saved   []byte                // checkpoint; nil: none
 	calls   map[uint8]int
 	policy  policyOptions
 }
@@ -49,15 +49,15 @@ func (p policyOptions) equal(o policyOptions) bool {
 func sameStep(a, b policy.Step) bool { return a.Plugin == b.Plugin && a.Settings == b.Settings }
 
 // New returns an engine.
-func New(load Loader) plugintest.Engine {
+func New(load Loader) scenariotest.Engine {
 	return &engine{load: load, Tracker: outcomes.NewTracker(), calls: map[uint8]int{}}
 }
 
 // epoch is that of a clock that a restart does not change.
 var epoch = policy.Epoch{Boot: "scenario"}
 
-// Plan implements plugintest.Engine.
-func (e *engine) Plan(c *plugintest.Cluster, now time.Time) (wake time.Time, err error) {
+// Plan implements scenariotest.Engine.
+func (e *engine) Plan(c *scenariotest.Cluster, now time.Time) (wake time.Time, err error) {
 	e.cluster = c
 	if err := e.configure(c); err != nil {
 		return wake, err
@@ -68,7 +68,7 @@ func (e *engine) Plan(c *plugintest.Cluster, now time.Time) (wake time.Time, err
 }
 
 // configure loads the plugin, and makes planner and policy those of the cluster.
-func (e *engine) configure(c *plugintest.Cluster) error {
+func (e *engine) configure(c *scenariotest.Cluster) error {
 	want := policyOptions{ignoreHints: c.IgnoreHints, useDefault: c.UseDefault, steps: []policy.Step{{Plugin: defaultName, Settings: c.Settings}}}
 	if len(c.Chain) > 0 {
 		want.steps = nil
@@ -122,8 +122,8 @@ func (e *engine) configure(c *plugintest.Cluster) error {
 	return nil
 }
 
-// Read implements plugintest.Engine.
-func (e *engine) Read(c *plugintest.Cluster, now time.Time) {
+// Read implements scenariotest.Engine.
+func (e *engine) Read(c *scenariotest.Cluster, now time.Time) {
 	changes := e.Tracker.Update(now, func(yield func(model.EndpointKey, outcomes.Counters) bool) {
 		for i := range c.Endpoints {
 			if ep := &c.Endpoints[i]; !yield(model.EndpointKey{Addr: ep.Addr, Protocol: model.Protocol(c.Service.Protocol)}, outcomes.Counters(ep.Counters)) {
@@ -136,15 +136,15 @@ func (e *engine) Read(c *plugintest.Cluster, now time.Time) {
 	}
 }
 
-// Restart implements plugintest.Engine.
+// Restart implements scenariotest.Engine.
 func (e *engine) Restart(time.Time) (err error) {
 	e.saved, err = e.planner.Save(epoch)
 	e.plugins, e.planner, e.Tracker = nil, nil, outcomes.NewTracker()
 	return err
 }
 
-// Decision implements plugintest.Engine.
-func (e *engine) Decision(c *plugintest.Cluster, pool uint8) (out plugintest.Decision, err error) {
+// Decision implements scenariotest.Engine.
+func (e *engine) Decision(c *scenariotest.Cluster, pool uint8) (out scenariotest.Decision, err error) {
 	x, err := e.planner.Explain(serviceName(c))
 	if err != nil {
 		return out, err
@@ -156,9 +156,9 @@ func (e *engine) Decision(c *plugintest.Cluster, pool uint8) (out plugintest.Dec
 	if !used {
 		return out, fmt.Errorf("this pool is not used: the traffic policies of the Service decide which ones are")
 	}
-	out = plugintest.Decision{Endpoints: make([]plugintest.Share, len(c.Endpoints)), Balance: d.Balance, Calls: e.calls[pool], Err: d.Err}
-	out.Origin = map[policy.Origin]plugintest.Origin{
-		policy.FromChain: plugintest.FromPlugin, policy.FromLastGood: plugintest.FromLastGood, policy.FromDefault: plugintest.FromDefault,
+	out = scenariotest.Decision{Endpoints: make([]scenariotest.Share, len(c.Endpoints)), Balance: d.Balance, Calls: e.calls[pool], Err: d.Err}
+	out.Origin = map[policy.Origin]scenariotest.Origin{
+		policy.FromChain: scenariotest.FromPlugin, policy.FromLastGood: scenariotest.FromLastGood, policy.FromDefault: scenariotest.FromDefault,
 	}[d.Origin]
 	for _, p := range e.plugins {
 		if at := time.UnixMilli(p.requeueAt[pool]); p.requeueAt[pool] != 0 && d.Origin == policy.FromChain && (out.Requeue.IsZero() || at.Before(out.Requeue)) {
@@ -174,7 +174,7 @@ func (e *engine) Decision(c *plugintest.Cluster, pool uint8) (out plugintest.Dec
 		if !ok {
 			return out, fmt.Errorf("endpoint %s is missing in the decision", c.Endpoints[i].Name)
 		}
-		share := plugintest.Share{Weight: d.Weights[row], Draining: d.KeepDraining != nil && d.KeepDraining[row]}
+		share := scenariotest.Share{Weight: d.Weights[row], Draining: d.KeepDraining != nil && d.KeepDraining[row]}
 		if d.ResetAt != nil && d.ResetAt[row] != 0 {
 			share.ResetAt = time.UnixMilli(d.ResetAt[row])
 		}

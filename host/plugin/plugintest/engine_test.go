@@ -27,7 +27,7 @@ import (
 	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/scenario"
-	"github.com/sluice-proxy/sluice/sdk/scenario/plugintest"
+	"github.com/sluice-proxy/sluice/sdk/scenario/scenariotest"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
@@ -121,7 +121,7 @@ func TestScenariosOfTheBundledPlugins(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				result, err := plugintest.Run(f, host.New(box.loader(t, name)), nil)
+				result, err := scenariotest.Run(f, host.New(box.loader(t, name)), nil)
 				if err == nil {
 					err = result.Err()
 				}
@@ -148,14 +148,14 @@ func TestSandboxAndNativeAgreeOnRandomScenarios(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				native, err := plugintest.Run(f, sdktest.NewEngine(p.create), nil)
+				native, err := scenariotest.Run(f, sdktest.NewEngine(p.create), nil)
 				if err != nil {
 					t.Fatalf("seed %d: natively: %v\n%s", seed, err, numbered(text))
 				}
 				if f, err = scenario.Parse("random", native.Format()); err != nil {
 					t.Fatal(err)
 				}
-				sandboxed, err := plugintest.Run(f, host.New(load), nil)
+				sandboxed, err := scenariotest.Run(f, host.New(load), nil)
 				if err == nil {
 					err = sandboxed.Err()
 				}

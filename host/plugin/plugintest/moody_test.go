@@ -12,7 +12,7 @@ import (
 	host "github.com/sluice-proxy/sluice/host/plugin/plugintest"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/scenario"
-	"github.com/sluice-proxy/sluice/sdk/scenario/plugintest"
+	"github.com/sluice-proxy/sluice/sdk/scenario/scenariotest"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
@@ -110,9 +110,9 @@ func FuzzRun(f *testing.F) {
 			}
 			return nil
 		}
-		small, err := plugintest.Run(file, sdktest.NewEngine(newMoody), budget)
+		small, err := scenariotest.Run(file, sdktest.NewEngine(newMoody), budget)
 		plans = 0
-		planned, planErr := plugintest.Run(file, host.New(loadMoody), budget)
+		planned, planErr := scenariotest.Run(file, host.New(loadMoody), budget)
 		if fmt.Sprint(err) != fmt.Sprint(planErr) {
 			t.Fatalf("sdktest: %v, planner: %v", err, planErr)
 		}
@@ -130,14 +130,14 @@ func TestEnginesAgreeAboutAPluginThatFails(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		small, err := plugintest.Run(f, sdktest.NewEngine(newMoody), nil)
+		small, err := scenariotest.Run(f, sdktest.NewEngine(newMoody), nil)
 		if err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, numbered(text))
 		}
 		if f, err = scenario.Parse("random", small.Format()); err != nil {
 			t.Fatal(err)
 		}
-		planned, err := plugintest.Run(f, host.New(loadMoody), nil)
+		planned, err := scenariotest.Run(f, host.New(loadMoody), nil)
 		if err == nil {
 			err = planned.Err()
 		}

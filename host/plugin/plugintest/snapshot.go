@@ -4,7 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
-	"github.com/sluice-proxy/sluice/sdk/scenario/plugintest"
+	"github.com/sluice-proxy/sluice/sdk/scenario/scenariotest"
 )
 
 // nodePort makes the external traffic policy count.
@@ -14,12 +14,12 @@ var clusterIPs = map[model.Family]netip.Addr{
 	model.IPv4: netip.MustParseAddr("10.96.0.10"), model.IPv6: netip.MustParseAddr("fd96::10"),
 }
 
-func serviceName(c *plugintest.Cluster) model.Name {
+func serviceName(c *scenariotest.Cluster) model.Name {
 	return model.Name{Namespace: c.Service.Namespace, Name: c.Service.Name}
 }
 
 // snapshot returns the objects of a cluster.
-func snapshot(c *plugintest.Cluster) *model.Snapshot {
+func snapshot(c *scenariotest.Cluster) *model.Snapshot {
 	s := model.NewSnapshot()
 	apply := func(change model.Change) { s.Apply(change) }
 	svc, name, family := &c.Service, serviceName(c), model.Family(c.Service.Family)

@@ -17,7 +17,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/registry/remote"
 
-	registrytest "github.com/sluice-proxy/sluice/host/lab/registry"
+	"github.com/sluice-proxy/sluice/host/lab/ociregistry"
 	"github.com/sluice-proxy/sluice/host/plugin/imageref"
 	"github.com/sluice-proxy/sluice/host/plugin/signature"
 )
@@ -47,9 +47,9 @@ type signedImage struct {
 	key    *signature.PrivateKey
 }
 
-func newSignedImage(t *testing.T, o registrytest.Options) (*registrytest.Registry, *signedImage) {
+func newSignedImage(t *testing.T, o ociregistry.Options) (*ociregistry.Registry, *signedImage) {
 	t.Helper()
-	r := registrytest.Start(t, o)
+	r := ociregistry.Start(t, o)
 	c, err := NewClient(Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func (i *signedImage) verify() error {
 
 // TestBundlesBesideTheImage: in registries that list referrers and that do not, whatever else refers to the image.
 func TestBundlesBesideTheImage(t *testing.T) {
-	for what, o := range map[string]registrytest.Options{"listed": {Referrers: true}, "tagged": {}} {
+	for what, o := range map[string]ociregistry.Options{"listed": {Referrers: true}, "tagged": {}} {
 		_, i := newSignedImage(t, o)
 		wantError(t, what, i.verify(), "not signed")
 		label := func(predicate string) map[string]string { return map[string]string{bundlePredicateType: predicate} }
@@ -131,7 +131,7 @@ func TestBundlesBesideTheImage(t *testing.T) {
 
 // TestOtherSignaturesAreNamed: of Notation, and of cosign 2 as a referrer.
 func TestOtherSignaturesAreNamed(t *testing.T) {
-	_, i := newSignedImage(t, registrytest.Options{})
+	_, i := newSignedImage(t, ociregistry.Options{})
 	i.refer("application/vnd.cncf.notary.signature", "application/jose+json", []byte("{}"), nil)
 	i.refer("application/vnd.dev.cosign.artifact.sig.v1+json", signatureLayer, []byte("{}"), nil)
 	wantError(t, "both", i.verify(), `a signature of type "application/vnd.cncf.notary.signature"`, `a signature of type "application/vnd.dev.cosign.artifact.sig.v1+json"`, "'cosign sign --key'")
@@ -139,7 +139,7 @@ func TestOtherSignaturesAreNamed(t *testing.T) {
 
 // TestListOfReferrersLies: about digests, sizes, types and numbers, in a page and in many.
 func TestListOfReferrersLies(t *testing.T) {
-	r, i := newSignedImage(t, registrytest.Options{Referrers: true})
+	r, i := newSignedImage(t, ociregistry.Options{Referrers: true})
 	if err := i.client.PushBundle(t.Context(), i.ref, i.bundle(i.ref.Digest)); err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func TestListOfReferrersLies(t *testing.T) {
 
 // TestReferrersThatCannotBeListed: a signature in the older format is enough; without one it is not said that the image is not signed.
 func TestReferrersThatCannotBeListed(t *testing.T) {
-	r, i := newSignedImage(t, registrytest.Options{})
+	r, i := newSignedImage(t, ociregistry.Options{})
 	own := i.ref
 	for _, status := range []int{http.StatusInternalServerError, http.StatusForbidden, http.StatusBadRequest} {
 		i.ref = own
@@ -274,7 +274,7 @@ func (c closer) Close() error {
 
 // TestTimeRunsOutAfterABundle: the bundles that were not read are no reason to say that the image is not signed.
 func TestTimeRunsOutAfterABundle(t *testing.T) {
-	_, i := newSignedImage(t, registrytest.Options{})
+	_, i := newSignedImage(t, ociregistry.Options{})
 	for range 2 {
 		i.key = newKey(t)
 		i.refer(signature.BundleType, signature.BundleType, i.bundle(i.ref.Digest), nil)

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	registrytest "github.com/sluice-proxy/sluice/host/lab/registry"
+	"github.com/sluice-proxy/sluice/host/lab/ociregistry"
 	"github.com/sluice-proxy/sluice/host/plugin/imageref"
 )
 
@@ -66,17 +66,17 @@ func file(t *testing.T, text string) string {
 
 // TestPullFromARegistry: a real one, on a loopback address without TLS.
 func TestPullFromARegistry(t *testing.T) {
-	r := registrytest.Start(t, registrytest.Options{})
+	r := ociregistry.Start(t, ociregistry.Options{})
 	wasm := module(100_000)
-	ref := r.Push(registrytest.Image{Name: "acme/spill", Tag: "v1", Module: wasm})
+	ref := r.Push(ociregistry.Image{Name: "acme/spill", Tag: "v1", Module: wasm})
 	got, err := pull(t, Options{}, ref)
 	want(t, "CNCF layout", got, wasm, err)
 
 	for _, config := range []string{"application/vnd.oci.image.config.v1+json", "application/vnd.oci.empty.v1+json"} {
-		got, err = pull(t, Options{}, r.Push(registrytest.Image{Name: "acme/spill", ConfigType: config, Module: wasm}))
+		got, err = pull(t, Options{}, r.Push(ociregistry.Image{Name: "acme/spill", ConfigType: config, Module: wasm}))
 		want(t, config, got, wasm, err)
 	}
-	got, err = pull(t, Options{}, r.Push(registrytest.Image{Name: "acme/spill", ModuleType: "application/vnd.wasm.content.layer.v1+wasm", Module: wasm}))
+	got, err = pull(t, Options{}, r.Push(ociregistry.Image{Name: "acme/spill", ModuleType: "application/vnd.wasm.content.layer.v1+wasm", Module: wasm}))
 	want(t, "older media type", got, wasm, err)
 
 	c, err := NewClient(Options{})
@@ -99,11 +99,11 @@ func TestPullFromARegistry(t *testing.T) {
 	_, err = pull(t, Options{}, other)
 	wantError(t, "no such repository", err, "no such image")
 
-	_, err = pull(t, Options{}, r.Push(registrytest.Image{Name: "acme/spill", ModuleType: "application/vnd.oci.image.layer.v1.tar+gzip", Module: wasm}))
+	_, err = pull(t, Options{}, r.Push(ociregistry.Image{Name: "acme/spill", ModuleType: "application/vnd.oci.image.layer.v1.tar+gzip", Module: wasm}))
 	wantError(t, "an image of a container", err, "no layer is a WebAssembly module", "tar+gzip")
-	_, err = pull(t, Options{}, r.Push(registrytest.Image{Name: "acme/spill", Module: wasm, Layers: 2}))
+	_, err = pull(t, Options{}, r.Push(ociregistry.Image{Name: "acme/spill", Module: wasm, Layers: 2}))
 	wantError(t, "two layers", err, "2 layers are WebAssembly modules, want one")
-	_, err = pull(t, Options{}, r.Push(registrytest.Image{Name: "acme/spill", Module: module(MaxModule)}))
+	_, err = pull(t, Options{}, r.Push(ociregistry.Image{Name: "acme/spill", Module: module(MaxModule)}))
 	wantError(t, "a large layer", err, "bytes, the limit is 16777216")
 
 	r.Stop()
@@ -116,10 +116,10 @@ func TestPullFromARegistry(t *testing.T) {
 
 // TestRegistryWithUsersAndItsOwnAuthority: a real one, with TLS.
 func TestRegistryWithUsersAndItsOwnAuthority(t *testing.T) {
-	r := registrytest.Start(t, registrytest.Options{TLS: true, Users: true})
+	r := ociregistry.Start(t, ociregistry.Options{TLS: true, Users: true})
 	wasm := module(1000)
-	ref := r.Push(registrytest.Image{Name: "spill", Module: wasm})
-	s := Settings{CAFile: r.CAFile, DockerConfig: file(t, r.DockerConfig(registrytest.Password))}
+	ref := r.Push(ociregistry.Image{Name: "spill", Module: wasm})
+	s := Settings{CAFile: r.CAFile, DockerConfig: file(t, r.DockerConfig(ociregistry.Password))}
 	got, err := pull(t, Options{Settings: s}, ref)
 	want(t, "all that is needed", got, wasm, err)
 
@@ -151,7 +151,7 @@ func TestRegistryWithUsersAndItsOwnAuthority(t *testing.T) {
 }
 
 // front is a server before a real registry, which answers in its place what answer does not leave to it.
-func front(t *testing.T, r *registrytest.Registry, answer func(w http.ResponseWriter, req *http.Request) bool) string {
+func front(t *testing.T, r *ociregistry.Registry, answer func(w http.ResponseWriter, req *http.Request) bool) string {
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: r.Addr})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if !answer(w, req) {
@@ -164,9 +164,9 @@ func front(t *testing.T, r *registrytest.Registry, answer func(w http.ResponseWr
 
 // TestRegistryThatMisbehaves: what is between sluice and a real registry.
 func TestRegistryThatMisbehaves(t *testing.T) {
-	r := registrytest.Start(t, registrytest.Options{})
+	r := ociregistry.Start(t, ociregistry.Options{})
 	wasm := module(1000)
-	ref := r.Push(registrytest.Image{Name: "spill", Module: wasm})
+	ref := r.Push(ociregistry.Image{Name: "spill", Module: wasm})
 	isBlob := func(req *http.Request) bool { return strings.Contains(req.URL.Path, "/blobs/") }
 	isManifest := func(req *http.Request) bool { return strings.Contains(req.URL.Path, "/manifests/") }
 	through := func(o Options, answer func(http.ResponseWriter, *http.Request) bool) ([]byte, error) {
@@ -253,9 +253,9 @@ func TestRegistryThatMisbehaves(t *testing.T) {
 
 // TestRedirects: registries keep layers elsewhere.
 func TestRedirects(t *testing.T) {
-	r := registrytest.Start(t, registrytest.Options{Users: true})
+	r := ociregistry.Start(t, ociregistry.Options{Users: true})
 	wasm := module(1000)
-	ref := r.Push(registrytest.Image{Name: "spill", Module: wasm})
+	ref := r.Push(ociregistry.Image{Name: "spill", Module: wasm})
 	seen := make(chan string, 100)
 	storage := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		seen <- req.Header.Get("Authorization")
@@ -277,7 +277,7 @@ func TestRedirects(t *testing.T) {
 	}
 	at := func(registry string) (imageref.Ref, Options) {
 		ref.Registry = registry
-		config := strings.ReplaceAll(r.DockerConfig(registrytest.Password), r.Addr, registry)
+		config := strings.ReplaceAll(r.DockerConfig(ociregistry.Password), r.Addr, registry)
 		return ref, Options{Settings: Settings{DockerConfig: file(t, config)}}
 	}
 
@@ -297,9 +297,9 @@ func TestRedirects(t *testing.T) {
 
 // TestProxy: a registry that only a proxy reaches, and that is asked without TLS because it is listed.
 func TestProxy(t *testing.T) {
-	r := registrytest.Start(t, registrytest.Options{})
+	r := ociregistry.Start(t, ociregistry.Options{})
 	wasm := module(1000)
-	ref := r.Push(registrytest.Image{Name: "spill", Module: wasm})
+	ref := r.Push(ociregistry.Image{Name: "spill", Module: wasm})
 	ref.Registry = "registry.invalid:5000"
 	proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) {
 		if p.In.URL.Host != ref.Registry {

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
-	registrytest "github.com/sluice-proxy/sluice/host/lab/registry"
+	"github.com/sluice-proxy/sluice/host/lab/ociregistry"
 )
 
 // TestAddressesHaveAPlace: those of ipaddr's table, which endpoints are compared with too, and others.
@@ -149,7 +149,7 @@ func TestRegistryLeadsElsewhere(t *testing.T) {
 			if text == "without TLS" {
 				plain = nil
 			}
-			r := registrytest.Ref(host, "acme/spill")
+			r := ociregistry.Ref(host, "acme/spill")
 			_, err := pull(t, Options{Settings: Settings{PlainHTTP: plain}}, r)
 			wantError(t, name+" to "+to, err, text)
 			s.Close()
@@ -165,7 +165,7 @@ func TestNothingLeavesTLS(t *testing.T) {
 		s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { lead(w, plain.URL) }))
 		ca := file(t, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})))
 		settings := Settings{CAFile: ca, PlainHTTP: []string{strings.TrimPrefix(plain.URL, "http://")}}
-		_, err := pull(t, Options{Settings: settings}, registrytest.Ref(strings.TrimPrefix(s.URL, "https://"), "acme/spill"))
+		_, err := pull(t, Options{Settings: settings}, ociregistry.Ref(strings.TrimPrefix(s.URL, "https://"), "acme/spill"))
 		wantError(t, name, err, "http")
 		s.Close()
 	}
@@ -185,7 +185,7 @@ func TestProxyIsNoWayElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = pull(t, Options{Settings: Settings{PlainHTTP: []string{"registry.invalid", "10.255.255.1"}}, Proxy: http.ProxyURL(address)}, registrytest.Ref("registry.invalid", "acme/spill"))
+	_, err = pull(t, Options{Settings: Settings{PlainHTTP: []string{"registry.invalid", "10.255.255.1"}}, Proxy: http.ProxyURL(address)}, ociregistry.Ref("registry.invalid", "acme/spill"))
 	wantError(t, "to a private address", err, "registry registry.invalid leads to 10.255.255.1: 10.255.255.1 is a private address")
 	if fmt.Sprint(asked) != "[registry.invalid]" {
 		t.Errorf("the proxy was asked for %v", asked)

@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	registrytest "github.com/sluice-proxy/sluice/host/lab/registry"
+	"github.com/sluice-proxy/sluice/host/lab/ociregistry"
 	"github.com/sluice-proxy/sluice/host/plugin/imageref"
 	"github.com/sluice-proxy/sluice/host/plugin/signature"
 )
 
 // TestSignaturesAreBesideTheImage: as many as there may be, in a real registry and in the cache.
 func TestSignaturesAreBesideTheImage(t *testing.T) {
-	r := registrytest.Start(t, registrytest.Options{})
+	r := ociregistry.Start(t, ociregistry.Options{})
 	c, err := NewClient(Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,6 @@
-// Package plugintest executes scenarios of plugins: a Service port on one node, whose plugin decides over virtual time. The Engine that
+// Package scenariotest executes scenarios of plugins: a Service port on one node, whose plugin decides over virtual time. The Engine that
 // decides is either the proxy itself (host/plugin/plugintest) or, for native tests, sdk/sdktest.
-package plugintest
+package scenariotest
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package plugintest
+package scenariotest
 
 import (
 	"bytes"

@@ -1,5 +1,5 @@
-// Package registry runs an OCI registry for tests, built from its module into the user's cache, as a process on a loopback address.
-package registry
+// Package ociregistry runs an OCI registry for tests, built from its module into the user's cache, as a process on a loopback address.
+package ociregistry
 
 import (
 	"bytes"

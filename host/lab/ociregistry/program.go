@@ -1,4 +1,4 @@
-package registry
+package ociregistry
 
 import (
 	"crypto/sha256"
@@ -101,7 +101,7 @@ func sourceDir(t testing.TB, module string) string {
 		}
 		up := filepath.Dir(at)
 		if up == at {
-			t.Fatalf("host/lab/registry/%s not found in the working directory or above", module)
+			t.Fatalf("host/lab/ociregistry/%s not found in the working directory or above", module)
 		}
 		at = up
 	}

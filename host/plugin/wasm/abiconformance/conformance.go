@@ -1,5 +1,5 @@
-// Package conformance proves guests against the requirements of the conformance kit, sdk/tck: for `sluice plugin check --conformance`.
-package conformance
+// Package abiconformance proves guests against the requirements of the conformance kit, sdk/tck: for `sluice plugin check --conformance`.
+package abiconformance
 
 import (
 	"context"
