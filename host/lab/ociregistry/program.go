@@ -95,7 +95,7 @@ func sourceDir(t testing.TB, module string) string {
 		t.Fatal(err)
 	}
 	for {
-		dir := filepath.Join(at, "host", "lab", "registry", module)
+		dir := filepath.Join(at, "host", "lab", "ociregistry", module)
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
 			return dir
 		}

@@ -1,4 +1,4 @@
-module github.com/sluice-proxy/sluice/host/lab/ociregistry/cosign
+module github.com/sluice-proxy/sluice/host/lab/registry/cosign
 
 go 1.26.0
 

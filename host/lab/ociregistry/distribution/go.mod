@@ -1,5 +1,5 @@
 // distribution, a registry for tests. It shares no dependency graph with sluice: hence a module of its own.
-module github.com/sluice-proxy/sluice/host/lab/ociregistry/distribution
+module github.com/sluice-proxy/sluice/host/lab/registry/distribution
 
 go 1.25.0
 
