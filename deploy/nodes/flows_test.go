@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
 )
@@ -130,19 +129,6 @@ func (f *flows) expect(when string, all ...flow) map[flow][]string {
 		return wrong.String()
 	})
 	return said
-}
-
-// until waits until nothing is wrong.
-func (f *flows) until(when string, wrong func() string) {
-	f.Helper()
-	began, text := time.Now(), ""
-	for time.Since(began) < 90*time.Second {
-		if text = wrong(); text == "" {
-			f.Logf("%s: after %.0f s", when, time.Since(began).Seconds())
-			return
-		}
-	}
-	f.Errorf("%s:\n%s", when, text)
 }
 
 // times is how often each connection is made: a Service may lead to another server each time.

@@ -91,7 +91,7 @@ func (c *cluster) load() *traffic {
 	t := &traffic{cluster: c, result: &bytes.Buffer{}}
 	// Its Pods have a request of CPU time; the client outside has a priority instead.
 	cmd := exec.Command("nice", "-n", "-10", c.programs.Load, "connect", "-timeout", timeout.String())
-	for _, n := range c.Nodes[1:] {
+	for _, n := range c.Workers() {
 		cmd.Args = append(cmd.Args, fmt.Sprintf("%s:%d", n.Addrs[0], nodePort))
 	}
 	cmd.Stdout, cmd.Stderr = t.result, t.result

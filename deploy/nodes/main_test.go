@@ -10,14 +10,14 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/realcluster"
 )
 
-// enabled are the environment variables that make test-nodes and make test-cni set: the tests take minutes, and need root and Debian 12.
-// The latter has the names of network plugins.
-const enabledNodes, enabledPlugins = "SLUICE_TEST_NODES", "SLUICE_TEST_CNI"
+// enabled are the environment variables that make test-nodes, make test-cni and make test-handover set: the tests take minutes, and need root and
+// Debian 12. The second has the names of network plugins.
+const enabledNodes, enabledPlugins, enabledHandOver = "SLUICE_TEST_NODES", "SLUICE_TEST_CNI", "SLUICE_TEST_HANDOVER"
 
 func TestMain(m *testing.M) {
 	realcluster.Enter()
-	if os.Getenv(enabledNodes)+os.Getenv(enabledPlugins) == "" {
-		fmt.Println("SKIPPED: these tests start clusters with real kubelets: make test-nodes, make test-cni")
+	if os.Getenv(enabledNodes)+os.Getenv(enabledPlugins)+os.Getenv(enabledHandOver) == "" {
+		fmt.Println("SKIPPED: these tests start clusters with real kubelets: make test-nodes, make test-cni, make test-handover")
 		return
 	}
 	realcluster.Main(m)

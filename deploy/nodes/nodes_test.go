@@ -31,17 +31,16 @@ type cluster struct {
 
 const image = programs.Registry + "/sluice"
 
-// newCluster starts a cluster, and builds sluice's image. The plugin is nil for a Pod network without one.
-func newCluster(t *testing.T, name string, plugin *programs.Network) *cluster {
+// newCluster starts a cluster, and builds sluice's image.
+func newCluster(t *testing.T, config realcluster.Config) *cluster {
 	set, err := programs.Find()
 	testenv.Require(t, err)
 	c := &cluster{T: t, programs: set}
 	began := time.Now()
 	built := make(chan error, 1)
 	go func() { built <- c.build(t.TempDir()) }()
-	c.Cluster, err = realcluster.Start(t.Context(), realcluster.Config{
-		Name: name, Dir: filepath.Join(t.TempDir(), "cluster"), Workers: 2, Network: plugin, Programs: set, Log: t.Output(),
-	})
+	config.Dir, config.Workers, config.Programs, config.Log = filepath.Join(t.TempDir(), "cluster"), 2, set, t.Output()
+	c.Cluster, err = realcluster.Start(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +119,7 @@ const (
 func TestReadmeOnRealNodes(t *testing.T) {
 	tests, err := programs.FindSuite()
 	testenv.Require(t, err)
-	c := newCluster(t, "nodes", nil)
+	c := newCluster(t, realcluster.Config{Name: "nodes"})
 	c.importImages(tests)
 	c.serve()
 
@@ -181,6 +180,22 @@ func TestReadmeOnRealNodes(t *testing.T) {
 
 	c.oneNodeAndBack()
 	c.preflight()
+}
+
+// patience is how long something may take that is right in the end: virtual servers are looked at once a minute, and end with their connections.
+const patience = 5 * time.Minute
+
+// until waits until nothing is wrong.
+func (c *cluster) until(when string, wrong func() string) {
+	c.Helper()
+	began, text := time.Now(), ""
+	for time.Since(began) < patience {
+		if text = wrong(); text == "" {
+			c.Logf("%s: after %.0f s", when, time.Since(began).Seconds())
+			return
+		}
+	}
+	c.Errorf("%s:\n%s", when, text)
 }
 
 // oneNodeAndBack installs sluice on one node, and returns that to kube-proxy with the commands of deploy/README.md.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/lab/realcluster"
 	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
@@ -49,7 +50,7 @@ func TestBesideNetworkPlugins(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			plugin, err := programs.BuildNetwork(t.Context(), t.Output(), name)
 			testenv.Require(t, err)
-			testBesidePlugin(t, newCluster(t, "network-"+name, &plugin), plugin)
+			testBesidePlugin(t, newCluster(t, realcluster.Config{Name: "network-" + name, Network: &plugin}), plugin)
 		})
 	}
 }

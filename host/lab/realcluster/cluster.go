@@ -132,6 +132,9 @@ func (c *Cluster) Node(name string) *Node {
 	return nil
 }
 
+// Workers returns the nodes beside the control plane's.
+func (c *Cluster) Workers() []*Node { return c.Nodes[len(c.Nodes)-c.config.Workers:] }
+
 // Kubeconfig returns the path of the administrator's kubeconfig, which works in the network namespaces of Outside and the nodes.
 func (c *Cluster) Kubeconfig() string { return filepath.Join(c.Dir(), "admin.kubeconfig") }
 

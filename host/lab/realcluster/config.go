@@ -27,6 +27,8 @@ type Config struct {
 	Network *programs.Network
 	// Proxy runs in the cluster when Start returns. "": kube-proxy, in mode nftables. With None, CoreDNS does not become ready.
 	Proxy Proxy
+	// Mode is kube-proxy's: nftables, iptables or, on a kernel with IPVS, ipvs. "": nftables.
+	Mode string
 	// Liberal is the proxy's setting conntrack.tcpBeLiberal.
 	Liberal bool
 	// Install is how Start installs sluice, if it is the Proxy.
@@ -81,6 +83,9 @@ func (c *Config) Complete() error {
 	}
 	if c.Proxy == "" {
 		c.Proxy = KubeProxy
+	}
+	if c.Mode == "" {
+		c.Mode = "nftables"
 	}
 	if err := CheckName(c.Name); err != nil {
 		return err

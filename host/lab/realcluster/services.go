@@ -18,7 +18,7 @@ func (c *Cluster) manifestData() map[string]any {
 	}
 	return map[string]any{
 		"Registry": programs.Registry, "Kubernetes": programs.Kubernetes, "API": c.Config.Host, "Pods": pods, "Any": anyAddr,
-		"Liberal": c.config.Liberal, "DNS": c.config.Family.dns(),
+		"Mode": c.config.Mode, "Liberal": c.config.Liberal, "DNS": c.config.Family.dns(),
 	}
 }
 

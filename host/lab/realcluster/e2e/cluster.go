@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,17 +21,17 @@ import (
 // nodePorts is a setting of both proxies, so that they serve NodePorts on loopback addresses too.
 const nodePorts = "nodePortAddresses: [primary, localhost]"
 
-// kubeProxyIn returns kube-proxy's configuration in another mode. In mode nftables, a feature serves NodePorts on loopback addresses; others
-// have none.
-func kubeProxyIn(mode, config string) string {
-	config = strings.Replace(config, "mode: nftables", "mode: "+mode, 1) + "\n" + nodePorts + "\n"
+// localNodePorts returns kube-proxy's configuration with NodePorts on loopback addresses. In mode nftables, a feature serves them; others have
+// none.
+func localNodePorts(mode, config string) string {
+	config += "\n" + nodePorts + "\n"
 	if mode == nftables {
 		config += "featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}\n"
 	}
 	return config
 }
 
-// load imports the suite's images on all nodes, and brings kube-proxy to the suite's release and to a mode.
+// load imports the suite's images on all nodes, and brings kube-proxy to the suite's release.
 func load(ctx context.Context, c *realcluster.Cluster, suite programs.Suite, mode string) error {
 	images, err := filepath.Glob(filepath.Join(suite.Images, "*.tar"))
 	if err != nil {
@@ -50,7 +49,7 @@ func load(ctx context.Context, c *realcluster.Cluster, suite programs.Suite, mod
 	if err != nil {
 		return err
 	}
-	config.Data["config.conf"] = kubeProxyIn(mode, config.Data["config.conf"])
+	config.Data["config.conf"] = localNodePorts(mode, config.Data["config.conf"])
 	if _, err := maps.Update(ctx, config, metav1.UpdateOptions{}); err != nil {
 		return err
 	}

@@ -167,13 +167,12 @@ func TestOnlyRunsOfTheSameKindAreCompared(t *testing.T) {
 	}
 }
 
-func TestKubeProxyRunsInTheMode(t *testing.T) {
-	before := "mode: nftables\nconntrack: {}"
+func TestKubeProxyServesNodePortsOnLoopback(t *testing.T) {
 	for mode, want := range map[string]string{
-		nftables: "mode: nftables\nconntrack: {}\n" + nodePorts + "\nfeatureGates: {KubeProxyNFTablesLocalhostNodePorts: true}\n",
-		ipvs:     "mode: ipvs\nconntrack: {}\n" + nodePorts + "\n",
+		nftables: "conntrack: {}\n" + nodePorts + "\nfeatureGates: {KubeProxyNFTablesLocalhostNodePorts: true}\n",
+		ipvs:     "conntrack: {}\n" + nodePorts + "\n",
 	} {
-		if got := kubeProxyIn(mode, before); got != want {
+		if got := localNodePorts(mode, "conntrack: {}"); got != want {
 			t.Errorf("mode %s: got %q, want %q", mode, got, want)
 		}
 	}

@@ -112,7 +112,7 @@ func (o options) family(ctx context.Context, family realcluster.Family) error {
 		return err
 	}
 	name := filepath.Base(dir) // two runs do not disturb each other
-	c, err := realcluster.Start(ctx, realcluster.Config{Name: name, Dir: dir, Workers: o.workers, Kernel: o.kernel, Family: family, Liberal: o.liberal, Log: os.Stderr})
+	c, err := realcluster.Start(ctx, realcluster.Config{Name: name, Dir: dir, Workers: o.workers, Kernel: o.kernel, Family: family, Mode: o.mode, Liberal: o.liberal, Log: os.Stderr})
 	if err != nil {
 		return err
 	}

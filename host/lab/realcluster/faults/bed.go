@@ -102,7 +102,7 @@ func (b *bed) start(ctx context.Context, avoid string) (c *clients, err error) {
 	}
 	flags := []string{b.program, "connect", "-rate", fmt.Sprint(rate), "-timeout", timeout.String()}
 	var targets []string
-	for _, n := range b.Nodes[1:] {
+	for _, n := range b.Workers() {
 		if n.Name != avoid {
 			targets = append(targets, netip.AddrPortFrom(n.Addrs[0], nodePort).String())
 		}

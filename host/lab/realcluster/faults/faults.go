@@ -55,7 +55,7 @@ func restarts(fault func(context.Context, *bed) error) func(context.Context, *be
 }
 
 func (b *bed) workers(f func(*realcluster.Node) error) (err error) {
-	for _, n := range b.Nodes[1:] {
+	for _, n := range b.Workers() {
 		err = errors.Join(err, f(n))
 	}
 	return err
@@ -201,7 +201,7 @@ func outage(span time.Duration, stop func(*bed), start func(*bed, context.Contex
 		end := time.Now().Add(span)
 		killed := 0
 		for time.Now().Before(end) && ctx.Err() == nil {
-			n := b.Nodes[1+killed%(len(b.Nodes)-1)]
+			n := b.Workers()[killed%len(b.Workers())]
 			if _, err := n.Exec(ctx, "sh", "-c", "kill $(pgrep -x load | head -1)"); err != nil {
 				return "", errors.Join(err, start(b, ctx))
 			}
