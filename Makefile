@@ -10,7 +10,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image krew man demo experiment quick race test test-all test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-nodes test-cni e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat vm-kernels \
+.PHONY: help build plugins image krew man demo experiment quick race test test-all test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-nodes test-cni test-handover e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat vm-kernels \
   compiled-plugins bench bench-peer bench-peer-base bench-fleet soak fuzz check fmt lint format-check vet deps clean
 
 help:
@@ -130,6 +130,12 @@ PLUGINS     := flannel kube-router calico
 test-cni: cluster-programs
 	@$(GO) run ./host/lab/realcluster/programs/build $(PLUGINS) >/dev/null
 	SLUICE_TEST_CNI='$(PLUGINS)' $(GO) test -vet=off -count=1 -v -timeout 60m -run TestBesideNetworkPlugins ./deploy/nodes
+
+# deploy/README.md from kube-proxy to sluice and back, under load, from modes iptables and ipvs and with 10,000 Services. As root on Debian 12; half
+# an hour. HANDOVER='^ipvs$$' runs one.
+HANDOVER    := .
+test-handover: cluster-programs node-programs vm-kernels
+	SLUICE_TEST_HANDOVER=1 $(GO) test -vet=off -count=1 -v -timeout 60m -run 'TestHandOver/$(HANDOVER)' ./deploy/nodes
 
 # What realcluster promises: everything that it starts ends, and the machine is as before. Six minutes.
 test-realcluster: node-programs vm-kernels

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,9 +47,13 @@ type handOver struct {
 func (h handOver) test(t *testing.T) {
 	c := newCluster(t, realcluster.Config{Name: "hand-over", Mode: h.kubeProxy, Kernel: h.kernel})
 	c.serve()
-	c.must(c.manyServices(h.services))
+	if h.services > 0 {
+		c.timeout = manyTimeout
+		c.must(c.manyServices(h.services))
+	}
 	c.install.Config = "mode: " + cmp.Or(h.sluice, "nftables")
 	c.until("kube-proxy's rules", func() string { return h.rules(c, true) })
+	c.until("kube-proxy forwards", c.nodePortsAnswer)
 
 	load := c.load()
 	began := time.Now()
@@ -63,8 +69,8 @@ func (h handOver) test(t *testing.T) {
 		c.block("Change the configuration", 1)
 		c.must(c.Rollout(t.Context(), "sluice-system", "daemonset/sluice"))
 		load.end("change of the mode", false)
-		c.until("no virtual servers", func() string {
-			return c.onWorkers("", "sh", "-c", "! grep -E '^(TCP|UDP|SCTP|FWM)' /proc/net/ip_vs")
+		c.until("no virtual servers but that of the Service kubernetes, to which CoreDNS is connected", func() string {
+			return c.onWorkers("", "sh", "-c", "! grep -E '^(TCP|UDP|SCTP|FWM)' /proc/net/ip_vs | grep -v :01BB")
 		})
 	}
 
@@ -108,11 +114,20 @@ func (c *cluster) onWorkers(not string, command ...string) string {
 	return ""
 }
 
+// nodePortsAnswer says on which worker the NodePort does not answer, eight times.
+func (c *cluster) nodePortsAnswer() string {
+	for _, n := range c.Workers() {
+		at := netip.AddrPortFrom(n.Addrs[0], nodePort).String()
+		out, err := c.Outside.Run("", append([]string{c.programs.Load, "ask"}, slices.Repeat([]string{at}, 8)...)...)
+		if err != nil || regexp.MustCompile(denied).MatchString(out) {
+			return fmt.Sprintf("%s: %v\n%s", n.Name, err, out)
+		}
+	}
+	return ""
+}
+
 // manyServices creates Services whose endpoints do not exist, every tenth of type NodePort.
 func (c *cluster) manyServices(n int) error {
-	if n == 0 {
-		return nil
-	}
 	c.must(c.AddNamespace(c.Context(), "many"))
 	defer func(began time.Time) { c.Logf("%d Services after %.0f s", n, time.Since(began).Seconds()) }(time.Now())
 	return c.CreateInBulk(c.Context(), n, func(i int) (*corev1.Service, *discoveryv1.EndpointSlice) {
