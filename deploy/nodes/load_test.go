@@ -18,8 +18,8 @@ import (
 const drain = 5 * time.Second
 
 // timeout is how long a client waits, for a connection and for each answer. Beside other tests, a process gets no processor for seconds; so
-// do Pods without a request of CPU time. While nft programs thousands of Services on three nodes at once, nothing runs on two processors.
-const timeout, manyTimeout = 15 * time.Second, time.Minute
+// do Pods without a request of CPU time.
+const timeout = 15 * time.Second
 
 const nodePort, healthPort = 30080, 31999
 
@@ -85,12 +85,12 @@ func (c *cluster) load() *traffic {
 	c.Helper()
 	vip := strings.TrimSpace(c.kubectl("-n", "web", "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")) + ":80"
 	for pod, node := range clientNode {
-		c.must(c.Apply(c.Context(), fmt.Sprintf(client, pod, node, pod, c.timeout, vip)))
+		c.must(c.Apply(c.Context(), fmt.Sprintf(client, pod, node, pod, timeout, vip)))
 	}
 	c.kubectl("-n", "web", "wait", "--for=condition=Ready", "pod/connect", "pod/hold", "--timeout=60s")
 	t := &traffic{cluster: c, result: &bytes.Buffer{}}
 	// Its Pods have a request of CPU time; the client outside has a priority instead.
-	cmd := exec.Command("nice", "-n", "-10", c.programs.Load, "connect", "-timeout", c.timeout.String())
+	cmd := exec.Command("nice", "-n", "-10", c.programs.Load, "connect", "-timeout", timeout.String())
 	for _, n := range c.Workers() {
 		cmd.Args = append(cmd.Args, fmt.Sprintf("%s:%d", n.Addrs[0], nodePort))
 	}

@@ -27,7 +27,6 @@ type cluster struct {
 	*realcluster.Cluster
 	programs programs.Set
 	install  realcluster.Installation
-	timeout  time.Duration // of clients
 }
 
 const image = programs.Registry + "/sluice"
@@ -36,7 +35,7 @@ const image = programs.Registry + "/sluice"
 func newCluster(t *testing.T, config realcluster.Config) *cluster {
 	set, err := programs.Find()
 	testenv.Require(t, err)
-	c := &cluster{T: t, programs: set, timeout: timeout}
+	c := &cluster{T: t, programs: set}
 	began := time.Now()
 	built := make(chan error, 1)
 	go func() { built <- c.build(t.TempDir()) }()
