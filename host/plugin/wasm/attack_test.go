@@ -93,7 +93,7 @@ func openNative(t *testing.T, code []byte) *Plugin {
 // TestMachineCodeOfAnAttackerFindsNothing is the escape drill: a plugin whose code is not that of the compiler, but of somebody who has taken over
 // the process.
 func TestMachineCodeOfAnAttackerFindsNothing(t *testing.T) {
-	requireChildren(t)
+	requireConfinement(t)
 	agent := uint64(os.Getpid())
 	h := newHost(t, Options{Process: childCommand("plugin")})
 	other := load(t, h, goodWAT(t), "")

@@ -32,6 +32,7 @@ func childCommands() map[string]func(args []string) int {
 		"plugin":       func(args []string) int { return ProcessMain(args, os.Stderr) },
 		"liar":         liar,
 		"generous":     generous,
+		"staller":      staller,
 		"idler":        idler,
 		"inspect":      inspectChild,
 		"limited":      limitedChild,
@@ -51,6 +52,21 @@ func requireChildren(t testing.TB) {
 	t.Helper()
 	if runtime.GOOS != "linux" || testenv.Race {
 		t.Skip("compiling in a child process needs Linux, and no race detector")
+	}
+}
+
+// requireConfinement skips a test in a build in which processes cannot give up all their rights.
+func requireConfinement(t *testing.T) {
+	t.Helper()
+	requireChildren(t)
+	layers, err := CheckConfinement(t.Context(), childCommand("compile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range layers {
+		if strings.Contains(l.Err, "CGO_ENABLED=0") {
+			t.Skipf("%s: %s", l.Name, l.Err)
+		}
 	}
 }
 
@@ -87,7 +103,7 @@ func TestCompileWithoutCacheFolder(t *testing.T) {
 
 // TestChildProcessIsConfined: low priority, no environment, no network, no programs, no files of the parent.
 func TestChildProcessIsConfined(t *testing.T) {
-	requireChildren(t)
+	requireConfinement(t)
 	t.Setenv("SECRET", "x")
 	secret, err := os.Open("compiler_test.go")
 	if err != nil {
@@ -103,7 +119,7 @@ func TestChildProcessIsConfined(t *testing.T) {
 
 // A process that has a lower priority and lower limits than a compiler gets, and may not raise them, compiles with what it has.
 func TestChildProcessRaisesNeitherPriorityNorLimits(t *testing.T) {
-	requireChildren(t)
+	requireConfinement(t)
 	_, err := newHost(t, Options{CacheDir: noCache, Compiler: childCommand("limited")}).Load(t.Context(), "test", goodWAT(t), nil)
 	want := "nice 10, privileges 1 0000000000000000, allowed: own, files 0 1 2, cpu 7, data 125829120, oom 1000, cwd /"
 	if err == nil || !strings.Contains(err.Error(), want) {

@@ -75,6 +75,54 @@ func TestProcessThatLiesGivesNoWeightToIneligibleEndpoints(t *testing.T) {
 	}
 }
 
+// staller is a process that computes for seconds instead of answering a message of several calls, and writes progress wherever it can.
+func staller(args []string) int {
+	s := &server{instances: map[uint32]*sandbox{}}
+	hello, lanes, err := s.start(args)
+	text, jsonErr := json.Marshal(hello)
+	if _, writeErr := unix.Write(0, append(text, '\n')); errors.Join(err, jsonErr, writeErr) != nil {
+		return 1
+	}
+	for _, l := range lanes {
+		go func() {
+			runtime.LockOSThread()
+			var watch lane.Stopwatch
+			for {
+				l.Receive()
+				for done := int64(1); done < messageCalls && l.Number(numberCalls).Load() > 1; done++ {
+					for begin := time.Now(); time.Since(begin) < 60*time.Millisecond; {
+						continue
+					}
+					for number := numberMemory; number < 16; number++ {
+						l.Number(number).Store(done)
+					}
+				}
+				s.answer(l, &watch)
+				l.Reply()
+			}
+		}()
+	}
+	_, _ = unix.Read(0, make([]byte, 1))
+	return 0
+}
+
+// TestProgressOfAMessageGivesNoMoreTime: a message has the time of one call, whatever the process says of its progress.
+func TestProgressOfAMessageGivesNoMoreTime(t *testing.T) {
+	requireChildren(t)
+	h := newHost(t, Options{Process: childCommand("staller"), Limits: Limits{DecideTime: 20 * time.Millisecond}})
+	p, err := h.Open(t.Context(), "staller", goodWAT(t), LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkGood(t, p, sampleNow) // alone
+	r := processOf(t, p)
+	p.DecideAll(callsOf(sampleNow, ports(messageCalls, 80)...))
+	<-r.ended
+	if err := r.why("message"); !errors.Is(err, errLate) || r.cmd.ProcessState.UserTime() > 2*time.Second {
+		t.Errorf("%v after %s of CPU time", err, r.cmd.ProcessState.UserTime())
+	}
+}
+
 // TestModuleThatEndsItsProcessIsSuspended: longer and longer, and a process starts for each call that reaches it only; others do not notice.
 func TestModuleThatEndsItsProcessIsSuspended(t *testing.T) {
 	requireChildren(t)

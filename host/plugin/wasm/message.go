@@ -37,7 +37,6 @@ const (
 	numberAnswer        // length of the answer
 	numberBudget        // bytes that the instances of the process may have together
 	numberMemory        // bytes that they have
-	numberDone          // calls of the message that have been made
 )
 
 // Statuses of a result.

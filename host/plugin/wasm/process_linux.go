@@ -349,8 +349,7 @@ func (i *remote) doAll(calls []*call) bool {
 	}
 	w.Number(numberCalls).Store(int64(len(calls)))
 	w.Number(numberBudget).Store(r.allowance())
-	w.Number(numberDone).Store(0)
-	if !r.await(w, calls[0].limit, int64(len(calls))) {
+	if !r.await(w, calls[0].limit) {
 		return false
 	}
 	length := min(max(w.Number(numberAnswer).Load(), 0), lane.Answer)
@@ -370,9 +369,11 @@ func (i *remote) doAll(calls []*call) bool {
 			calls[0].err = fmt.Errorf("%s: %w", opName(c.op), err)
 			return false
 		}
-		var memory *MemoryError
-		if errors.As(c.err, &memory) {
-			memory.Others, memory.Limit = r.p.host.memory.inUse(), r.p.host.memory.limit
+		if c.err != nil {
+			var memory *MemoryError
+			if errors.As(c.err, &memory) {
+				memory.Others, memory.Limit = r.p.host.memory.inUse(), r.p.host.memory.limit
+			}
 		}
 		if !c.skipped {
 			i.size = c.size
@@ -381,21 +382,18 @@ func (i *remote) doAll(calls []*call) bool {
 	return true
 }
 
-// await sends a message of calls and waits for the answer. It kills a process that takes longer for one of them than fuel lets any guest take.
-func (r *run) await(w *lane.Lane, limit time.Duration, calls int64) bool {
+// await sends a message and waits for the answer. It kills a process that takes longer for it than fuel lets any guest take for one call: a
+// process begins no more calls of a message after lane.MessageTime. What a process says of its progress is not asked: it could lie.
+func (r *run) await(w *lane.Lane, limit time.Duration) bool {
 	pid := r.cmd.Process.Pid
 	limit += killAfter
 	w.Send()
 	var begin time.Duration
-	done := int64(0)
 	for waited := time.Duration(0); !w.Await(look); waited += look {
 		if r.dead() {
 			return false
 		}
 		used := lane.CPU(pid)
-		if now := w.Number(numberDone).Load(); now > done && now <= calls { // a process that lies about it has no more time than that of all
-			done, waited = now, 0
-		}
 		if waited == 0 {
 			begin = used
 		}

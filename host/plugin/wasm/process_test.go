@@ -64,7 +64,7 @@ func processOf(t *testing.T, p *Plugin) *run {
 // A process has no rights, and no descriptors but its control socket, the memory of lanes, standard error and the image of the
 // module's memory.
 func TestProcessHasNoRights(t *testing.T) {
-	requireChildren(t)
+	requireConfinement(t)
 	p := load(t, newHost(t, Options{Process: childCommand("plugin")}), goodWAT(t), "")
 	checkGood(t, p, sampleNow)
 	r := processOf(t, p)

@@ -122,8 +122,8 @@ func (s *server) answer(l *lane.Lane, watch *lane.Stopwatch) {
 	s.budget.setLimit(l.Number(numberBudget).Load())
 	watch.Begin()
 	failed := uint32(0) // an instance that can only be closed
+	var c call
 	for n := range min(l.Number(numberCalls).Load(), messageCalls) {
-		var c call
 		instance, leave, rest, err := parseCall(in, &c)
 		if err != nil {
 			panic(err) // sluice does not send it
@@ -136,7 +136,6 @@ func (s *server) answer(l *lane.Lane, watch *lane.Stopwatch) {
 			failed = instance
 		}
 		out = appendResult(out, cap(out)-len(out), &c)
-		l.Number(numberDone).Store(n + 1)
 	}
 	l.Number(numberAnswer).Store(int64(len(out)))
 	l.Number(numberMemory).Store(s.budget.inUse())
