@@ -203,29 +203,22 @@ test-e2e-ipvs-%: deps build vm-kernels compiled-plugins
 	  -run 'TestKill|TestForwardingContinues|TestInvalidInput|TestOnce|TestPluginSees|TestLocalhostNodePorts|TestUDPFlows' \
 	  -exec "$(VM) -kernel $*" ./cmd/sluice/e2e
 
-# Packages whose tests need neither namespaces nor programs that are built or installed: those that do not import testnet,
-# testcluster, testbed or vm.
-LAB         := github.com/sluice-proxy/sluice/host/lab/
-IMPORTS     := {{join .TestImports " "}} {{join .XTestImports " "}} {{.ImportPath}}
-PLAIN       = $(shell $(GO) list -f '{{.ImportPath}}: $(IMPORTS)' $(ALL) | grep -vE ' $(LAB)(testnet|testcluster|testbed|vm)( |$$)' | cut -d: -f1)
+# BASE is a commit: what differs from it is checked and tested.
+quick:
+	@GO='$(GO)' STATICCHECK='$(STATICCHECK)' BASE='$(BASE)' .ci/quick
 
-# go test would run vet once more.
-quick: format-check
-	$(GO) vet $(ALL)
-	$(GO) run $(STATICCHECK) $(ALL)
-	$(GO) test -vet=off -short $(PLAIN)
-
-# The packages that start goroutines. The race detector needs cgo.
-race:
-	CGO_ENABLED=1 $(GO) test -race -short -timeout 20m ./host/engine/... ./host/node/agent/... ./host/core/policy/... ./host/core/planner/... \
-	  ./host/plugin/wasm/... ./host/source ./host/source/dir ./host/source/kube
+# The race detector needs cgo: gcc and the C library's headers, which deps installs.
+RACE        := ./host/core/... ./host/engine ./host/node/agent/dispatch
+race: deps
+	CGO_ENABLED=1 $(GO) test -race -short -timeout 40m $(RACE)
 
 test:
 	+@MAKE='$(MAKE)' GO='$(GO)' KERNELS='$(KERNELS)' .ci/test
 
-# make test, and beside its packages a cluster of real nodes: deploy/README.md under load, and Kubernetes' network tests of Services.
+# make test, the packages that it leaves out, and beside them test kernels, linters, the race detector, and a cluster of real nodes:
+# deploy/README.md under load, and Kubernetes' network tests of Services.
 test-all:
-	+@NODES=1 $(MAKE) --no-print-directory test
+	+@EVERYTHING=1 $(MAKE) --no-print-directory test
 
 # Measures the bundled plugins and two trivial ones, in Go and, if clang and lld are installed, in C. Needs root: network namespaces, and real-time
 # priority for the process that ticks.

@@ -148,7 +148,8 @@ func (q *changeQueue) compact() {
 
 // group makes the changes of a namespace that have arrived groups, or parts of those of their Services.
 func (q *changeQueue) group(ns *namespaceChanges, serviceOf func(*model.Change) model.Name) {
-	for at, next := ns.arrived.first, int32(0); at != 0; at = next {
+	for next := ns.arrived.first; next != 0; {
+		at := next
 		next = q.links[at].inNamespace
 		if service := serviceOf(&q.changes[at]); service != (model.Name{}) {
 			if g, ok := q.groups[service]; ok && keyOf(&q.changes[g.last]) != (changeKey{}) {

@@ -168,11 +168,11 @@ func TestDigestDoesNotDependOnFileOrder(t *testing.T) {
 	var sums []digest.Digest
 	for _, name := range []string{"one", "two"} {
 		sums = append(sums, write(t, l, filepath.Join(dir, name)))
-		tar := filepath.Join(dir, name+".tar")
-		if err := Archive(filepath.Join(dir, name), tar, at); err != nil {
+		archive := filepath.Join(dir, name+".tar")
+		if err := Archive(filepath.Join(dir, name), archive, at); err != nil {
 			t.Fatal(err)
 		}
-		body, err := os.ReadFile(tar)
+		body, err := os.ReadFile(archive)
 		if err != nil {
 			t.Fatal(err)
 		}

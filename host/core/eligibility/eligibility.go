@@ -160,8 +160,8 @@ func (out *Port) merge(endpointSlices []*model.EndpointSlice, node NodeInfo) {
 	})
 	sortEndpoints(eps)
 	unique := eps[:0]
-	for first, end := 0, 0; first < len(eps); first = end {
-		for end = first + 1; end < len(eps) && eps[end].Addr == eps[first].Addr; end++ {
+	for first, end := 0, 1; first < len(eps); first, end = end, end+1 {
+		for ; end < len(eps) && eps[end].Addr == eps[first].Addr; end++ {
 		}
 		e := &eps[first]
 		if end > first+1 {
@@ -180,7 +180,7 @@ func choose(same []Endpoint, endpointSlices []*model.EndpointSlice) *Endpoint {
 	var best *Endpoint
 	for first, end := 0, 0; first < len(same); first = end {
 		versioned := true
-		for end = first; end < len(same) && same[end].Pod == same[first].Pod; end++ {
+		for ; end < len(same) && same[end].Pod == same[first].Pod; end++ {
 			versioned = versioned && endpointSlices[same[end].slice].Version != 0
 		}
 		written := func(e *Endpoint) uint64 {

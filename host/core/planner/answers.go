@@ -34,7 +34,8 @@ func (p *Planner) continueChains(limit *budget, now time.Time) {
 	n := 0
 	for ; n < len(p.answers) && !p.stops(limit); n++ {
 		limit.spend(callCost)
-		c, asked := p.answers[n], false
+		c := p.answers[n]
+		var asked bool
 		if c.Plugin != nil {
 			asked = p.evaluator.Continue(c, now)
 		} else {

@@ -104,7 +104,7 @@ func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *bud
 		if r.paused = p.evaluator.Full() || len(r.open) > 0 && s.summary.Limited; r.paused {
 			return false
 		}
-		if budget.spent() || !p.evaluatePort(r, s, f, now, budget) {
+		if budget.spent() || !p.evaluatePort(r, f, now, budget) {
 			r.paused = len(r.open) > 0 || r.port.asks()
 			return false
 		}
@@ -165,7 +165,7 @@ func (o *portRound) pool(pool int) (d *policy.Decision, used bool) {
 const largePort = 1000
 
 // evaluatePort continues the evaluation of the port that is next, and reports whether it is complete.
-func (p *Planner) evaluatePort(r *round, s *serviceState, f model.Family, now time.Time, budget *budget) (done bool) {
+func (p *Planner) evaluatePort(r *round, f model.Family, now time.Time, budget *budget) (done bool) {
 	if r.port.decision.Port == nil {
 		endpointSlices := p.cluster.Slices[r.svc.Name]
 		port := eligibility.SelectEndpointsInto(p.newPort(), r.svc, &r.svc.Ports[r.next/len(model.Families)], f, endpointSlices, p.nodeInfo)

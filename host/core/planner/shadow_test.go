@@ -264,7 +264,7 @@ func TestAnswersOfShadowsAreNotAwaited(t *testing.T) {
 	p := New(settings, nativePlugins)
 	var calls []*policy.Call
 	now := time.Unix(1000, 0)
-	plan := func() Result {
+	planAll := func() Result {
 		for {
 			result := p.Plan(now)
 			if len(result.Calls) == 0 {
@@ -274,18 +274,18 @@ func TestAnswersOfShadowsAreNotAwaited(t *testing.T) {
 		}
 	}
 	p.Apply([]model.Change{{Kind: model.Synced}, shadowedService("a"), shadowedSlice("a", "z0", "z1")})
-	plan()
+	planAll()
 	if len(calls) != 2 || calls[0].Shadow || !calls[1].Shadow || p.Awaited() != 1 {
 		t.Fatalf("%d calls, %d awaited", len(calls), p.Awaited())
 	}
 	calls[0].Do()
 	p.Deliver(calls[:1], now)
-	if res := plan(); res.Planned != 1 || p.Awaited() != 0 || res.Totals.Policies[0].Decisions[policy.FromChain] != 1 || res.Totals.Policies[0].Shadow.Pending != 1 {
+	if res := planAll(); res.Planned != 1 || p.Awaited() != 0 || res.Totals.Policies[0].Decisions[policy.FromChain] != 1 || res.Totals.Policies[0].Shadow.Pending != 1 {
 		t.Fatalf("planned %d, %+v", res.Planned, res.Totals.Policies)
 	}
 	calls[1].Do()
 	p.Deliver(calls[1:2], now)
-	if res := plan(); res.Planned != 1 || !res.Delta.Empty() || res.Totals.Policies[0].Shadow.Compared != 1 {
+	if res := planAll(); res.Planned != 1 || !res.Delta.Empty() || res.Totals.Policies[0].Shadow.Compared != 1 {
 		t.Fatalf("planned %d, %+v", res.Planned, res.Totals.Policies)
 	}
 }

@@ -39,9 +39,9 @@ func Folder(kind string, key hash.Hash) (string, error) {
 	return filepath.Join(cache, "sluice", kind, hex.EncodeToString(key.Sum(nil))[:16]), nil
 }
 
-// Open creates a directory of Folder unless it exists, and waits until no other process builds in it. close ends that, and removes
+// Open creates a directory of Folder unless it exists, and waits until no other process builds in it. done ends that, and removes
 // directories of other keys that have not been used for unusedTTL. The kernel ends it too when the process ends.
-func Open(ctx context.Context, w io.Writer, dir string) (close func(), err error) {
+func Open(ctx context.Context, w io.Writer, dir string) (done func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}

@@ -78,8 +78,8 @@ func watchFiles(ctx context.Context, files func() []string, changed <-chan struc
 }
 
 // isTemporary reports whether files may be loaded later without a change: the process or the system had no file descriptor or memory, or
-// a plugin took too much CPU time for its start.
-func isTemporary(err error) bool { return safefile.IsTemporary(err) || wasm.IsLate(err) }
+// a plugin took too much CPU time for its start, or its process ended.
+func isTemporary(err error) bool { return safefile.IsTemporary(err) || wasm.IsTemporary(err) }
 
 // isRelevant reports whether an event in a watched directory concerns one of the files, or the symbolic link of a
 // ConfigMap volume. Other files are ignored: a log file in the same directory would cause a reload for each log line.

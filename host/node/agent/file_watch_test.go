@@ -59,26 +59,32 @@ func TestFileThatCouldNotBeOpenedIsReadLater(t *testing.T) {
 	}
 }
 
-// TestPluginThatWasTooLateIsLoadedAgain, without a change of its file.
-func TestPluginThatWasTooLateIsLoadedAgain(t *testing.T) {
-	h, err := wasm.New(t.Context(), wasm.Options{Process: []string{"agent.test", "plugin-process"}, Limits: wasm.Limits{InitTime: time.Millisecond, InitFuel: 1 << 60}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer h.Close(t.Context())
-	module := evilModule(t, `(func $evil (param i32 i32 i64) (result i64) (local.get 2))
-		(func (export "_initialize") (loop $l (br $l)))`)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	loads := 0
-	err = watchFiles(ctx, func() []string { return nil }, nil, func() error {
-		if loads++; loads > 2 {
-			cancel()
-		}
-		_, err := h.Load(ctx, "late", module, nil)
-		return fmt.Errorf("plugin late: %w", err)
-	})
-	if err != nil || loads <= 2 {
-		t.Errorf("%v after %d loads", err, loads)
+// TestPluginThatCouldNotStartIsLoadedAgain, without a change of its file.
+func TestPluginThatCouldNotStartIsLoadedAgain(t *testing.T) {
+	for name, process := range map[string]string{"late": "plugin-process", "its process is killed": "killed-process"} {
+		t.Run(name, func(t *testing.T) {
+			h, err := wasm.New(t.Context(), wasm.Options{
+				Process: []string{"agent.test", process}, Limits: wasm.Limits{InitTime: time.Millisecond, InitFuel: 1 << 60},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer h.Close(t.Context())
+			module := evilModule(t, `(func $evil (param i32 i32 i64) (result i64) (local.get 2))
+				(func (export "_initialize") (loop $l (br $l)))`)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			loads := 0
+			err = watchFiles(ctx, func() []string { return nil }, nil, func() error {
+				if loads++; loads > 2 {
+					cancel()
+				}
+				_, err := h.Load(ctx, "late", module, nil)
+				return fmt.Errorf("plugin late: %w", err)
+			})
+			if err != nil || loads <= 2 {
+				t.Errorf("%v after %d loads", err, loads)
+			}
+		})
 	}
 }

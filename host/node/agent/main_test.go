@@ -2,6 +2,7 @@ package agent
 
 import (
 	"os"
+	"syscall"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/plugin/wasm"
@@ -11,6 +12,9 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "plugin-process" {
 		os.Exit(wasm.ProcessMain(os.Args[2:], os.Stderr))
+	}
+	if len(os.Args) > 1 && os.Args[1] == "killed-process" {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // as by the kernel when the node has no memory left
 	}
 	os.Exit(m.Run())
 }

@@ -53,14 +53,14 @@ func child(name string, args ...string) *exec.Cmd {
 
 func requireAllThreads(t *testing.T) {
 	t.Helper()
-	if err := allThreads(unix.SYS_GETPID, 0, 0, 0); err == errCgo {
+	if err := allThreads(unix.SYS_GETPID, 0, 0); err == errCgo {
 		t.Skip(err)
 	}
 }
 
 // listDescriptors prints the regular files among the descriptors of a child of this process.
-func listDescriptors(close bool) error {
-	if close {
+func listDescriptors(closed bool) error {
+	if closed {
 		if err := Descriptors(); err != nil {
 			return err
 		}

@@ -104,12 +104,12 @@ func limit(p *Policy) error {
 func dropCapabilities(*Policy) error {
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var none [2]unix.CapUserData
-	return allThreads(unix.SYS_CAPSET, pointer(&head), pointer(&none[0]), 0)
+	return allThreads(unix.SYS_CAPSET, pointer(&head), pointer(&none[0]))
 }
 
 // denyPrivileges sets no_new_privs, in a build with cgo that of this thread.
 func denyPrivileges(*Policy) error {
-	err := allThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0)
+	err := allThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1)
 	if err == errCgo {
 		return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	}
@@ -120,8 +120,8 @@ var errCgo = errors.New("not in a build with cgo: build with CGO_ENABLED=0")
 
 // allThreads makes a system call in each thread: capabilities and Landlock are attributes of a thread. In a build with cgo, Go does not know
 // all threads, and the C library makes calls that are in no list.
-func allThreads(call, a, b, c uintptr) error {
-	switch _, _, errno := syscall.AllThreadsSyscall6(call, a, b, c, 0, 0, 0); errno {
+func allThreads(call, a, b uintptr) error {
+	switch _, _, errno := syscall.AllThreadsSyscall6(call, a, b, 0, 0, 0, 0); errno {
 	case 0:
 		return nil
 	case syscall.ENOTSUP:

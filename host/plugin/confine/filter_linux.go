@@ -97,7 +97,7 @@ func filterCalls(p *Policy) error {
 	if !ok {
 		return errArchitecture
 	}
-	if err := allThreads(unix.SYS_GETPID, 0, 0, 0); err != nil {
+	if err := allThreads(unix.SYS_GETPID, 0, 0); err != nil {
 		return err
 	}
 	program := compile(arch, p.Calls, p.Kill)

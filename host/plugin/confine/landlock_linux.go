@@ -59,10 +59,10 @@ func denyFiles(p *Policy) error {
 			return fmt.Errorf("%s: %w", p.Folder, err)
 		}
 	}
-	if err := allThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); err != nil {
+	if err := allThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1); err != nil {
 		return err
 	}
-	return allThreads(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0)
+	return allThreads(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0)
 }
 
 // allowFolder allows what is under a folder.

@@ -126,9 +126,9 @@ func listBundles(ctx context.Context, repo *remote.Repository, ref imageref.Ref,
 var errNoBundle, errAttestation = errors.New("no bundle"), errors.New("an attestation")
 
 // fetchBundle reads a bundle. The error is errNoBundle or errAttestation if its manifest says that it is no signature.
-func fetchBundle(ctx context.Context, repo *remote.Repository, digest string) ([]byte, error) {
-	text, err := fetch(-1, digest, func() (io.ReadCloser, error) {
-		_, body, err := repo.Manifests().FetchReference(ctx, digest)
+func fetchBundle(ctx context.Context, repo *remote.Repository, manifest string) ([]byte, error) {
+	text, err := fetch(-1, manifest, func() (io.ReadCloser, error) {
+		_, body, err := repo.Manifests().FetchReference(ctx, manifest)
 		return body, err
 	})
 	if err != nil {

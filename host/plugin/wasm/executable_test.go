@@ -61,7 +61,7 @@ func unexecutableChild(args []string) int {
 			}
 			_, err = h.Load(ctx, "test", module, nil)
 			if err == nil || !strings.HasPrefix(err.Error(), notPermitted) {
-				return fmt.Errorf("%s: error %v", name, err)
+				return fmt.Errorf("%s: error %w", name, err)
 			}
 			if err := h.Close(ctx); err != nil {
 				return err
@@ -70,7 +70,7 @@ func unexecutableChild(args []string) int {
 		// A child may be forbidden more than its parent.
 		c := newCompiler(childCommand("compile"), DefaultCompileLimits(), 1024)
 		if err := c.compile(ctx, os.TempDir(), module); err == nil || !strings.HasPrefix(err.Error(), notPermitted) {
-			return fmt.Errorf("only in the child: error %v", err)
+			return fmt.Errorf("only in the child: error %w", err)
 		}
 		return nil
 	}()

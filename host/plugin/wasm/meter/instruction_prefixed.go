@@ -18,11 +18,10 @@ func (s *scanner) misc(start int) {
 			s.r.fail("a memory instruction without a memory")
 		}
 	}
-	data := func() (x uint32) {
-		if x = s.r.u32(); s.r.err == nil && (int64(x) >= int64(s.m.dataSegments) || !s.m.hasCount) {
+	data := func() {
+		if x := s.r.u32(); s.r.err == nil && (int64(x) >= int64(s.m.dataSegments) || !s.m.hasCount) {
 			s.r.fail("data segment %d does not exist, the data count section says %d", x, s.m.dataSegments)
 		}
-		return x
 	}
 	elem := func() {
 		if x := s.r.u32(); s.r.err == nil && int64(x) >= int64(s.m.elementSegments) {
