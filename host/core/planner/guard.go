@@ -167,8 +167,8 @@ func (s *serviceState) setGuards(name model.Name, guards []*guard) {
 
 // counts reports whether a Service's connections count for a guard, given the time at which they had settled.
 func (g *guard) counts(s *serviceState, settled time.Time) bool {
-	policy, ok := s.counted.DecidedBy(settled)
-	return ok && (policy == g.policy) == g.state.InForce()
+	by, ok := s.counted.DecidedBy(settled)
+	return ok && (by == g.policy) == g.state.InForce()
 }
 
 // add adds the outcomes of an endpoint to the reading.
