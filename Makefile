@@ -215,8 +215,8 @@ race: deps
 test:
 	+@MAKE='$(MAKE)' GO='$(GO)' KERNELS='$(KERNELS)' .ci/test
 
-# make test, the packages that it leaves out, and beside them test kernels, linters, the race detector, and a cluster of real nodes:
-# deploy/README.md under load, and Kubernetes' network tests of Services.
+# make test, the packages that it leaves out, and beside them test kernels and a cluster of real nodes: deploy/README.md under load, and
+# Kubernetes' network tests of Services. Then linters and the race detector.
 test-all:
 	+@EVERYTHING=1 $(MAKE) --no-print-directory test
 
