@@ -208,7 +208,7 @@ quick:
 	@GO='$(GO)' STATICCHECK='$(STATICCHECK)' BASE='$(BASE)' .ci/quick
 
 # The race detector needs cgo: gcc and the C library's headers, which deps installs.
-RACE        := ./host/core/... ./host/engine ./host/node/agent/dispatch
+RACE        := ./host/core/... ./host/engine/... ./host/node/agent/... ./host/plugin/wasm/... ./host/source ./host/source/dir ./host/source/kube
 race: deps
 	CGO_ENABLED=1 $(GO) test -race -short -timeout 40m $(RACE)
 

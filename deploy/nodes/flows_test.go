@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
 )
@@ -115,7 +116,7 @@ func (f *flows) addresses() map[string]string {
 func (f *flows) expect(when string, all ...flow) map[flow][]string {
 	f.Helper()
 	var said map[flow][]string
-	f.until(when, func() string {
+	f.until(90*time.Second, when, func() string {
 		said = f.ask(all)
 		var wrong strings.Builder
 		for _, flow := range all {

@@ -182,14 +182,11 @@ func TestReadmeOnRealNodes(t *testing.T) {
 	c.preflight()
 }
 
-// patience is how long something may take that is right in the end: virtual servers are looked at once a minute, and end with their connections.
-const patience = 5 * time.Minute
-
 // until waits until nothing is wrong.
-func (c *cluster) until(when string, wrong func() string) {
+func (c *cluster) until(within time.Duration, when string, wrong func() string) {
 	c.Helper()
 	began, text := time.Now(), ""
-	for time.Since(began) < patience {
+	for time.Since(began) < within {
 		if text = wrong(); text == "" {
 			c.Logf("%s: after %.0f s", when, time.Since(began).Seconds())
 			return

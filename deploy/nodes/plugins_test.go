@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/lab/realcluster"
 	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
@@ -83,7 +84,7 @@ func testBesidePlugin(t *testing.T, c *cluster, plugin programs.Network) {
 	loaded("restart of the plugin, kube-proxy", func() { restart(plugin.Namespace, plugin.DaemonSet) })
 	rules := f.rules()
 	loaded("installation", func() { c.must(c.Install(t.Context(), c.install)) })
-	f.until("the plugin's rules are as before", func() string { return difference(rules, f.rules()) })
+	f.until(90*time.Second, "the plugin's rules are as before", func() string { return difference(rules, f.rules()) })
 	t.Logf("sluice check:\n%s", c.kubectl("-n", "sluice-system", "exec", "daemonset/sluice", "-c", "sluice", "--", "/sluice", "check", "--config", "/etc/sluice/sluice.yaml"))
 	after := try("sluice")
 	for _, flow := range connectivity {
@@ -97,7 +98,7 @@ func testBesidePlugin(t *testing.T, c *cluster, plugin programs.Network) {
 			_, err := n.Exec(t.Context(), "pkill", "-KILL", "-x", "sluice|"+plugin.Program)
 			c.must(err)
 		}
-		f.until("both run again", func() string {
+		f.until(90*time.Second, "both run again", func() string {
 			for _, n := range c.Nodes {
 				for _, program := range []string{"sluice", plugin.Program} {
 					if _, err := n.Exec(t.Context(), "pidof", program); err != nil {

@@ -2,14 +2,10 @@ package wasm
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"os"
-	"runtime"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/plugin/wasm/lane"
@@ -18,35 +14,22 @@ import (
 
 // generous is a process that gives every endpoint all weight, whatever the module has answered.
 func generous(args []string) int {
-	s := &server{instances: map[uint32]*sandbox{}}
-	hello, lanes, err := s.start(args)
-	text, jsonErr := json.Marshal(hello)
-	if _, writeErr := unix.Write(0, append(text, '\n')); errors.Join(err, jsonErr, writeErr) != nil {
-		return 1
-	}
-	for _, l := range lanes {
-		go func() {
-			runtime.LockOSThread()
-			var watch lane.Stopwatch
-			for {
-				l.Receive()
-				s.answer(l, &watch)
-				le, out := binary.LittleEndian, l.Answer()
-				if op(le.Uint32(l.Request())) == opDecide {
-					length := le.Uint32(out[36:]) // of the output, which is the end of the answer
-					response := out[(l.Number(numberAnswer).Load()-int64(align(int(length))))&^7:]
-					at := le.Uint32(response[abi.RespResultsOffset:])
-					for range le.Uint32(response[abi.RespResultsCount:]) {
-						le.PutUint32(response[at+abi.ResultWeight:], 65535)
-						at += le.Uint32(response[abi.RespResultsStride:])
-					}
+	return misbehave(args, func(s *server, _ int) func(*lane.Lane, *lane.Stopwatch) {
+		return func(l *lane.Lane, watch *lane.Stopwatch) {
+			s.answer(l, watch)
+			le, out := binary.LittleEndian, l.Answer()
+			if op(le.Uint32(l.Request())) == opDecide {
+				length := le.Uint32(out[36:]) // of the output, which is the end of the answer
+				response := out[(l.Number(numberAnswer).Load()-int64(align(int(length))))&^7:]
+				at := le.Uint32(response[abi.RespResultsOffset:])
+				for range le.Uint32(response[abi.RespResultsCount:]) {
+					le.PutUint32(response[at+abi.ResultWeight:], 65535)
+					at += le.Uint32(response[abi.RespResultsStride:])
 				}
-				l.Reply()
 			}
-		}()
-	}
-	_, _ = unix.Read(0, make([]byte, 1))
-	return 0
+			l.Reply()
+		}
+	})
 }
 
 // TestProcessThatLiesGivesNoWeightToIneligibleEndpoints: the answer is valid, and what is not the plugin's to decide is taken out of it.
@@ -77,33 +60,20 @@ func TestProcessThatLiesGivesNoWeightToIneligibleEndpoints(t *testing.T) {
 
 // staller is a process that computes for seconds instead of answering a message of several calls, and writes progress wherever it can.
 func staller(args []string) int {
-	s := &server{instances: map[uint32]*sandbox{}}
-	hello, lanes, err := s.start(args)
-	text, jsonErr := json.Marshal(hello)
-	if _, writeErr := unix.Write(0, append(text, '\n')); errors.Join(err, jsonErr, writeErr) != nil {
-		return 1
-	}
-	for _, l := range lanes {
-		go func() {
-			runtime.LockOSThread()
-			var watch lane.Stopwatch
-			for {
-				l.Receive()
-				for done := int64(1); done < messageCalls && l.Number(numberCalls).Load() > 1; done++ {
-					for begin := time.Now(); time.Since(begin) < 60*time.Millisecond; {
-						continue
-					}
-					for number := numberMemory; number < 16; number++ {
-						l.Number(number).Store(done)
-					}
+	return misbehave(args, func(s *server, _ int) func(*lane.Lane, *lane.Stopwatch) {
+		return func(l *lane.Lane, watch *lane.Stopwatch) {
+			for done := int64(1); done < messageCalls && l.Number(numberCalls).Load() > 1; done++ {
+				for begin := time.Now(); time.Since(begin) < 60*time.Millisecond; {
+					continue
 				}
-				s.answer(l, &watch)
-				l.Reply()
+				for number := numberMemory; number < 16; number++ {
+					l.Number(number).Store(done)
+				}
 			}
-		}()
-	}
-	_, _ = unix.Read(0, make([]byte, 1))
-	return 0
+			s.answer(l, watch)
+			l.Reply()
+		}
+	})
 }
 
 // TestProgressOfAMessageGivesNoMoreTime: a message has the time of one call, whatever the process says of its progress.

@@ -20,9 +20,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// liar is a process that an attacker has taken over: of the answers of the module, every other one is changed, a little or much, before sluice
-// reads it or while it does.
-func liar(args []string) int {
+// misbehave is the process of a plugin whose lanes are served by what begin returns for each: it answers the message that has come, and replies.
+func misbehave(args []string, begin func(s *server, i int) func(*lane.Lane, *lane.Stopwatch)) int {
 	s := &server{instances: map[uint32]*sandbox{}}
 	hello, lanes, err := s.start(args)
 	text, jsonErr := json.Marshal(hello)
@@ -32,25 +31,36 @@ func liar(args []string) int {
 	for i, l := range lanes {
 		go func() {
 			runtime.LockOSThread()
-			random := rand.New(rand.NewPCG(uint64(os.Getpid()), uint64(i)))
+			answer := begin(s, i)
 			var watch lane.Stopwatch
 			for {
 				l.Receive()
-				s.answer(l, &watch)
-				kind := op(binary.LittleEndian.Uint32(l.Request()))
-				lies, late := random.IntN(2) == 0 && (kind == opDecide || kind == opConfigure || random.IntN(8) == 0), random.IntN(2) == 0
-				if lies && !late {
-					tamper(random, l)
-				}
-				l.Reply()
-				if lies && late { // after sluice has begun to read
-					tamper(random, l)
-				}
+				answer(l, &watch)
 			}
 		}()
 	}
 	_, _ = unix.Read(0, make([]byte, 1))
 	return 0
+}
+
+// liar is a process that an attacker has taken over: of the answers of the module, every other one is changed, a little or much, before sluice
+// reads it or while it does.
+func liar(args []string) int {
+	return misbehave(args, func(s *server, i int) func(*lane.Lane, *lane.Stopwatch) {
+		random := rand.New(rand.NewPCG(uint64(os.Getpid()), uint64(i)))
+		return func(l *lane.Lane, watch *lane.Stopwatch) {
+			s.answer(l, watch)
+			kind := op(binary.LittleEndian.Uint32(l.Request()))
+			lies, late := random.IntN(2) == 0 && (kind == opDecide || kind == opConfigure || random.IntN(8) == 0), random.IntN(2) == 0
+			if lies && !late {
+				tamper(random, l)
+			}
+			l.Reply()
+			if lies && late { // after sluice has begun to read
+				tamper(random, l)
+			}
+		}
+	})
 }
 
 // tamper changes an answer.
