@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
-// Reading is a reading of the node's clocks.
-type Reading struct {
+// ClockReading is a reading of the node's clocks.
+type ClockReading struct {
 	Wall time.Time
 	// SinceBoot is the time since the boot, including the time for which the machine was suspended (CLOCK_BOOTTIME). Setting
 	// the wall clock does not change it.
@@ -17,22 +17,22 @@ type Reading struct {
 
 // runtimeClock returns the clock of the Go runtime, which stops while the machine is suspended and cannot be continued by
 // another process.
-func runtimeClock() func() Reading {
+func runtimeClock() func() ClockReading {
 	start := time.Now()
-	return func() Reading { return Reading{Wall: time.Now(), SinceBoot: time.Since(start)} }
+	return func() ClockReading { return ClockReading{Wall: time.Now(), SinceBoot: time.Since(start)} }
 }
 
 // planClock is the clock of the planner. It starts with the wall time of the first plan, and then only advances: nobody can
 // set it, and it does not stop while the machine is suspended. A restart continues it, see policy.Evaluator.Restore.
 type planClock struct {
-	read    func() Reading
+	read    func() ClockReading
 	epoch   policy.Epoch
 	started bool
 	ahead   time.Duration // of it was the wall clock at the last plan
 }
 
 // newEpoch returns the epoch of a clock that starts with the wall time of r.
-func newEpoch(r Reading) policy.Epoch {
+func newEpoch(r ClockReading) policy.Epoch {
 	return policy.Epoch{Boot: r.Boot, At: r.Wall.Add(-r.SinceBoot).UnixMilli()}
 }
 

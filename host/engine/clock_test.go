@@ -28,9 +28,9 @@ type nodeClock struct {
 
 func newNodeClock() *nodeClock { return &nodeClock{booted: time.Now(), boot: "1"} }
 
-func (c *nodeClock) read() engine.Reading {
+func (c *nodeClock) read() engine.ClockReading {
 	now, slept := time.Now(), time.Duration(c.slept.Load())
-	return engine.Reading{
+	return engine.ClockReading{
 		Wall: now.Add(slept + time.Duration(c.set.Load())), SinceBoot: now.Sub(c.booted) + slept, Boot: c.boot,
 	}
 }

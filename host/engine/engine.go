@@ -25,7 +25,7 @@ type Options struct {
 	Log     *slog.Logger
 	// Clock reads the node's clocks. If nil, the plan's clock stops while the machine is suspended, and drains in progress start
 	// over after a restart.
-	Clock func() Reading
+	Clock func() ClockReading
 	// Checkpoint stores what must survive a restart. If nil, nothing does.
 	Checkpoint Checkpoint
 	Observer   Observer // may be nil

@@ -21,12 +21,12 @@ type updates struct {
 	longest                      time.Duration
 	until                        time.Time // end of the interval; zero: there was none
 	// causes are the changes of the cluster that the next update is for, by kind.
-	causes [model.PodsKind + 1]int
+	causes [model.PodsOnDemandKind + 1]int
 }
 
 var causeNames = [...]string{
 	model.Synced: "initial state", model.ServiceKind: "Service", model.SliceKind: "EndpointSlice", model.NodeKind: "Node", model.ServiceCIDRKind: "ServiceCIDR",
-	model.NodesKind: "Nodes read", model.PodKind: "Pod", model.PodsKind: "Pods read",
+	model.NodesPartialKind: "Nodes read", model.PodKind: "Pod", model.PodsReadKind: "Pods read", model.PodsOnDemandKind: "Pods on demand",
 }
 
 // received adds changes of the cluster to the causes of the next update.

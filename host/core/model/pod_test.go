@@ -56,12 +56,12 @@ func TestPodsOfAServiceAreReadOnDemand(t *testing.T) {
 	if s.PodsOf(web) != PodsRead {
 		t.Error("a source that reads all Pods")
 	}
-	s.Apply(Change{Kind: PodsKind, Partial: true})
+	s.Apply(Change{Kind: PodsOnDemandKind, Value: true})
 	if s.PodsOf(web) != PodsPending {
 		t.Error("nothing has been read")
 	}
 	for _, state := range []PodsState{PodsRead, PodsUnavailable, PodsPending} {
-		if affected := s.Apply(Change{Kind: PodsKind, Name: web, Pods: state}); len(affected) != 1 || affected[0] != web || s.PodsOf(web) != state {
+		if affected := s.Apply(Change{Kind: PodsReadKind, Name: web, Pods: state}); len(affected) != 1 || affected[0] != web || s.PodsOf(web) != state {
 			t.Errorf("%s: %v, %s", state, affected, s.PodsOf(web))
 		}
 	}

@@ -12,8 +12,8 @@ type Change struct {
 	Node    *Node
 	CIDR    *ServiceCIDR
 	Pod     *Pod
-	Partial bool      // with NodesKind: the new Snapshot.NodesPartial; with PodsKind and no Name: the new Snapshot.PodsOnDemand
-	Pods    PodsState // with PodsKind: of the Service called Name
+	Value   bool      // with NodesPartialKind and PodsOnDemandKind
+	Pods    PodsState // with PodsReadKind: of the Service called Name
 }
 
 // Kind is the kind of a Change.
@@ -26,9 +26,10 @@ const (
 	SliceKind
 	NodeKind
 	ServiceCIDRKind
-	NodesKind // sets Snapshot.NodesPartial
+	NodesPartialKind // sets Snapshot.NodesPartial
 	PodKind
-	PodsKind // sets whether the Pods of a Service have been read
+	PodsReadKind     // sets whether the Pods of a Service have been read
+	PodsOnDemandKind // sets Snapshot.PodsOnDemand
 )
 
 // Snapshot is cluster state. Apply modifies it in place; the objects in it are immutable and may be shared.
@@ -83,8 +84,8 @@ func (s *Snapshot) Apply(c Change) []Name {
 		} else {
 			s.Nodes[c.Name.Name] = c.Node
 		}
-	case NodesKind:
-		s.NodesPartial = c.Partial
+	case NodesPartialKind:
+		s.NodesPartial = c.Value
 	case ServiceCIDRKind:
 		if c.CIDR == nil {
 			delete(s.CIDRs, c.Name.Name)
@@ -97,8 +98,10 @@ func (s *Snapshot) Apply(c Change) []Name {
 		} else {
 			s.Pods[c.Name] = c.Pod
 		}
-	case PodsKind:
+	case PodsReadKind:
 		return s.applyPods(c)
+	case PodsOnDemandKind:
+		s.PodsOnDemand = c.Value
 	}
 	return nil
 }
@@ -115,13 +118,9 @@ func (s *Snapshot) PodsOf(service Name) PodsState {
 }
 
 func (s *Snapshot) applyPods(c Change) []Name {
-	switch {
-	case c.Name == Name{}:
-		s.PodsOnDemand = c.Partial
-		return nil
-	case c.Pods == PodsPending:
+	if c.Pods == PodsPending {
 		delete(s.podsOf, c.Name)
-	default:
+	} else {
 		s.podsOf[c.Name] = c.Pods
 	}
 	return []Name{c.Name}

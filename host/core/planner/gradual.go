@@ -24,10 +24,10 @@ func part(old, f *plan.Frontend, budget *budget) *plan.Frontend {
 	from, to := cmp.Or(old, noFrontend), cmp.Or(f, noFrontend)
 	sources := sourcesTo(old, f)
 	n, all, left, last := budget.left/elementCost, max(len(sources.from), len(sources.to)), sources.left(), true
-	var pool, outside way
+	var pool, outside transition
 	divided := cmp.Or(f, old).Balance != plan.SourceHash
 	if divided {
-		pool, outside = wayTo(&from.Pool, &to.Pool), wayTo(orEmpty(from.Outside), orEmpty(to.Outside))
+		pool, outside = transitionTo(&from.Pool, &to.Pool), transitionTo(orEmpty(from.Outside), orEmpty(to.Outside))
 		n, all = budget.left/max(pool.cost(), outside.cost()), max(all, pool.endpoints(), outside.endpoints())
 		left, last = left+pool.left()+outside.left(), pool.last && outside.last
 	}
@@ -48,33 +48,33 @@ func part(old, f *plan.Frontend, budget *budget) *plan.Frontend {
 	return &out
 }
 
-// way is a way from a pool towards another one on which no step changes many slots. A backend gives all plan.MaxSlots slots to the endpoints
+// transition leads from a pool towards another one on which no step changes many slots. A backend gives all plan.MaxSlots slots to the endpoints
 // with weight if there are few of them, by their weights, and one to each if there are many: where few become many or many few, nearly every
 // slot would change at once. So few first lose the differences of their weights, many become few without them, and these get them last.
-type way struct {
+type transition struct {
 	from, to *plan.Pool
 	bySlots  bool // all weights change a little, see plan.Interpolate; otherwise each endpoint has its old or its new weight
 	equal    bool // no weight above 1 counts
 	last     bool // it leads to the wanted pool
 }
 
-// wayTo returns the way to take next from one pool to another one.
-func wayTo(from, to *plan.Pool) way {
+// transitionTo returns the transition to make next from one pool to another one.
+func transitionTo(from, to *plan.Pool) transition {
 	differ, many := weightsOf(from)
 	willDiffer, willBeMany := weightsOf(to)
 	switch {
 	case !differ && !willDiffer:
-		return way{from: from, to: to, last: true}
+		return transition{from: from, to: to, last: true}
 	case !many && !willBeMany:
-		return way{from: from, to: to, bySlots: true, last: true}
+		return transition{from: from, to: to, bySlots: true, last: true}
 	case differ && !many:
 		equal := plan.Pool{Verdict: from.Verdict, Endpoints: slices.Clone(from.Endpoints)}
 		for i := range equal.Endpoints {
 			equal.Endpoints[i].Weight = min(1, equal.Endpoints[i].Weight)
 		}
-		return way{from: from, to: &equal, bySlots: true}
+		return transition{from: from, to: &equal, bySlots: true}
 	default:
-		return way{from: from, to: to, equal: true, last: willBeMany || !willDiffer}
+		return transition{from: from, to: to, equal: true, last: willBeMany || !willDiffer}
 	}
 }
 
@@ -91,10 +91,10 @@ func weightsOf(p *plan.Pool) (differ, many bool) {
 }
 
 // endpoints returns the number of endpoints to compare.
-func (w *way) endpoints() int { return max(len(w.from.Endpoints), len(w.to.Endpoints)) }
+func (w *transition) endpoints() int { return max(len(w.from.Endpoints), len(w.to.Endpoints)) }
 
 // cost returns what a change costs.
-func (w *way) cost() int {
+func (w *transition) cost() int {
 	if w.bySlots {
 		return elementCost
 	}
@@ -102,7 +102,7 @@ func (w *way) cost() int {
 }
 
 // left returns the number of changes to the end.
-func (w *way) left() int {
+func (w *transition) left() int {
 	if w.bySlots {
 		return slotChanges(w.from, w.to)
 	}
@@ -116,7 +116,7 @@ func (w *way) left() int {
 }
 
 // weight returns the weight of an endpoint that counts.
-func (w *way) weight(e *plan.Endpoint) uint16 {
+func (w *transition) weight(e *plan.Endpoint) uint16 {
 	if w.equal {
 		return min(1, e.Weight)
 	}
@@ -124,7 +124,7 @@ func (w *way) weight(e *plan.Endpoint) uint16 {
 }
 
 // after returns the pool after n changes.
-func (w *way) after(n int) plan.Pool {
+func (w *transition) after(n int) plan.Pool {
 	if w.bySlots {
 		return plan.Interpolate(w.from, w.to, n)
 	}
@@ -151,7 +151,7 @@ var noFrontend = &plan.Frontend{Pool: plan.Pool{Verdict: plan.Reject}, Outside: 
 
 // merge returns the endpoints of the first pool, up to n of them as they are in the other one: half of them with a higher weight, if
 // there are as many, so that some have weight if any in the other pool has.
-func (w *way) merge(n int) []plan.Endpoint {
+func (w *transition) merge(n int) []plan.Endpoint {
 	grow, others := 0, 0
 	for o, e := range plan.Pairs(w.from, w.to) {
 		switch had, has := w.weight(o), w.weight(e); {

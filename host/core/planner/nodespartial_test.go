@@ -42,19 +42,19 @@ func TestPoliciesThatNeedNodesWaitForAllNodes(t *testing.T) {
 				return model.Change{Kind: model.NodeKind, Name: model.Name{Name: name}, Node: &model.Node{Name: name, Zone: c.zone}}
 			}
 			web := model.Name{Namespace: "shop", Name: "web"}
-			changes := append(zonedService(web), at("n0"), model.Change{Kind: model.NodesKind, Partial: true}, model.Change{Kind: model.Synced})
+			changes := append(zonedService(web), at("n0"), model.Change{Kind: model.NodesPartialKind, Value: true}, model.Change{Kind: model.Synced})
 			p.Apply(changes)
 			now := time.Unix(1000, 0)
 			step := p.PlanNow(now)
 			if calls := p.PluginCalls(); calls != 0 || len(step.Errors) > 0 {
 				t.Fatalf("%d calls, errors %v", calls, step.Errors)
 			}
-			p.Apply([]model.Change{at("n1"), {Kind: model.NodesKind}})
+			p.Apply([]model.Change{at("n1"), {Kind: model.NodesPartialKind}})
 			p.PlanNow(now)
 			if got := weightOf(t, p, web); got != c.want {
 				t.Errorf("weight %d with all Nodes, want %d", got, c.want)
 			}
-			p.Apply([]model.Change{{Kind: model.NodeKind, Name: model.Name{Name: "n1"}}, {Kind: model.NodesKind, Partial: true}})
+			p.Apply([]model.Change{{Kind: model.NodeKind, Name: model.Name{Name: "n1"}}, {Kind: model.NodesPartialKind, Value: true}})
 			p.PlanNow(now.Add(time.Second))
 			if got := weightOf(t, p, web); got != c.want || p.PluginCalls() != 1 {
 				t.Errorf("weight %d once they are unknown again, want the last good %d; %d calls", got, c.want, p.PluginCalls())

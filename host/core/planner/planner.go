@@ -132,7 +132,7 @@ func (p *Planner) Apply(changes []model.Change) {
 		if c.Kind == model.NodeKind && c.Name.Name == p.settings.Node {
 			p.rememberNode(c.Node)
 		}
-		p.nodeDirty = p.nodeDirty || c.Kind == model.NodeKind || c.Kind == model.NodesKind || c.Kind == model.ServiceCIDRKind
+		p.nodeDirty = p.nodeDirty || c.Kind == model.NodeKind || c.Kind == model.NodesPartialKind || c.Kind == model.ServiceCIDRKind
 	}
 }
 
@@ -145,7 +145,7 @@ func (p *Planner) ServiceOf(c *model.Change) model.Name {
 		if old := p.cluster.Slice(c.Name); old != nil {
 			return old.Service
 		}
-	case c.Kind == model.ServiceKind || c.Kind == model.PodsKind:
+	case c.Kind == model.ServiceKind || c.Kind == model.PodsReadKind:
 		return c.Name
 	}
 	return model.Name{}

@@ -125,8 +125,10 @@ func TestPodsOfServicesWithoutKeysCostNothing(t *testing.T) {
 func TestPodsAreWaitedForWithinABound(t *testing.T) {
 	p := New(testSettings(), func(string) (policy.Plugin, error) { return labelPlugin{[]string{"label:weight"}}, nil })
 	web := model.Name{Namespace: "shop", Name: "web"}
-	pods := func(s model.PodsState) model.Change { return model.Change{Kind: model.PodsKind, Name: web, Pods: s} }
-	p.Apply(append(podService("shop", "web", "web-1", 1), model.Change{Kind: model.PodsKind, Partial: true}, model.Change{Kind: model.Synced}))
+	pods := func(s model.PodsState) model.Change {
+		return model.Change{Kind: model.PodsReadKind, Name: web, Pods: s}
+	}
+	p.Apply(append(podService("shop", "web", "web-1", 1), model.Change{Kind: model.PodsOnDemandKind, Value: true}, model.Change{Kind: model.Synced}))
 	now := time.Unix(1000, 0)
 	r := p.PlanNow(now)
 	if p.PluginCalls() != 0 || len(r.Errors) > 0 || r.RequeueAt.IsZero() || r.RequeueAt.Sub(now) > time.Minute {

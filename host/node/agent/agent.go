@@ -234,9 +234,9 @@ func reviewBy(client *kube.Client, node string) func(context.Context, string) er
 // build makes the engine, its source and its observers, and starts none of them.
 func (a *Agent) build(ctx context.Context) {
 	cfg := a.config()
-	var events *kube.Recorder
+	var events *kube.EventRecorder
 	if a.opts.Client != nil {
-		events = kube.NewRecorder(a.opts.Client, cfg.HostnameOverride, a.log, time.Now, time.After)
+		events = kube.NewEventRecorder(a.opts.Client, cfg.HostnameOverride, a.log, time.Now, time.After)
 		events.NodeEvent(false, kube.ReasonStarting, "sluice "+a.opts.Version+", mode "+cfg.Mode)
 	}
 	a.localhost = newLocalhostProxy(a.log)

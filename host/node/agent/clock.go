@@ -12,19 +12,19 @@ import (
 )
 
 // clock returns a function that reads the node's clocks.
-func clock(log *slog.Logger) func() engine.Reading {
+func clock(log *slog.Logger) func() engine.ClockReading {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		log.Warn("the boot is unknown: after a restart, drains in progress start over", "err", err)
 	}
 	boot := strings.TrimSpace(string(id))
-	return func() engine.Reading { return readClocks(boot) }
+	return func() engine.ClockReading { return readClocks(boot) }
 }
 
 // readClocks reads both clocks within a millisecond, unless this process is interrupted each time that it tries.
-func readClocks(boot string) engine.Reading {
+func readClocks(boot string) engine.ClockReading {
 	const attempts = 10
-	r := engine.Reading{Boot: boot}
+	r := engine.ClockReading{Boot: boot}
 	for range attempts {
 		begin := sinceBoot()
 		r.Wall, r.SinceBoot = time.Now(), sinceBoot()

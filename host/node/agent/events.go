@@ -68,7 +68,7 @@ func (r eventRecorder) OnApply(a *engine.ApplyResult) {
 
 // recordHold records the beginning of a panic hold as a warning, and its end as a normal Event. Other nodes see the same if endpoints
 // of a cluster pool are held; those of a local pool are only on this node.
-func recordHold(events *kube.Recorder, c *planner.HoldChange) {
+func recordHold(events *kube.EventRecorder, c *planner.HoldChange) {
 	switch {
 	case !c.Held:
 		events.ServiceNormal(c.Service, kube.ReasonPanicHoldEnded, c.String(), c.Cluster)

@@ -40,15 +40,15 @@ type telemetry struct {
 	modes   dataplane.Modes
 	config  func() *config.Config // the active one
 	source  atomic.Pointer[kube.Source]
-	events  *kube.Recorder // nil: no API server
-	page    http.Handler   // the status page; nil: none
-	state   http.Handler   // the state API; nil: none
+	events  *kube.EventRecorder // nil: no API server
+	page    http.Handler        // the status page; nil: none
+	state   http.Handler        // the state API; nil: none
 	// affinity is what watchAffinity has read last.
 	affinity atomic.Pointer[metrics.AffinityUsage]
 }
 
 // newTelemetry makes health checks and metrics for the engine to feed; serve starts their servers. events may be nil.
-func (a *Agent) newTelemetry(events *kube.Recorder) *telemetry {
+func (a *Agent) newTelemetry(events *kube.EventRecorder) *telemetry {
 	cfg := a.config()
 	t := &telemetry{log: a.log, modes: a.opts.Modes, config: a.config, events: events}
 	t.metrics = metrics.New(metrics.Options{

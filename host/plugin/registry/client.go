@@ -194,8 +194,8 @@ func (c *Client) with(ctx context.Context, registry, repository string, f func(c
 		return err
 	}
 	try := func(plain bool) error {
-		g := newGuard(repo.Reference.Host(), plain, &c.o, c.tls)
-		defer g.transport.CloseIdleConnections()
+		g := newTransport(repo.Reference.Host(), plain, &c.o, c.tls)
+		defer g.base.CloseIdleConnections()
 		client := &auth.Client{Client: &http.Client{Transport: g, CheckRedirect: g.checkRedirect}, Credential: c.credentials, Cache: auth.NewCache()}
 		client.SetUserAgent(cmp.Or(c.o.UserAgent, "sluice"))
 		repo.Client, repo.PlainHTTP, repo.MaxMetadataBytes = client, plain, maxManifest

@@ -117,7 +117,7 @@ func (o *nodePollerRunner) reconcile() {
 	case !wanted && o.cancel != nil:
 		o.stop()
 		s.setPoller(nil)
-		s.publish([]model.Change{{Kind: model.NodesKind, Partial: true}})
+		s.publish([]model.Change{{Kind: model.NodesPartialKind, Value: true}})
 		s.otherNodes.reset()
 	}
 }

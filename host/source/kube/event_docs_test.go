@@ -9,7 +9,7 @@ import (
 
 // TestEventsAreDocumented: the table for operators has each reason.
 func TestEventsAreDocumented(t *testing.T) {
-	source, err := os.ReadFile("recorder.go")
+	source, err := os.ReadFile("event_recorder.go")
 	if err != nil {
 		t.Fatal(err)
 	}

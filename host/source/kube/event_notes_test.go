@@ -9,7 +9,7 @@ import (
 )
 
 func TestEventNotesAreEscaped(t *testing.T) {
-	r := NewRecorder(nil, "n0", slog.New(slog.DiscardHandler), func() time.Time { return time.Unix(1, 0) }, nil)
+	r := NewEventRecorder(nil, "n0", slog.New(slog.DiscardHandler), func() time.Time { return time.Unix(1, 0) }, nil)
 	note := "plugin says \x1b[2Ka\nforged\u202e"
 	r.NodeEvent(true, "A", note)
 	r.ServiceWarning(model.Name{Namespace: "shop", Name: "web"}, "B", note)

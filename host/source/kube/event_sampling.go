@@ -22,7 +22,7 @@ const (
 
 // isReporter reports whether this node is one of those that send an Event. Which nodes do depends on the Service, so
 // that the load is spread.
-func (r *Recorder) isReporter(k eventKey, nodes int64) bool {
+func (r *EventRecorder) isReporter(k eventKey, nodes int64) bool {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%s\x00%s", r.node, k.service, k.reason)
 	// FNV's upper bits differ too little for texts that differ at the end.
@@ -34,7 +34,7 @@ func (r *Recorder) isReporter(k eventKey, nodes int64) bool {
 }
 
 // waitForSlot waits until this node may send a sampled Event. It reports false when this node is not to send it.
-func (r *Recorder) waitForSlot(ctx context.Context, k eventKey) bool {
+func (r *EventRecorder) waitForSlot(ctx context.Context, k eventKey) bool {
 	nodes, err := r.countNodes(ctx)
 	if err != nil {
 		r.log.Debug("Event about a Service dropped: the number of Nodes is unknown", "err", err)
@@ -58,7 +58,7 @@ func (r *Recorder) waitForSlot(ctx context.Context, k eventKey) bool {
 }
 
 // countNodes returns the number of Nodes, from a cache if it is younger than nodeCountTTL.
-func (r *Recorder) countNodes(ctx context.Context) (int64, error) {
+func (r *EventRecorder) countNodes(ctx context.Context) (int64, error) {
 	r.mu.Lock()
 	nodes, at := r.nodeCount, r.nodeCountedAt
 	r.mu.Unlock()

@@ -31,7 +31,7 @@ const (
 )
 
 // sendWithRetries sends an Event, and retries after transient failures.
-func (r *Recorder) sendWithRetries(ctx context.Context, e event) {
+func (r *EventRecorder) sendWithRetries(ctx context.Context, e event) {
 	for range maxAttempts {
 		err := r.send(ctx, e)
 		if err == nil || ctx.Err() != nil {
@@ -52,7 +52,7 @@ func (r *Recorder) sendWithRetries(ctx context.Context, e event) {
 var errServiceGone = errors.New("no longer exists")
 
 // logFailure logs an Event that could not be sent. Missing permissions, which will not go away, are a warning, once.
-func (r *Recorder) logFailure(e event, err error) {
+func (r *EventRecorder) logFailure(e event, err error) {
 	level := slog.LevelDebug
 	if apierrors.IsForbidden(err) && !r.forbiddenLogged {
 		r.forbiddenLogged, level = true, slog.LevelWarn
@@ -60,7 +60,7 @@ func (r *Recorder) logFailure(e event, err error) {
 	r.log.Log(context.Background(), level, "failed to send Event", "reason", e.reason, "err", err)
 }
 
-func (r *Recorder) send(ctx context.Context, e event) error {
+func (r *EventRecorder) send(ctx context.Context, e event) error {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	// kubectl finds a Node's Events by its name in place of the UID.
@@ -90,7 +90,7 @@ func (r *Recorder) send(ctx context.Context, e event) error {
 }
 
 // serviceUID returns a Service's UID, by which kubectl finds its Events.
-func (r *Recorder) serviceUID(ctx context.Context, name model.Name) (types.UID, error) {
+func (r *EventRecorder) serviceUID(ctx context.Context, name model.Name) (types.UID, error) {
 	var list corev1.ServiceList
 	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name.Name).String(), ResourceVersion: "0"}
 	err := r.client.core.Get().Namespace(name.Namespace).Resource("services").VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(&list)

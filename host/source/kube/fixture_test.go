@@ -138,7 +138,7 @@ func (r *fixture) takeChanges() []string {
 		case model.Synced:
 			out = append(out, "synced")
 			continue
-		case model.NodesKind, model.PodsKind:
+		case model.NodesPartialKind, model.PodsReadKind, model.PodsOnDemandKind:
 			continue
 		case model.PodKind:
 			gone = c.Pod == nil

@@ -52,7 +52,7 @@ func Load(ctx context.Context, c *Client, node string, on NeedsOn) (*model.Snaps
 			return nil, nil, err
 		}
 	}
-	snap.Apply(model.Change{Kind: model.NodesKind, Partial: !nodes})
+	snap.Apply(model.Change{Kind: model.NodesPartialKind, Value: !nodes})
 	if problems, err = loadPods(ctx, c, &d.pods, snap, problems); err != nil {
 		return nil, nil, err
 	}
@@ -62,7 +62,7 @@ func Load(ctx context.Context, c *Client, node string, on NeedsOn) (*model.Snaps
 
 // loadPods reads the Pods that Services need.
 func loadPods(ctx context.Context, c *Client, d *podDemand, into *model.Snapshot, problems []source.Problem) ([]source.Problem, error) {
-	into.Apply(model.Change{Kind: model.PodsKind, Partial: true})
+	into.Apply(model.Change{Kind: model.PodsOnDemandKind, Value: true})
 	merged := mergedPods{pods: map[model.Name]*mergedPod{}}
 	var refused error
 	for _, ns := range slices.Sorted(maps.Keys(d.services)) {
@@ -89,7 +89,7 @@ func loadPods(ctx context.Context, c *Client, d *podDemand, into *model.Snapshot
 			}
 		}
 		for name := range d.services[ns] {
-			into.Apply(model.Change{Kind: model.PodsKind, Name: name, Pods: state})
+			into.Apply(model.Change{Kind: model.PodsReadKind, Name: name, Pods: state})
 		}
 	}
 	return problems, nil

@@ -190,7 +190,7 @@ func (r *nodePoller) applyList(listed map[string]*nodeRecord, full bool) (needFu
 	r.mu.Unlock()
 	_ = r.source.otherNodes.Replace(objects, "") // already converted: cannot fail
 	if first {
-		r.source.publish([]model.Change{{Kind: model.NodesKind}})
+		r.source.publish([]model.Change{{Kind: model.NodesPartialKind}})
 	}
 	r.source.slices.forEach(r.observeSlice)
 	return needFull

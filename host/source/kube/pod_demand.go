@@ -74,7 +74,7 @@ func (d *podDemand) appendUnread(changes []model.Change) []model.Change {
 	}
 	changes = slices.Clip(changes)
 	for _, n := range slices.SortedFunc(maps.Keys(d.unread), model.Name.Compare) {
-		changes = append(changes, model.Change{Kind: model.PodsKind, Name: n, Pods: model.PodsPending})
+		changes = append(changes, model.Change{Kind: model.PodsReadKind, Name: n, Pods: model.PodsPending})
 	}
 	return changes
 }

@@ -203,7 +203,7 @@ func (r *podWatches) publishStates(ns string, n *podNamespace, services map[mode
 		} else {
 			n.states[name] = state
 		}
-		changes = append(changes, model.Change{Kind: model.PodsKind, Name: name, Pods: state})
+		changes = append(changes, model.Change{Kind: model.PodsReadKind, Name: name, Pods: state})
 	}
 	for name, s := range services {
 		switch spec := specOf(n.specs, &s); {

@@ -90,7 +90,7 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	runReflector(s, &wg, ctx, c.slices(), s.slices)
 	runReflector(s, &wg, ctx, c.node(s.opt.Node), s.ownNode)
 	runReflector(s, &wg, ctx, c.serviceCIDRs(), s.serviceCIDRs)
-	s.publish([]model.Change{{Kind: model.NodesKind, Partial: true}, {Kind: model.PodsKind, Partial: true}})
+	s.publish([]model.Change{{Kind: model.NodesPartialKind, Value: true}, {Kind: model.PodsOnDemandKind, Value: true}})
 	pods := newPodWatches(s, ctx)
 	defer pods.stopAll()
 	poller := &nodePollerRunner{source: s, ctx: ctx}

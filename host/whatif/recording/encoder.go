@@ -88,7 +88,7 @@ func (e *Encoder) State(at time.Time, keep Keep, lost uint64) error {
 // stateOf returns the changes that make an empty snapshot equal to s, in a fixed order.
 func stateOf(s *model.Snapshot) func(func(model.Change) bool) {
 	return func(yield func(model.Change) bool) {
-		all := []model.Change{{Kind: model.NodesKind, Partial: s.NodesPartial}, {Kind: model.PodsKind, Partial: s.PodsOnDemand}}
+		all := []model.Change{{Kind: model.NodesPartialKind, Value: s.NodesPartial}, {Kind: model.PodsOnDemandKind, Value: s.PodsOnDemand}}
 		for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
 			all = append(all, model.Change{Kind: model.NodeKind, Name: model.Name{Name: name}, Node: s.Nodes[name]})
 		}
@@ -109,7 +109,7 @@ func stateOf(s *model.Snapshot) func(func(model.Change) bool) {
 			if !yield(model.Change{Kind: model.ServiceKind, Name: name, Service: s.Services[name]}) {
 				return
 			}
-			if state := s.PodsOf(name); s.PodsOnDemand && state != model.PodsPending && !yield(model.Change{Kind: model.PodsKind, Name: name, Pods: state}) {
+			if state := s.PodsOf(name); s.PodsOnDemand && state != model.PodsPending && !yield(model.Change{Kind: model.PodsReadKind, Name: name, Pods: state}) {
 				return
 			}
 		}
@@ -145,11 +145,11 @@ func (e *Encoder) Changes(at time.Time, changes []model.Change) error {
 // change returns the form of a change. old is the slice that the reader has, nil for none.
 func (e *Encoder) change(c *model.Change, old *model.EndpointSlice) (w wireChange) {
 	switch {
-	case c.Kind == model.NodesKind:
-		w.Nodes = &c.Partial
-	case c.Kind == model.PodsKind && c.Name == model.Name{}:
-		w.PodsOnDemand = &c.Partial
-	case c.Kind == model.PodsKind:
+	case c.Kind == model.NodesPartialKind:
+		w.Nodes = &c.Value
+	case c.Kind == model.PodsOnDemandKind:
+		w.PodsOnDemand = &c.Value
+	case c.Kind == model.PodsReadKind:
 		w.Pods = &wirePods{c.Name, c.Pods}
 	case c.Service != nil:
 		w.Service = &wireService{Service: *c.Service, Annotations: []byte(c.Service.Annotations.Only(e.keep.ServiceAnnotations))}

@@ -185,7 +185,7 @@ func (r *Reader) count(c *model.Change) error {
 	before, known := r.objects[key]
 	r.endpoints -= before
 	switch {
-	case c.Kind == model.NodesKind, c.Kind == model.PodsKind:
+	case c.Kind == model.NodesPartialKind, c.Kind == model.PodsReadKind, c.Kind == model.PodsOnDemandKind:
 		return nil
 	case c.Service == nil && c.Slice == nil && c.Node == nil && c.CIDR == nil && c.Pod == nil:
 		delete(r.objects, key)
@@ -223,14 +223,14 @@ func (r *Reader) change(w *wireChange) (c model.Change, err error) {
 	case w.Pod != nil:
 		c = model.Change{Kind: model.PodKind, Name: w.Pod.Name, Pod: w.Pod}
 	case w.Nodes != nil:
-		c = model.Change{Kind: model.NodesKind, Partial: *w.Nodes}
+		c = model.Change{Kind: model.NodesPartialKind, Value: *w.Nodes}
 	case w.PodsOnDemand != nil:
-		c = model.Change{Kind: model.PodsKind, Partial: *w.PodsOnDemand}
+		c = model.Change{Kind: model.PodsOnDemandKind, Value: *w.PodsOnDemand}
 	case w.Pods != nil:
 		if w.Pods.State > model.PodsUnavailable || w.Pods.Service == (model.Name{}) {
 			return c, fmt.Errorf("Pods of %s: state %d is unknown", w.Pods.Service, w.Pods.State)
 		}
-		c = model.Change{Kind: model.PodsKind, Name: w.Pods.Service, Pods: w.Pods.State}
+		c = model.Change{Kind: model.PodsReadKind, Name: w.Pods.Service, Pods: w.Pods.State}
 	case w.Deleted != nil:
 		switch w.Deleted.Kind {
 		case model.ServiceKind, model.SliceKind, model.NodeKind, model.ServiceCIDRKind, model.PodKind:

@@ -159,13 +159,13 @@ func sorted[K comparable, V any](m map[K]V) func(func(K, V) bool) {
 func small() *model.Snapshot {
 	web := model.Name{Namespace: "shop", Name: "web"}
 	return apply(model.NewSnapshot(), []model.Change{
-		{Kind: model.PodsKind, Partial: true},
+		{Kind: model.PodsOnDemandKind, Value: true},
 		{Kind: model.NodeKind, Name: model.Name{Name: "n0"}, Node: &model.Node{Name: "n0", Zone: "a"}},
 		{Kind: model.ServiceKind, Name: web, Service: &model.Service{
 			Name: web, Ports: []model.ServicePort{{Protocol: model.TCP, Port: 80}},
 			Annotations: model.PackAnnotations(map[string]string{"declared": "1", "secret": "s3cret", "long": strings.Repeat("x", 300)}, nil),
 		}},
-		{Kind: model.PodsKind, Name: web, Pods: model.PodsRead},
+		{Kind: model.PodsReadKind, Name: web, Pods: model.PodsRead},
 		{Kind: model.PodKind, Name: model.Name{Namespace: "shop", Name: "web-0"}, Pod: &model.Pod{
 			Name: model.Name{Namespace: "shop", Name: "web-0"}, MilliCPU: 500,
 			Labels: map[string]string{"version": "2", "owner": "s3cret"}, Annotations: map[string]string{"a": "b", "token": "s3cret"},

@@ -272,7 +272,7 @@ func TestRealAPIServer(t *testing.T) {
 	t.Run("values of Pods reach the plan", func(t *testing.T) { checkPods(t, c, config) })
 	t.Run("a renewed token is used", tapped.checkTokenRenewal)
 	t.Run("Events", func(t *testing.T) {
-		rec := kube.NewRecorder(r.client, "n1", log, time.Now, time.After)
+		rec := kube.NewEventRecorder(r.client, "n1", log, time.Now, time.After)
 		running, stop := context.WithCancel(ctx)
 		var wg sync.WaitGroup
 		wg.Go(func() { rec.Run(running) })

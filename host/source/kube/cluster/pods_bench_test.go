@@ -167,7 +167,7 @@ func startPodAgents(b *testing.B, c *testcluster.Cluster, service string, keys s
 			_ = s.Run(ctx, func(changes []model.Change) {
 				for i := range changes {
 					switch changes[i].Kind {
-					case model.PodsKind:
+					case model.PodsReadKind:
 						if changes[i].Pods == model.PodsRead {
 							read()
 						}

@@ -146,7 +146,7 @@ func (p *proxiedSource) checkProtobuf(t *testing.T) {
 	const protobuf = "application/vnd.kubernetes.protobuf"
 	_, _, err := kube.Load(t.Context(), p.client, "n1", onAnyNode(func(*model.Service) kube.Needs { return kube.Needs{Nodes: true} }))
 	must(t, err)
-	rec := kube.NewRecorder(p.client, "n1", slog.New(slog.NewTextHandler(p.fixture, nil)), time.Now, time.After)
+	rec := kube.NewEventRecorder(p.client, "n1", slog.New(slog.NewTextHandler(p.fixture, nil)), time.Now, time.After)
 	rec.NodeEvent(true, kube.ReasonFailedToStartMetricServer, "port 10249: taken")
 	running, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup

@@ -38,7 +38,7 @@ func TestRegistryLeadsToItsOwnKindOfAddress(t *testing.T) {
 	at := map[place]string{public: "192.0.2.1", private: "10.0.0.1", linkLocal: "169.254.7.7", loopback: "127.0.0.1", metadata: "169.254.169.254"}
 	for own := range at {
 		for to, address := range at {
-			g := &guard{host: "registry.test:5000", reached: []place{own}}
+			g := &transport{host: "registry.test:5000", reached: []place{own}}
 			allowed := to == public || to == own && to != metadata
 			for _, host := range []string{"registry.test", "elsewhere.test"} {
 				if err := g.check(host, netip.MustParseAddr(address)); (err == nil) != allowed {
@@ -47,7 +47,7 @@ func TestRegistryLeadsToItsOwnKindOfAddress(t *testing.T) {
 			}
 		}
 	}
-	first := &guard{host: "registry.test:5000"}
+	first := &transport{host: "registry.test:5000"}
 	for p, address := range at {
 		if err := first.check("registry.test", netip.MustParseAddr(address)); (err == nil) != (p != metadata) {
 			t.Errorf("a registry at %s: %v", p, err)
@@ -99,7 +99,7 @@ func TestNamesAreCheckedWhereTheyLead(t *testing.T) {
 	}
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
-	g := newGuard(fmt.Sprintf("registry.test:%d", port), false, &Options{}, nil)
+	g := newTransport(fmt.Sprintf("registry.test:%d", port), false, &Options{}, nil)
 	g.resolver = names(t, map[string]string{"registry.test": "127.0.0.1", "storage.test": "127.0.0.1", "cloud.test": "100.100.100.200"})
 	dial := func(host string) error {
 		c, err := g.dial(t.Context(), "tcp", fmt.Sprintf("%s:%d", host, port))
@@ -169,7 +169,7 @@ func TestNothingLeavesTLS(t *testing.T) {
 		wantError(t, name, err, "http")
 		s.Close()
 	}
-	_, err := (&guard{host: "registry.test"}).RoundTrip(httptest.NewRequest(http.MethodGet, plain.URL, http.NoBody))
+	_, err := (&transport{host: "registry.test"}).RoundTrip(httptest.NewRequest(http.MethodGet, plain.URL, http.NoBody))
 	wantError(t, "any other way", err, "registry registry.test uses TLS but redirects to "+strings.TrimPrefix(plain.URL, "http://")+", which does not")
 }
 

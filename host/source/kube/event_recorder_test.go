@@ -19,7 +19,7 @@ import (
 
 // recorderFixture is a recorder whose clock advances as soon as it waits.
 type recorderFixture struct {
-	*Recorder
+	*EventRecorder
 	t      *testing.T
 	server *fakeServer
 	stop   func()
@@ -73,7 +73,7 @@ func newRecorderFixture(t *testing.T, nodes int) *recorderFixture {
 	for i := range nodes {
 		n.server.put(node(fmt.Sprint("node-", i), "z1"))
 	}
-	n.Recorder = NewRecorder(n.server.client(), "node-0", slog.New(slog.NewTextHandler(n, &slog.HandlerOptions{Level: slog.LevelDebug})), n.clock, n.advance)
+	n.EventRecorder = NewEventRecorder(n.server.client(), "node-0", slog.New(slog.NewTextHandler(n, &slog.HandlerOptions{Level: slog.LevelDebug})), n.clock, n.advance)
 	return n
 }
 
@@ -199,8 +199,8 @@ func TestEventQueueAndMemoryAreBounded(t *testing.T) {
 	for i := range 2 * queueLength { // Run is not called
 		say(i)
 	}
-	if len(n.queue) != queueLength || len(n.Recorder.lastSent) != queueLength {
-		t.Fatalf("%d queued, %d remembered", len(n.queue), len(n.Recorder.lastSent))
+	if len(n.queue) != queueLength || len(n.EventRecorder.lastSent) != queueLength {
+		t.Fatalf("%d queued, %d remembered", len(n.queue), len(n.EventRecorder.lastSent))
 	}
 	drain := func() (count int) {
 		for ; len(n.queue) > 0; count++ {
@@ -218,13 +218,13 @@ func TestEventQueueAndMemoryAreBounded(t *testing.T) {
 		say(i)
 		drain()
 	}
-	if len(n.Recorder.lastSent) != maxRemembered {
-		t.Fatalf("%d remembered", len(n.Recorder.lastSent))
+	if len(n.EventRecorder.lastSent) != maxRemembered {
+		t.Fatalf("%d remembered", len(n.EventRecorder.lastSent))
 	}
 	<-n.advance(repeatInterval)
 	say(0)
-	if drain() != 1 || len(n.Recorder.lastSent) != 1 {
-		t.Errorf("%d remembered after repeatInterval", len(n.Recorder.lastSent))
+	if drain() != 1 || len(n.EventRecorder.lastSent) != 1 {
+		t.Errorf("%d remembered after repeatInterval", len(n.EventRecorder.lastSent))
 	}
 	if len(n.remembered) != 1 || n.remembered["shop0"] != 1 || len(n.queued) != 0 {
 		t.Errorf("remembered %v, queued %v", n.remembered, n.queued)
@@ -266,7 +266,7 @@ func TestSampledWarningIsSentByAFewNodes(t *testing.T) {
 	const nodes, services = 2000, 60
 	reporters := make([]int, services)
 	for i := range nodes {
-		r := Recorder{node: fmt.Sprintf("ip-10-0-%d-%d.eu-central-1.compute.internal", i>>8, i&255)}
+		r := EventRecorder{node: fmt.Sprintf("ip-10-0-%d-%d.eu-central-1.compute.internal", i>>8, i&255)}
 		for s := range services {
 			if r.isReporter(eventKey{model.Name{Namespace: "shop", Name: fmt.Sprint("s", s)}, ReasonFailedToEvaluatePolicy}, nodes) {
 				reporters[s]++
@@ -289,7 +289,7 @@ func TestSampledWarningIsSentByAFewNodes(t *testing.T) {
 	}
 	// In a cluster of three every node reports.
 	for i := range 3 {
-		r := Recorder{node: fmt.Sprint("node-", i)}
+		r := EventRecorder{node: fmt.Sprint("node-", i)}
 		if !r.isReporter(eventKey{model.Name{Namespace: "shop", Name: "web"}, ReasonFailedToEvaluatePolicy}, 3) {
 			t.Errorf("node %d of 3 is not a reporter", i)
 		}

@@ -53,9 +53,9 @@ const (
 	ReasonPolicyFellBack                  = "PolicyFellBack"
 )
 
-// Recorder sends Events about this node and about Services. Its methods never block: an Event that cannot be sent is
-// dropped, because the log has the same information. A nil Recorder records nothing.
-type Recorder struct {
+// EventRecorder sends Events about this node and about Services. Its methods never block: an Event that cannot be sent is
+// dropped, because the log has the same information. A nil EventRecorder records nothing.
+type EventRecorder struct {
 	client *Client
 	node   string
 	log    *slog.Logger
@@ -102,14 +102,14 @@ type event struct {
 	sampled         bool // every node sees the same: only a few of them report it
 }
 
-// NewRecorder returns a recorder for a node. Run sends its Events.
-func NewRecorder(c *Client, node string, log *slog.Logger, now func() time.Time, after func(time.Duration) <-chan time.Time) *Recorder {
-	return &Recorder{client: c, node: node, log: log, now: now, after: after, queue: make(chan event, queueLength),
+// NewEventRecorder returns a recorder for a node. Run sends its Events.
+func NewEventRecorder(c *Client, node string, log *slog.Logger, now func() time.Time, after func(time.Duration) <-chan time.Time) *EventRecorder {
+	return &EventRecorder{client: c, node: node, log: log, now: now, after: after, queue: make(chan event, queueLength),
 		lastSent: map[eventFingerprint]time.Time{}, remembered: map[string]int{}, queued: map[string]int{}}
 }
 
 // NodeEvent records an Event about this node, of type Warning or Normal.
-func (r *Recorder) NodeEvent(warning bool, reason, note string) {
+func (r *EventRecorder) NodeEvent(warning bool, reason, note string) {
 	e := event{eventKey: eventKey{reason: reason}, eventType: corev1.EventTypeNormal, note: note}
 	if warning {
 		e.eventType = corev1.EventTypeWarning
@@ -118,23 +118,23 @@ func (r *Recorder) NodeEvent(warning bool, reason, note string) {
 }
 
 // ServiceWarning records a warning about a Service on this node.
-func (r *Recorder) ServiceWarning(service model.Name, reason, note string) {
+func (r *EventRecorder) ServiceWarning(service model.Name, reason, note string) {
 	r.enqueue(event{eventKey: eventKey{service, reason}, eventType: corev1.EventTypeWarning, note: note})
 }
 
 // SampledServiceWarning records a warning about a Service that every node of the cluster sees: about reportersPerService
 // nodes send it.
-func (r *Recorder) SampledServiceWarning(service model.Name, reason, note string) {
+func (r *EventRecorder) SampledServiceWarning(service model.Name, reason, note string) {
 	r.enqueue(event{eventKey: eventKey{service, reason}, eventType: corev1.EventTypeWarning, note: note, sampled: true})
 }
 
 // ServiceNormal records an Event of type Normal about a Service: sampled if every node of the cluster sees the same.
-func (r *Recorder) ServiceNormal(service model.Name, reason, note string, sampled bool) {
+func (r *EventRecorder) ServiceNormal(service model.Name, reason, note string, sampled bool) {
 	r.enqueue(event{eventKey: eventKey{service, reason}, eventType: corev1.EventTypeNormal, note: note, sampled: sampled})
 }
 
 // enqueue queues an Event unless it is a recent repetition, or other nodes report it.
-func (r *Recorder) enqueue(e event) {
+func (r *EventRecorder) enqueue(e event) {
 	if r == nil {
 		return
 	}
@@ -171,7 +171,7 @@ func (r *Recorder) enqueue(e event) {
 }
 
 // forget forgets the Events that may be repeated.
-func (r *Recorder) forget(now time.Time) {
+func (r *EventRecorder) forget(now time.Time) {
 	r.forgotten = now
 	for k, at := range r.lastSent {
 		if now.Sub(at) < repeatInterval {
@@ -185,7 +185,7 @@ func (r *Recorder) forget(now time.Time) {
 }
 
 // dequeued records that an Event has left the queue.
-func (r *Recorder) dequeued(e *event) {
+func (r *EventRecorder) dequeued(e *event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.queued[e.service.Namespace]--; r.queued[e.service.Namespace] == 0 {
@@ -194,7 +194,7 @@ func (r *Recorder) dequeued(e *event) {
 }
 
 // Run sends Events until ctx ends.
-func (r *Recorder) Run(ctx context.Context) {
+func (r *EventRecorder) Run(ctx context.Context) {
 	for {
 		var e event
 		select {
