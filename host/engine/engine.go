@@ -141,6 +141,7 @@ func New(o Options) *Engine {
 	}
 	o.Planner.UseSignals(&e.signals)
 	o.Planner.PlanInBatches()
+	o.Planner.SetCaps(o.Backend.Caps())
 	if o.Plugins != nil {
 		e.answers = o.Plugins.Ready()
 	}

@@ -43,6 +43,7 @@ func (e *Engine) swap(ctx context.Context, s *swapRequest) {
 		}
 	}
 	s.from, e.Backend = e.Backend, s.to
+	e.Planner.SetCaps(s.to.Caps())
 	e.sync = syncState{full: !e.sync.done, done: e.sync.done}
 	e.rebaseSignals()
 	if partial != nil {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/backend/slots"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
@@ -31,7 +32,7 @@ var ErrClosed = errors.New("fake: the backend is closed")
 // Everything returns the capabilities of a Kernel that can represent every plan.
 func Everything() plan.Caps {
 	return plan.Caps{
-		Name: "fake", ZeroWeight: true, Outcomes: true,
+		Name: "fake", ZeroWeight: true, Outcomes: true, Step: slots.Step,
 		Balances:  []plan.Balance{plan.Random, plan.RoundRobin, plan.SourceHash, plan.LeastConnections},
 		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
+	"github.com/sluice-proxy/sluice/host/backend/slots"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"golang.org/x/sys/unix"
@@ -14,7 +15,7 @@ import (
 
 // Caps returns what IPVS with all schedulers can represent. IPVS accepts weights up to 65535, but wrr walks them from the highest down: of
 // 65535, 65535 and 21845, the third destination got no connection among the first 87,380. So weights are reduced to lowest terms, with a sum
-// of plan.MaxSlots as in the nftables backend, and a round of wrr takes at most a thousand connections.
+// of slots.Max as in the nftables backend, and a round of wrr takes at most a thousand connections.
 func Caps() plan.Caps {
 	return capsOf(map[string]bool{"wrr": true, "wlc": true, "mh": true})
 }
@@ -22,7 +23,7 @@ func Caps() plan.Caps {
 // capsOf returns what IPVS with the given schedulers can represent.
 func capsOf(have map[string]bool) plan.Caps {
 	c := plan.Caps{
-		Name: "ipvs", Ratios: true, MaxTotal: plan.MaxSlots, ZeroWeight: true,
+		Name: "ipvs", Ratios: true, MaxTotal: slots.Max, Step: slots.Step, ZeroWeight: true,
 		Balances:  []plan.Balance{plan.Random},
 		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
 

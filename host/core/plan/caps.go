@@ -8,10 +8,6 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// MaxSlots is Caps.MaxTotal of both data planes: up to so many slots, the endpoints of a pool have them by weight, and with more endpoints
-// each has one.
-const MaxSlots = 1000
-
 // Caps are the capabilities of a backend. They are constant once the backend is open.
 type Caps struct {
 	Name string // nftables, ipvs, fake
@@ -31,6 +27,10 @@ type Caps struct {
 	CoarseAffinity bool
 	// Outcomes means that the backend counts the outcomes of connections: it is a backend.OutcomeCounter.
 	Outcomes bool
+	// Step returns the next step of a change of a frontend, and its cost; nil is none. It is to itself if the budget has room for the
+	// rest, the change cannot be divided, or the budget is math.MaxInt. The unit is about 0.15 µs of one core. It is a pure function, and nil if changes are not divided
+	// and cost nothing.
+	Step func(from, to *Frontend, budget int) (next *Frontend, cost int)
 	// MaxAffinity is the maximum affinity timeout; 0: no limit.
 	MaxAffinity time.Duration
 }

@@ -158,7 +158,7 @@ func normalizePool(p Pool, c Caps, memory *[]Endpoint) (_ Pool, rounded bool) {
 		endpoints = append(endpoints, n)
 	}
 	if c.Ratios {
-		rounded = reduceWeights(endpoints, c.MaxTotal)
+		rounded = ReduceWeights(endpoints, c.MaxTotal)
 	}
 	*memory = (*memory)[:len(*memory)+len(endpoints)]
 	if endpoints = slices.Clip(endpoints); len(endpoints) == 0 {

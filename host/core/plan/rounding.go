@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// reduceWeights reduces weights to lowest terms with a sum of at most max(limit, endpoints with weight). It reports whether it had
+// ReduceWeights reduces weights to lowest terms with a sum of at most max(limit, endpoints with weight). It reports whether it had
 // to round.
-func reduceWeights(endpoints []Endpoint, limit int) (rounded bool) {
+func ReduceWeights(endpoints []Endpoint, limit int) (rounded bool) {
 	sum, g, n := sumGCD(endpoints)
 	if n == 0 {
 		return false
@@ -29,29 +29,6 @@ func reduceWeights(endpoints []Endpoint, limit int) (rounded bool) {
 		endpoints[i].Weight /= uint16(g)
 	}
 	return rounded
-}
-
-// Slots says how many slots a backend with Caps.Ratios has for a weight, give or take one that rounding distributes.
-type Slots struct{ slots, sum int }
-
-// SlotsOf returns the slots of a pool for a backend with this Caps.MaxTotal.
-func SlotsOf(p *Pool, maxTotal int) Slots {
-	sum, g, n := sumGCD(p.Endpoints)
-	if n == 0 || n >= maxTotal { // one for each
-		return Slots{0, 1}
-	}
-	return Slots{min(sum/g, maxTotal), sum}
-}
-
-// One reports whether each endpoint with weight has one slot, whatever its weight is.
-func (s Slots) One() bool { return s.slots == 0 }
-
-// Of returns the number for an endpoint.
-func (s Slots) Of(weight uint16) int {
-	if weight == 0 {
-		return 0
-	}
-	return max(1, int(weight)*s.slots/s.sum)
 }
 
 // sumGCD returns sum, greatest common divisor and number of the positive weights.

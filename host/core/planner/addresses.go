@@ -2,6 +2,7 @@ package planner
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -252,7 +253,10 @@ func (b *builder) Reassess(budget *budget) (done bool) {
 			}
 			before := b.plan.Frontends[f.Key]
 			b.resolve(f.Key)
-			budget.change(before, b.plan.Frontends[f.Key])
+			if now := b.plan.Frontends[f.Key]; now != before && b.caps.Step != nil {
+				_, cost := b.caps.Step(before, now, math.MaxInt)
+				budget.spend(cost)
+			}
 		}
 		b.reassess = b.reassess[1:]
 	}

@@ -133,7 +133,7 @@ func TestLateAnswersOfManyPortsPlanServiceOnce(t *testing.T) {
 func TestRefusedCallsDoNotKeepThePlannerBusy(t *testing.T) {
 	l := &lateCaller{limit: 1}
 	p := New(testSettings(), nativePlugins)
-	p.PlanInBatches()
+	planInSteps(p)
 	var changes []model.Change
 	for i := range 10 {
 		changes = append(changes, portedService(model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}, netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), 1)...)
@@ -187,7 +187,7 @@ func TestRefusedChainIsPlannedWhenItsTurnComes(t *testing.T) {
 	p := New(settings, func(string) (policy.Plugin, error) { return zonePlugin{}, nil })
 	first, second := &lateCaller{limit: services}, &lateCaller{limit: 2, calls: map[model.Name]int{}}
 	both := stages{"first": first, "second": second}
-	p.PlanInBatches()
+	planInSteps(p)
 	var changes []model.Change
 	for i := range services {
 		changes = append(changes, portedService(model.Name{Namespace: "shop", Name: fmt.Sprint("s", i)}, netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), 1)...)

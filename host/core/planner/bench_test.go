@@ -61,7 +61,7 @@ func BenchmarkLargePool(b *testing.B) {
 	p := New(testSettings(), func(string) (policy.Plugin, error) {
 		return flippingPlugin{revision: &revision, weights: [2]uint16{1, 1}}, nil
 	})
-	p.PlanInBatches()
+	planInSteps(p)
 	p.Apply([]model.Change{{Kind: model.Synced}})
 	now := time.Unix(1000, 0)
 	p.PlanNow(now)

@@ -1,23 +1,17 @@
 package planner
 
 import (
-	"cmp"
-	"net/netip"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// The cost of planning and programming in units of about 0.15 µs, measured on one core: looking at an endpoint or an
-// EndpointSlice is one, building and comparing a frontend some 8, and changing a frontend or an endpoint in the kernel 50.
+// The cost of planning in units of about 0.15 µs, measured on one core: looking at an endpoint or an EndpointSlice is one, building and
+// comparing a frontend some 8. The backend says what programming costs, see plan.Caps.Step.
 const (
 	lookCost     = 1
 	frontendCost = 8
-	elementCost  = 50
 )
-
-// entryChanges is how many elements of the kernel's sets make a frontend known, beside its slots.
-const entryChanges = 3
 
 // callCost is the cost of calling a plugin and recording its answer, requestCost that of building the requests of a chain and comparing
 // them with those that have been answered, for each pool and for each of its endpoints.
@@ -97,76 +91,8 @@ func (b *budget) used(turn *budget) int {
 	return b.turn - turn.left
 }
 
-// change spends the cost of changing a frontend of the plan; nil is none.
-func (b *budget) change(old, f *plan.Frontend) {
-	if b == nil || old == f {
-		return
-	}
-	n := 1
-	if old == nil || f == nil {
-		n = entryChanges
-	}
-	old, f = cmp.Or(old, noFrontend), cmp.Or(f, noFrontend)
-	n += slotChanges(&old.Pool, &f.Pool)
-	if old.Outside != nil || f.Outside != nil {
-		n += slotChanges(orEmpty(old.Outside), orEmpty(f.Outside))
-	}
-	n += rangeChanges(old.SourceRanges, f.SourceRanges)
-	d := listed(old) - listed(f)
-	b.left -= (n + max(d, -d)) * elementCost
-}
-
-// listed returns how many elements the endpoints of a frontend have beside their slots.
-func listed(f *plan.Frontend) int {
-	each := 0
-	if f.Affinity > 0 {
-		each += 2
-	}
-	if f.Outcomes {
-		each += 3
-	}
-	return each * (len(f.Pool.Endpoints) + len(orEmpty(f.Outside).Endpoints))
-}
-
-// rangeChanges returns how many source ranges are added and deleted. Both lists are sorted.
-func rangeChanges(old, list []netip.Prefix) (n int) {
-	for len(old) > 0 && len(list) > 0 {
-		order := old[0].Compare(list[0])
-		if order <= 0 {
-			old = old[1:]
-		}
-		if order >= 0 {
-			list = list[1:]
-		}
-		if order != 0 {
-			n++
-		}
-	}
-	return n + len(old) + len(list)
-}
-
 // equal reports whether two frontends are equal, and spends the cost of comparing them.
 func (b *budget) equal(f, g *plan.Frontend) bool {
 	b.spend(frontendCost + (len(f.Pool.Endpoints)+len(f.SourceRanges))*lookCost)
 	return f.Equal(g)
-}
-
-// noPool is a pool that does not exist; read-only.
-var noPool = &plan.Pool{}
-
-func orEmpty(p *plan.Pool) *plan.Pool { return cmp.Or(p, noPool) }
-
-// slotChanges returns how many slots of a backend differ, about, and counts one for each endpoint whose weight differs otherwise: a change
-// of a few weights can be one of a thousand slots.
-func slotChanges(p, q *plan.Pool) (n int) {
-	had, has := plan.SlotsOf(p, plan.MaxSlots), plan.SlotsOf(q, plan.MaxSlots)
-	weighted := !had.One() || !has.One()
-	for a, b := range plan.Pairs(p, q) {
-		d := had.Of(a.Weight) - has.Of(b.Weight)
-		if d = max(d, -d); d == 0 && a.Weight != b.Weight && weighted || a.Addr != b.Addr {
-			d++ // a new endpoint has more than slots
-		}
-		n += d
-	}
-	return n
 }

@@ -12,6 +12,7 @@ import (
 // the same ones.
 type builder struct {
 	plan          *plan.Plan
+	caps          plan.Caps
 	services      map[model.Name]*claimant
 	queues        map[plan.Key]*claimQueue    // all claims of the keys that have a claim that is not in the plan, by precedence
 	addrs         map[netip.Addr][]addrUse    // the Services that have an address, by precedence
@@ -117,8 +118,7 @@ func (b *builder) update(c *claimant, want []*plan.Frontend, budget *budget) (do
 		}
 		if o != nil && f != nil && (o == f || budget.equal(o, f)) {
 			want[j] = o
-		} else if g := part(o, f, budget); g != f {
-			budget.change(o, g)
+		} else if g := b.stepTo(o, f, budget); g != f {
 			b.set(c, o, g)
 			if order <= 0 {
 				i++
@@ -126,7 +126,6 @@ func (b *builder) update(c *claimant, want []*plan.Frontend, budget *budget) (do
 			c.frontends = slices.Concat(want[:j], []*plan.Frontend{g}, old[i:])
 			return false
 		} else {
-			budget.change(o, f)
 			b.set(c, o, f)
 		}
 		if order <= 0 {
@@ -138,6 +137,16 @@ func (b *builder) update(c *claimant, want []*plan.Frontend, budget *budget) (do
 	}
 	c.frontends = want
 	return true
+}
+
+// stepTo returns what a frontend becomes on the way to f: f itself, if the budget allows.
+func (b *builder) stepTo(old, f *plan.Frontend, budget *budget) *plan.Frontend {
+	if budget == nil || b.caps.Step == nil {
+		return f
+	}
+	next, cost := b.caps.Step(old, f, budget.left)
+	budget.spend(cost)
+	return next
 }
 
 // set replaces a frontend that a Service wants; nil is none.

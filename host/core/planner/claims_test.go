@@ -126,7 +126,7 @@ func TestClaimsMatchReferenceImplementation(t *testing.T) {
 		settings := testSettings()
 		p := New(settings, nativePlugins)
 		if seed%2 == 1 {
-			p.PlanInBatches()
+			planInSteps(p)
 		}
 		p.Apply([]model.Change{{Kind: model.Synced}})
 		p.PlanNow(time.Unix(1000, 0))
@@ -312,7 +312,7 @@ func TestLimitsKeepTheSameOnEveryNode(t *testing.T) {
 				p.Apply(append(slices.Clone(changes), model.Change{Kind: model.Synced}))
 				count(p.PlanNow(time.Unix(1000, 0)))
 			} else {
-				p.PlanInBatches()
+				planInSteps(p)
 				p.Apply([]model.Change{{Kind: model.Synced}})
 				p.PlanNow(time.Unix(1000, 0))
 				p.stepCost = 16
@@ -367,7 +367,7 @@ func TestChangesOfOneNamespaceDoNotDelayAnother(t *testing.T) {
 	settings := testSettings()
 	settings.ServiceLimits = Limits{Frontends: 5000, Endpoints: 20_000, Elements: 500_000}
 	p := New(settings, nativePlugins)
-	p.PlanInBatches()
+	planInSteps(p)
 	p.Apply([]model.Change{{Kind: model.Synced}})
 	p.PlanNow(time.Unix(1000, 0))
 	large := largeService(2000, 60)

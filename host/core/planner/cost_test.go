@@ -39,7 +39,7 @@ func ownNode(zone string) model.Change {
 func TestCostOfChangeIsIndependentOfClusterSize(t *testing.T) {
 	cost := func(services int) float64 {
 		p := New(testSettings(), nativePlugins)
-		p.PlanInBatches()
+		planInSteps(p)
 		p.Apply(manyServices(services, 10))
 		now := time.Unix(1000, 0)
 		if step := p.PlanNow(now); step.Planned != services || step.Remaining != 0 || len(step.Delta.Changes) != services {
@@ -123,7 +123,7 @@ func TestEndpointSizeIsSmall(t *testing.T) {
 func TestSharedChangesAreBatchedAndServiceChangesComeFirst(t *testing.T) {
 	const services = 1000
 	p := New(testSettings(), nativePlugins)
-	p.PlanInBatches()
+	planInSteps(p)
 	all := manyServices(services, 4)
 	p.Apply(all)
 	now := time.Unix(1000, 0)
@@ -169,7 +169,7 @@ func TestSharedChangesAreBatchedAndServiceChangesComeFirst(t *testing.T) {
 func TestFewChangesDoNotWaitForMany(t *testing.T) {
 	const services = 1000
 	p := New(testSettings(), nativePlugins)
-	p.PlanInBatches()
+	planInSteps(p)
 	all := manyServices(services, 4)
 	other := model.Name{Namespace: "other", Name: "web"}
 	all = append(all, model.Change{Kind: model.ServiceKind, Name: other, Service: &model.Service{Name: other,
@@ -206,7 +206,7 @@ func TestFewChangesDoNotWaitForMany(t *testing.T) {
 
 func TestStepCostFollowsStepDuration(t *testing.T) {
 	p := New(testSettings(), nativePlugins)
-	p.PlanInBatches()
+	planInSteps(p)
 	p.Apply(manyServices(3000, 1))
 	now := time.Unix(1000, 0)
 	p.PlanNow(now)
@@ -251,7 +251,7 @@ func TestBatchedPlanEqualsUnboundedPlan(t *testing.T) {
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 77))
 		p := New(testSettings(), nativePlugins)
-		p.PlanInBatches()
+		planInSteps(p)
 		l := &lateCaller{limit: 2}
 		scratch := New(testSettings(), nativePlugins)
 		now := time.Unix(1000, 0)
@@ -287,7 +287,7 @@ func TestBatchedPlanEqualsUnboundedPlan(t *testing.T) {
 func TestChangeOfTheZoneIsSpread(t *testing.T) {
 	first := func(services int) (allocations float64, planned int) {
 		p := New(testSettings(), nativePlugins)
-		p.PlanInBatches()
+		planInSteps(p)
 		changes := []model.Change{zoneOf("n0", "z0")}
 		for i := range services {
 			changes = append(changes, chainService(crowd(i), i)...)

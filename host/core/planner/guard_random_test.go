@@ -110,7 +110,7 @@ func TestGuardsAndNodesMatchTheRules(t *testing.T) {
 		newPlanner := func() *Planner {
 			p := New(settings, func(string) (policy.Plugin, error) { return plugin, nil })
 			p.UseSignals(&failures{})
-			p.PlanInBatches()
+			planInSteps(p)
 			return p
 		}
 		p := newPlanner()

@@ -11,8 +11,8 @@ import (
 )
 
 // Limits bound what one Service may make every node program. What exceeds them is left out, in an order that depends only on
-// the objects, so that it is the same on every node. Zero is no limit. The maxima are what a data plane can program: the slots
-// of a pool, and the source ranges of a transaction.
+// the objects, so that it is the same on every node. Zero is no limit. The maxima are what a data plane can program: the
+// endpoints of a pool, and the source ranges of a transaction.
 type Limits struct {
 	// Frontends of a Service: ports × addresses of each family, and NodePorts. ClusterIPs come first, then NodePorts, load
 	// balancer addresses and external IPs, each in the order of the Service's ports.

@@ -99,6 +99,9 @@ func (p *Planner) Configure(s Settings) {
 	p.queue.begin(true)
 }
 
+// SetCaps sets the capabilities of the backend that programs the plan.
+func (p *Planner) SetCaps(c plan.Caps) { p.builder.caps = c }
+
 // SetLocalAddrs replaces Settings.LocalAddrs from the next Plan on.
 func (p *Planner) SetLocalAddrs(addrs []netip.Addr) { p.setAddrs(&p.settings.LocalAddrs, addrs) }
 

@@ -162,7 +162,7 @@ func TestNodeIndexIsThePositionAmongReadyNodes(t *testing.T) {
 // TestFloodOfPodChangesDelaysNoOtherNamespace: a tenant changes the labels of all of its Pods between any two Plans.
 func TestFloodOfPodChangesDelaysNoOtherNamespace(t *testing.T) {
 	p := New(testSettings(), func(string) (policy.Plugin, error) { return labelPlugin{[]string{"label:weight"}}, nil })
-	p.PlanInBatches()
+	planInSteps(p)
 	var changes []model.Change
 	const services = 3000
 	for i := range services {

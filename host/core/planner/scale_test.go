@@ -54,7 +54,7 @@ func newChainBed(t *testing.T, services int) *chainBed {
 	settings.OutcomeNeeds = abi.NeedOutcomes
 	settings.Policies = &policy.Set{Policies: map[string]*policy.Policy{"chain": chain}, Default: "chain"}
 	b.Planner = New(settings, func(name string) (policy.Plugin, error) { return b.plugins[name], nil })
-	b.PlanInBatches()
+	planInSteps(b.Planner)
 	b.UseSignals(b.failed)
 	changes := chainService(model.Name{Namespace: "shop", Name: "web"}, 0)
 	for i := range services - 1 {

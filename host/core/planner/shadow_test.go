@@ -102,7 +102,7 @@ func TestShadowsHaveNoEffectOnPlans(t *testing.T) {
 			s.Policies.Default = "zone"
 			p := New(s, plugins)
 			if seed%4 == 1 {
-				p.PlanInBatches()
+				planInSteps(p)
 				p.stepCost = 1 << 30 // what the shadow's calls take must not decide what the next Plan does
 			}
 			p.Apply([]model.Change{{Kind: model.Synced}})
@@ -238,7 +238,7 @@ func TestShadowsArePlannedLast(t *testing.T) {
 		}
 		return zonePlugin{}, nil
 	})
-	p.PlanInBatches()
+	planInSteps(p)
 	changes := []model.Change{{Kind: model.Synced}}
 	for i := range 100 {
 		name := fmt.Sprintf("a%03d", i)

@@ -64,7 +64,7 @@ func TestChangesOfSourceRangesDoNotDelayAnotherNamespace(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := New(testSettings(), nativePlugins)
-			p.PlanInBatches()
+			planInSteps(p)
 			const services = 30
 			apply := func(ranges, generation int) {
 				for i := range services {

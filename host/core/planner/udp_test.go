@@ -74,7 +74,7 @@ func TestStaleUDPOfPartialPlans(t *testing.T) {
 		settings := testSettings()
 		settings.Policies = nil
 		p := New(settings, nil)
-		p.PlanInBatches()
+		planInSteps(p)
 		p.stepCost = 100 // a few frontends
 		p.Apply([]model.Change{{Kind: model.Synced}})
 		now := time.Unix(1_000_000, 0)

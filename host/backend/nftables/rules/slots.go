@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+	"github.com/sluice-proxy/sluice/host/backend/slots"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
@@ -53,7 +54,8 @@ func (Slots) Caps() plan.Caps {
 	return plan.Caps{
 		Name:      "nftables",
 		Ratios:    true,
-		MaxTotal:  plan.MaxSlots,
+		MaxTotal:  slots.Max,
+		Step:      slots.Step,
 		Balances:  []plan.Balance{plan.Random, plan.SourceHash},
 		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
 

@@ -1,19 +1,21 @@
-package plan
+package slots
 
 import (
 	"cmp"
 	"iter"
 	"slices"
+
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// Interpolate returns a pool between two others, for which a backend with Caps.Ratios changes about n slots: each endpoint has gained or
-// lost the same fraction of the slots that it gains or loses in all. Both pools have fewer than MaxSlots endpoints with weight. The weights
+// interpolate returns a pool between two others, for which a backend with Caps.Ratios changes about n slots: each endpoint has gained or
+// lost the same fraction of the slots that it gains or loses in all. Both pools have fewer than Max endpoints with weight. The weights
 // of the result are its slots, so that repeated calls reach the second pool. If it finds no such pool, which is rare, it returns the second one.
-func Interpolate(from, to *Pool, n int) Pool {
+func interpolate(from, to *plan.Pool, n int) plan.Pool {
 	had, has := exactSlots(from), exactSlots(to)
 	var moves []slotMove
 	gain, loss := 0, 0
-	for a, b := range Pairs(&had, &has) {
+	for a, b := range pairs(&had, &has) {
 		m := slotMove{from: int(a.Weight), now: int(a.Weight), to: int(b.Weight)}
 		gain, loss = gain+max(0, m.to-m.from), loss+max(0, m.from-m.to)
 		moves = append(moves, m)
@@ -26,9 +28,9 @@ func Interpolate(from, to *Pool, n int) Pool {
 	if !toLowestTerms(moves) {
 		return *to
 	}
-	out := Pool{Verdict: to.Verdict, Endpoints: make([]Endpoint, 0, len(moves))}
+	out := plan.Pool{Verdict: to.Verdict, Endpoints: make([]plan.Endpoint, 0, len(moves))}
 	i := 0
-	for a, b := range Pairs(from, to) {
+	for a, b := range pairs(from, to) {
 		m, e := &moves[i], b
 		if m.now != m.to && a.Addr.IsValid() {
 			e = a // it keeps its phase and deadline until it has its new weight
@@ -40,7 +42,7 @@ func Interpolate(from, to *Pool, n int) Pool {
 		}
 	}
 	if out.Total() > 0 {
-		out.Verdict = Forward
+		out.Verdict = plan.Forward
 	}
 	return out
 }
@@ -49,9 +51,9 @@ func Interpolate(from, to *Pool, n int) Pool {
 type slotMove struct{ from, to, now int }
 
 // exactSlots returns a pool with the weights that a backend has.
-func exactSlots(p *Pool) Pool {
-	out := Pool{Endpoints: slices.Clone(p.Endpoints)}
-	reduceWeights(out.Endpoints, MaxSlots)
+func exactSlots(p *plan.Pool) plan.Pool {
+	out := plan.Pool{Endpoints: slices.Clone(p.Endpoints)}
+	plan.ReduceWeights(out.Endpoints, Max)
 	return out
 }
 
@@ -104,7 +106,7 @@ func toLowestTerms(moves []slotMove) bool {
 				others = gcd(others, moves[j].now)
 			}
 		}
-		for m.now+back != m.from && sum+m.now-moved < MaxSlots {
+		for m.now+back != m.from && sum+m.now-moved < Max {
 			if m.now += back; gcd(others, m.now) == 1 {
 				return true
 			}
@@ -116,10 +118,10 @@ func toLowestTerms(moves []slotMove) bool {
 
 func divideUp(a, b int) int { return (a + b - 1) / b }
 
-// Pairs returns the endpoints of two pools by address, a zero one where a pool does not have it.
-func Pairs(p, q *Pool) iter.Seq2[*Endpoint, *Endpoint] {
-	return func(yield func(a, b *Endpoint) bool) {
-		var none Endpoint
+// pairs returns the endpoints of two pools by address, a zero one where a pool does not have it.
+func pairs(p, q *plan.Pool) iter.Seq2[*plan.Endpoint, *plan.Endpoint] {
+	return func(yield func(a, b *plan.Endpoint) bool) {
+		var none plan.Endpoint
 		for i, j := 0, 0; i < len(p.Endpoints) || j < len(q.Endpoints); {
 			a, b, order := &none, &none, -1
 			switch {

@@ -1,4 +1,4 @@
-package planner
+package slots
 
 import (
 	"net/netip"

@@ -1,59 +1,17 @@
-package planner
+package slots
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// A part of a change of a frontend changes at least minPart endpoints of a pool, or source ranges, and one of maxParts of them: each
-// part compares all of them, in the planner and in the backend, however few it changes.
-const (
-	minPart  = 64
-	maxParts = 128
-)
-
-// part returns a frontend on the way from old to f: all of f, except that only some endpoints and source ranges have changed. Either frontend
-// may be nil. It returns f if that is little enough for the budget. Pools with source hash are not divided: each part would send clients
-// elsewhere.
-func part(old, f *plan.Frontend, budget *budget) *plan.Frontend {
-	if budget == nil {
-		return f
-	}
-	from, to := cmp.Or(old, noFrontend), cmp.Or(f, noFrontend)
-	sources := sourcesTo(old, f)
-	n, all, left, last := budget.left/elementCost, max(len(sources.from), len(sources.to)), sources.left(), true
-	var pool, outside transition
-	divided := cmp.Or(f, old).Balance != plan.SourceHash
-	if divided {
-		pool, outside = transitionTo(&from.Pool, &to.Pool), transitionTo(orEmpty(from.Outside), orEmpty(to.Outside))
-		n, all = budget.left/max(pool.cost(), outside.cost()), max(all, pool.endpoints(), outside.endpoints())
-		left, last = left+pool.left()+outside.left(), pool.last && outside.last
-	}
-	n = max(minPart, n, all/maxParts)
-	if last && left <= n+n/4 { // a small rest is not worth a part
-		return f
-	}
-	out := *cmp.Or(f, old)
-	out.SourceRanges = sources.after(n)
-	if !divided {
-		return &out
-	}
-	out.Pool = pool.after(n)
-	if out.Outside != nil {
-		p := outside.after(n)
-		out.Outside = &p
-	}
-	return &out
-}
-
-// transition leads from a pool towards another one on which no step changes many slots. A backend gives all plan.MaxSlots slots to the endpoints
+// transition leads from a pool towards another one on which no step changes many slots. A data plane gives all of its Max slots to the endpoints
 // with weight if there are few of them, by their weights, and one to each if there are many: where few become many or many few, nearly every
 // slot would change at once. So few first lose the differences of their weights, many become few without them, and these get them last.
 type transition struct {
 	from, to *plan.Pool
-	bySlots  bool // all weights change a little, see plan.Interpolate; otherwise each endpoint has its old or its new weight
+	bySlots  bool // all weights change a little, see interpolate; otherwise each endpoint has its old or its new weight
 	equal    bool // no weight above 1 counts
 	last     bool // it leads to the wanted pool
 }
@@ -87,7 +45,7 @@ func weightsOf(p *plan.Pool) (differ, many bool) {
 			differ = differ || w > 1
 		}
 	}
-	return differ, n >= plan.MaxSlots
+	return differ, n >= Max
 }
 
 // endpoints returns the number of endpoints to compare.
@@ -96,9 +54,9 @@ func (w *transition) endpoints() int { return max(len(w.from.Endpoints), len(w.t
 // cost returns what a change costs.
 func (w *transition) cost() int {
 	if w.bySlots {
-		return elementCost
+		return element
 	}
-	return 2 * elementCost // the slot of another endpoint, or one with its hairpin
+	return 2 * element // the slot of another endpoint, or one with its hairpin
 }
 
 // left returns the number of changes to the end.
@@ -107,7 +65,7 @@ func (w *transition) left() int {
 		return slotChanges(w.from, w.to)
 	}
 	n := 0
-	for a, b := range plan.Pairs(w.from, w.to) {
+	for a, b := range pairs(w.from, w.to) {
 		if w.weight(a) != w.weight(b) || a.Addr != b.Addr {
 			n++
 		}
@@ -126,7 +84,7 @@ func (w *transition) weight(e *plan.Endpoint) uint16 {
 // after returns the pool after n changes.
 func (w *transition) after(n int) plan.Pool {
 	if w.bySlots {
-		return plan.Interpolate(w.from, w.to, n)
+		return interpolate(w.from, w.to, n)
 	}
 	from, to := w.from.Endpoints, w.to.Endpoints
 	out := plan.Pool{Verdict: w.to.Verdict}
@@ -146,14 +104,11 @@ func (w *transition) after(n int) plan.Pool {
 	return out
 }
 
-// noFrontend is a frontend that does not exist; read-only.
-var noFrontend = &plan.Frontend{Pool: plan.Pool{Verdict: plan.Reject}, Outside: &plan.Pool{Verdict: plan.Reject}}
-
 // merge returns the endpoints of the first pool, up to n of them as they are in the other one: half of them with a higher weight, if
 // there are as many, so that some have weight if any in the other pool has.
 func (w *transition) merge(n int) []plan.Endpoint {
 	grow, others := 0, 0
-	for o, e := range plan.Pairs(w.from, w.to) {
+	for o, e := range pairs(w.from, w.to) {
 		switch had, has := w.weight(o), w.weight(e); {
 		case has > had:
 			grow++
@@ -164,7 +119,7 @@ func (w *transition) merge(n int) []plan.Endpoint {
 	grow = min(grow, max(n/2, n-others))
 	others = min(others, n-grow)
 	out := make([]plan.Endpoint, 0, len(w.from.Endpoints)+grow+others)
-	for o, e := range plan.Pairs(w.from, w.to) {
+	for o, e := range pairs(w.from, w.to) {
 		switch had, has := w.weight(o), w.weight(e); {
 		case has > had && grow > 0:
 			grow--

@@ -1,4 +1,4 @@
-package planner
+package slots
 
 import (
 	"math/rand/v2"
@@ -75,7 +75,7 @@ func TestSourceRangesChangeInParts(t *testing.T) {
 			if now == to {
 				break
 			}
-			next := part(now, to, &budget{left: n * elementCost})
+			next := part(now, to, n*element)
 			if next != nil {
 				if err := plan.Validate(&plan.Plan{Global: plan.Global{MasqueradeMark: 1}, Frontends: map[plan.Key]*plan.Frontend{next.Key: next}}); err != nil {
 					t.Fatalf("seed %d: %v", seed, err)

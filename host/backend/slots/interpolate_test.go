@@ -1,4 +1,4 @@
-package plan
+package slots
 
 import (
 	"math/rand/v2"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // TestInterpolateReachesPoolInValidParts: between any two pools, also when another one is wanted meanwhile, each part has the slots that its weights say, and
@@ -21,10 +22,10 @@ func TestInterpolateReachesPoolInValidParts(t *testing.T) {
 				to = randomWeights(r)
 			}
 			had, want := slotsByAddr(&now), slotsByAddr(&to)
-			next := Interpolate(&now, &to, n)
-			f := &Frontend{Key: Key{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: model.TCP}, Kind: ExternalIP,
+			next := interpolate(&now, &to, n)
+			f := &plan.Frontend{Key: plan.Key{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: model.TCP}, Kind: plan.ExternalIP,
 				Owner: model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Protocol: model.TCP}, Pool: next}
-			if err := Validate(&Plan{Global: Global{MasqueradeMark: 1}, Frontends: map[Key]*Frontend{f.Key: f}}); err != nil {
+			if err := plan.Validate(&plan.Plan{Global: plan.Global{MasqueradeMark: 1}, Frontends: map[plan.Key]*plan.Frontend{f.Key: f}}); err != nil {
 				t.Fatalf("seed %d, step %d: %v", seed, steps, err)
 			}
 			has, all, moved := slotsByAddr(&next), 0, 0
@@ -72,27 +73,27 @@ func TestInterpolateReachesPoolInValidParts(t *testing.T) {
 
 // TestInterpolateBeginsWithSharesOfResult: a new pool has the shares that it shall have from the beginning, as exactly as its slots allow.
 func TestInterpolateBeginsWithSharesOfResult(t *testing.T) {
-	to := Pool{Verdict: Forward, Endpoints: []Endpoint{{Addr: interpolated(1), Weight: 300}, {Addr: interpolated(2), Weight: 97}, {Addr: interpolated(3), Weight: 603}}}
-	got := Interpolate(&Pool{}, &to, 100)
+	to := plan.Pool{Verdict: plan.Forward, Endpoints: []plan.Endpoint{{Addr: interpolated(1), Weight: 300}, {Addr: interpolated(2), Weight: 97}, {Addr: interpolated(3), Weight: 603}}}
+	got := interpolate(&plan.Pool{}, &to, 100)
 	slots := slotsByAddr(&got)
 	if want := [4]int{0, 30, 9, 61}; [4]int(slots[:4]) != want {
 		t.Errorf("%v", got)
 	}
 }
 
-func randomWeights(r *rand.Rand) Pool {
-	out := Pool{Verdict: Reject}
+func randomWeights(r *rand.Rand) plan.Pool {
+	out := plan.Pool{Verdict: plan.Reject}
 	addrs := []int{3, 10, 60, 900}[r.IntN(4)]
 	most := []int{1, 3, 50, 1000, 65535}[r.IntN(5)]
 	for i := range addrs {
 		if r.IntN(3) == 0 {
 			continue
 		}
-		e := Endpoint{Addr: interpolated(i)}
+		e := plan.Endpoint{Addr: interpolated(i)}
 		if r.IntN(5) == 0 {
-			e.Phase = Draining
+			e.Phase = plan.Draining
 		} else {
-			e.Weight, out.Verdict = uint16(1+r.IntN(most)), Forward
+			e.Weight, out.Verdict = uint16(1+r.IntN(most)), plan.Forward
 			if r.IntN(4) == 0 {
 				e.Weight = uint16(most)
 			}
@@ -112,9 +113,9 @@ func index(a netip.AddrPort) int {
 }
 
 // slotsByAddr returns the slots that a data plane has for a pool.
-func slotsByAddr(p *Pool) (out [900]int) {
-	f, _ := NormalizeFrontend(&Frontend{Key: Key{Protocol: model.TCP}, Pool: *p},
-		Caps{Ratios: true, MaxTotal: MaxSlots, Balances: []Balance{Random}, Protocols: []model.Protocol{model.TCP}})
+func slotsByAddr(p *plan.Pool) (out [900]int) {
+	f, _ := plan.NormalizeFrontend(&plan.Frontend{Key: plan.Key{Protocol: model.TCP}, Pool: *p},
+		plan.Caps{Ratios: true, MaxTotal: Max, Balances: []plan.Balance{plan.Random}, Protocols: []model.Protocol{model.TCP}})
 	for _, e := range f.Pool.Endpoints {
 		out[index(e.Addr)] = int(e.Weight)
 	}
