@@ -27,9 +27,9 @@ type Caps struct {
 	CoarseAffinity bool
 	// Outcomes means that the backend counts the outcomes of connections: it is a backend.OutcomeCounter.
 	Outcomes bool
-	// Step returns the next step of a change of a frontend, and its cost; nil is none. It is to itself if the budget has room for the
-	// rest, the change cannot be divided, or the budget is math.MaxInt. The unit is about 0.15 µs of one core. It is a pure function, and nil if changes are not divided
-	// and cost nothing.
+	// Step returns the next step from one frontend to another one, and its cost in units of about 0.15 µs of one core; a nil frontend does
+	// not exist. The step is to itself if the budget has room for the rest, the change cannot be divided, or the budget is math.MaxInt.
+	// Step is a pure function. A nil Step does not divide changes, which cost nothing then.
 	Step func(from, to *Frontend, budget int) (next *Frontend, cost int)
 	// MaxAffinity is the maximum affinity timeout; 0: no limit.
 	MaxAffinity time.Duration
