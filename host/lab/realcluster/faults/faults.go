@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/lab/realcluster"
+	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
 )
 
 // faults are those of nodes and of the control plane. The server goes on for 10 s after SIGTERM, so that what fails is not its own doing.
@@ -27,6 +28,7 @@ func faults(o options) []*scenario {
 		{name: fmt.Sprintf("API server away for %s, Pods' processes end meanwhile", o.outage/5), web: server, act: outage(o.outage/5, (*bed).StopAPIServer, (*bed).StartAPIServer), after: 20 * time.Second},
 		{name: fmt.Sprintf("etcd away for %s, Pods' processes end meanwhile", o.outage/5), web: server, act: outage(o.outage/5, (*bed).StopEtcd, (*bed).StartEtcd), after: 20 * time.Second},
 		{name: fmt.Sprintf("API server and etcd away for %s, Pods' processes end meanwhile", o.outage), web: server, act: outage(o.outage, stopBoth, startBoth), after: 20 * time.Second},
+		{name: fmt.Sprintf("API server away for %s, static Pods come and go meanwhile", o.outage/5), web: server, act: staticPods(o.outage / 5), after: 20 * time.Second, tell: staticPodServes},
 		{name: "/run of a node full, the Service's Pods move to others", web: server, act: fullRun},
 		{name: "a Node without addresses for 20 s, while its kubelet is stopped", web: server, act: noAddresses},
 		{name: "a namespace with 500 Services deleted", web: server, act: deleteServices, after: 15 * time.Second},
@@ -213,6 +215,63 @@ func outage(span time.Duration, stop func(*bed), start func(*bed, context.Contex
 		}
 		return fmt.Sprintf("%d processes ended meanwhile", killed), b.restart(ctx)
 	}
+}
+
+// staticPod is a server of the Service that the kubelet starts from a file, without the API server.
+const staticPod = `
+apiVersion: v1
+kind: Pod
+metadata: {name: static, namespace: ` + namespace + `, labels: {app: web}}
+spec:
+  containers: [{name: web, image: "` + programs.Load + `", args: [serve], readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}}]
+`
+
+const staticPodFile = "/etc/kubernetes/manifests/static.yaml"
+
+// staticPods removes the static Pod of the first worker while the API server is away, and creates one on the second.
+func staticPods(span time.Duration) func(context.Context, *bed) (string, error) {
+	const create = `mkdir -p $(dirname $1) && cd $(dirname $1) && printf %s "$2" >.new && mv .new $1`
+	return func(ctx context.Context, b *bed) (string, error) {
+		first, second := b.Node("n1"), b.Node("n2")
+		if _, err := first.Exec(ctx, "sh", "-c", create, "sh", staticPodFile, staticPod); err != nil {
+			return "", err
+		}
+		defer func() {
+			_, _ = second.Exec(context.WithoutCancel(ctx), "rm", "-f", staticPodFile)
+			_, _ = first.Exec(context.WithoutCancel(ctx), "rm", "-f", staticPodFile)
+		}()
+		// Its kubelet looks every 20 s.
+		if err := b.until(ctx, time.Minute, "wait", "pod/static-n1", "--for=condition=Ready", "--timeout=10s"); err != nil {
+			return "", err
+		}
+		wait(ctx, before)
+		b.StopAPIServer()
+		began := time.Now()
+		_, removed := first.Exec(ctx, "rm", staticPodFile)
+		_, created := second.Exec(ctx, "sh", "-c", create, "sh", staticPodFile, staticPod)
+		wait(ctx, time.Until(began.Add(span)))
+		if err := errors.Join(b.StartAPIServer(ctx), removed, created); err != nil {
+			return "", err
+		}
+		began = time.Now()
+		err := errors.Join(b.until(ctx, time.Minute, "wait", "pod/static-n2", "--for=condition=Ready", "--timeout=10s"),
+			b.until(ctx, time.Minute, "wait", "pod/static-n1", "--for=delete", "--timeout=10s"))
+		return fmt.Sprintf("the API server knows both after %.0f s", time.Since(began).Seconds()), err
+	}
+}
+
+// until repeats a command of kubectl that can fail because its object does not exist yet.
+func (b *bed) until(ctx context.Context, span time.Duration, args ...string) error {
+	for end := time.Now().Add(span); ; wait(ctx, time.Second) {
+		_, err := b.kubectl(ctx, args...)
+		if err == nil || ctx.Err() != nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+func staticPodServes(r *row) string {
+	return fmt.Sprintf("connections to the removed one %d, to the new one %d", r.Result.Servers["static-n1"], r.Result.Servers["static-n2"])
 }
 
 func stopBoth(b *bed) {
