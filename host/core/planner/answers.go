@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/planner/cost"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
@@ -30,10 +31,10 @@ func (p *Planner) Deliver(calls []*policy.Call, now time.Time) {
 
 // continueChains continues the chains of answers until the budget is spent. Planning their Services for each answer of a chain of three
 // would take most of the time of an evaluation of the whole cluster.
-func (p *Planner) continueChains(limit *budget, now time.Time) {
+func (p *Planner) continueChains(limit *cost.Budget, now time.Time) {
 	n := 0
 	for ; n < len(p.answers) && !p.stops(limit); n++ {
-		limit.spend(callCost)
+		limit.Spend(callCost)
 		c := p.answers[n]
 		var asked bool
 		if c.Plugin != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/claims"
 )
 
 // winners says who gets which frontend, straight from the rules: for each key, of the Services whose claim to the address is
@@ -183,17 +184,15 @@ func TestClaimsMatchReferenceImplementation(t *testing.T) {
 				}
 				t.Fatalf("seed %d: %v, want %v", seed, got, want)
 			}
-			claims := 0
-			for _, c := range p.builder.services {
-				claims += len(c.frontends)
+			wanted := 0
+			for name := range p.cluster.Services {
+				wanted += len(p.claims.Wanted(name))
 			}
-			if n := len(p.Conflicts()); n != claims-len(got) || n != p.builder.conflicts {
-				t.Fatalf("seed %d: %d conflicts, counted %d; %d claims, %d frontends", seed, n, p.builder.conflicts, claims, len(got))
+			if n := len(p.Conflicts()); n != wanted-len(got) || n != p.claims.NumConflicts() {
+				t.Fatalf("seed %d: %d conflicts, counted %d; %d claims, %d frontends", seed, n, p.claims.NumConflicts(), wanted, len(got))
 			}
-			for k, q := range p.builder.queues {
-				if q.n == 0 || q.n == 1 && p.Current().Frontends[k] != nil {
-					t.Fatalf("seed %d: %s has a queue of %d without a conflict", seed, k, q.n)
-				}
+			if err := p.claims.Check(); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
 			}
 		}
 	}
@@ -220,23 +219,23 @@ func TestCostOfContestedFrontendsIsLogarithmic(t *testing.T) {
 		p := New(testSettings(), nativePlugins)
 		p.Apply(append(contestants(services, 5), model.Change{Kind: model.Synced}))
 		p.PlanNow(time.Unix(1000, 0))
-		if got, want := p.builder.conflicts, 10*(services-1); got != want {
+		if got, want := p.claims.NumConflicts(), 10*(services-1); got != want {
 			t.Fatalf("%d conflicts, want %d", got, want)
 		}
-		if n := p.builder.work.comparisons; n > services*11*4*bits(services) {
+		if n := p.claims.Work.Comparisons; n > services*11*4*bits(services) {
 			t.Errorf("%d comparisons to plan %d Services", n, services)
 		}
 		most := 0
 		for _, i := range []int{0, services / 2, services - 1} { // the last one is the oldest
 			c := contestants(services, 5)[i]
 			for _, change := range []model.Change{{Kind: c.Kind, Name: c.Name}, c} {
-				p.builder.work = workCount{}
+				p.claims.Work = claims.Work{}
 				p.Apply([]model.Change{change})
 				p.PlanNow(time.Unix(1000, 0))
-				if p.builder.work.puts > 25 {
-					t.Errorf("%d frontends changed by one Service of 15", p.builder.work.puts)
+				if p.claims.Work.Puts > 25 {
+					t.Errorf("%d frontends changed by one Service of 15", p.claims.Work.Puts)
 				}
-				most = max(most, p.builder.work.comparisons)
+				most = max(most, p.claims.Work.Comparisons)
 			}
 		}
 		return most
@@ -257,17 +256,17 @@ func bits(n int) (b int) {
 
 // TestCostOfLargeServiceIsLinear: many ports at many external IPs.
 func TestCostOfLargeServiceIsLinear(t *testing.T) {
-	cost := func(ports int) workCount {
+	cost := func(ports int) claims.Work {
 		p := New(testSettings(), nativePlugins)
 		p.Apply([]model.Change{{Kind: model.ServiceKind, Name: model.Name{Namespace: "shop", Name: "large"}, Service: largeService(ports, 60)}, {Kind: model.Synced}})
 		p.PlanNow(time.Unix(1000, 0))
 		if n := len(p.Current().Frontends); n != 61*ports {
 			t.Fatalf("%d frontends of %d ports", n, ports)
 		}
-		return p.builder.work
+		return p.claims.Work
 	}
 	small, large := cost(50), cost(500)
-	if large.comparisons > 10*small.comparisons || large.puts > 10*small.puts {
+	if large.Comparisons > 10*small.Comparisons || large.Puts > 10*small.Puts {
 		t.Errorf("%+v for 500 ports, %+v for 50", large, small)
 	}
 }
@@ -381,13 +380,13 @@ func TestChangesOfOneNamespaceDoNotDelayAnother(t *testing.T) {
 		svc := &model.Service{Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.99.0.1")},
 			Ports: []model.ServicePort{{Name: "p0", Protocol: model.TCP, Port: uint16(1 + steps)}}}
 		p.Apply([]model.Change{{Kind: model.ServiceKind, Name: name, Service: svc}})
-		p.builder.work = workCount{}
+		p.claims.Work = claims.Work{}
 		step := p.PlanNow(time.Unix(1000, 0))
 		if p.Current().Frontends[plan.Key{Addr: svc.ClusterIPs[0], Port: svc.Ports[0].Port, Protocol: model.TCP}] == nil {
 			t.Fatalf("step %d: the other namespace's Service was not planned", steps)
 		}
-		if p.builder.work.puts > most || len(step.Delta.Changes) > most {
-			t.Fatalf("step %d: %d frontends, %d changes", steps, p.builder.work.puts, len(step.Delta.Changes))
+		if p.claims.Work.Puts > most || len(step.Delta.Changes) > most {
+			t.Fatalf("step %d: %d frontends, %d changes", steps, p.claims.Work.Puts, len(step.Delta.Changes))
 		}
 		if step.Remaining == 0 {
 			break
@@ -395,7 +394,7 @@ func TestChangesOfOneNamespaceDoNotDelayAnother(t *testing.T) {
 			t.Fatal("no end")
 		}
 	}
-	if n := len(p.builder.services[large.Name].frontends); n != 5000 {
+	if n := len(p.claims.Wanted(large.Name)); n != 5000 {
 		t.Errorf("%d frontends of the large Service", n)
 	}
 	t.Logf("%d steps", steps)

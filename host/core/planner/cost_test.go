@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/cost"
 )
 
 // manyServices is a cluster of n Services with as many endpoints each, in two zones that they are hinted for.
@@ -228,7 +229,7 @@ func TestStepCostFollowsStepDuration(t *testing.T) {
 		return n
 	}
 	long, short := steps(time.Second), steps(targetStepTime/3)
-	if p.stepCost != maxStepCost || long > 2*minStepCost/frontendCost || short < long*maxStepCost/minStepCost*3/4 {
+	if p.stepCost != maxStepCost || long > 2*minStepCost/cost.Frontend || short < long*maxStepCost/minStepCost*3/4 {
 		t.Errorf("cost %d; %d Services when steps take a second, %d when they take little", p.stepCost, long, short)
 	}
 	p.Apply([]model.Change{ownNode("z7")})

@@ -58,12 +58,8 @@ func (p *Planner) ConnectionsToCount() [][]model.EndpointKey {
 // FrontendsToCount returns the frontends of these Services.
 func (p *Planner) FrontendsToCount() (frontends []plan.Key) {
 	for name := range p.outcomes.NeedConnections() {
-		if c := p.builder.services[name]; c != nil {
-			for _, f := range c.frontends {
-				if p.builder.plan.Frontends[f.Key] == f {
-					frontends = append(frontends, f.Key)
-				}
-			}
+		for f := range p.claims.Has(name) {
+			frontends = append(frontends, f.Key)
 		}
 	}
 	return frontends

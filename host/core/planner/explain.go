@@ -86,17 +86,10 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	} else if e.Policy == nil { // decisions of the default rules are not cached: they follow from the cluster state
 		e.Decisions = p.decideAll(svc)
 	}
-	if c := p.builder.services[name]; c != nil {
-		for _, f := range c.frontends {
-			if p.builder.plan.Frontends[f.Key] == f {
-				e.Frontends = append(e.Frontends, f)
-			}
-		}
-		slices.SortStableFunc(e.Frontends, func(f, g *plan.Frontend) int {
-			return cmp.Or(f.Owner.Compare(g.Owner), cmp.Compare(f.Key.Family(), g.Key.Family()), cmp.Compare(f.Kind, g.Kind))
-		})
-	}
-	e.Conflicts, e.Contested = p.builder.ConflictsOf(name, maxExplained)
+	e.Frontends = slices.SortedStableFunc(p.claims.Has(name), func(f, g *plan.Frontend) int {
+		return cmp.Or(f.Owner.Compare(g.Owner), cmp.Compare(f.Key.Family(), g.Key.Family()), cmp.Compare(f.Kind, g.Kind))
+	})
+	e.Conflicts, e.Contested = p.claims.ConflictsOf(name, maxExplained)
 	e.Omitted, e.DrainingSince = s.omitted, maps.Clone(s.draining)
 	e.addTerminating()
 	if p.settings.ExternalIPs == IgnoreExternalIPs {

@@ -17,6 +17,7 @@ type foreign struct {
 	hosts  map[netip.Addr]bool  // Settings.Hosts
 	pods   []netip.Prefix       // ranges of Pods that do not come from Nodes
 	dirty  bool                 // since the last refresh
+	asked  bool                 // claims asks whose an address is
 }
 
 func newForeign() foreign {
@@ -95,12 +96,13 @@ func (f *foreign) owner(a netip.Addr) string {
 func (p *Planner) refreshForeign(own *model.Node) {
 	s := &p.settings
 	p.foreign.set(sortedAddrs(s.Hosts), slices.Concat(s.PodSources, s.PodRanges, own.PodCIDRs))
-	if s.BindsAddresses == (p.builder.owner != nil) && !(s.BindsAddresses && p.foreign.dirty) {
+	if s.BindsAddresses == p.foreign.asked && !(s.BindsAddresses && p.foreign.dirty) {
 		return
 	}
-	if p.builder.owner = nil; s.BindsAddresses {
-		p.builder.owner = p.foreign.owner
+	p.foreign.asked, p.foreign.dirty = s.BindsAddresses, false
+	if s.BindsAddresses {
+		p.claims.SetForeign(p.foreign.owner)
+	} else {
+		p.claims.SetForeign(nil)
 	}
-	p.foreign.dirty = false
-	p.builder.reassessExternal()
 }

@@ -64,8 +64,8 @@ func (r *rules) frontends(round *round, d *policy.PortDecision) []*plan.Frontend
 		}
 	}
 	for _, a := range round.addrs {
-		if a.served && model.FamilyOf(a.addr) == f {
-			add(a.kind, a.addr, p.Spec.Port)
+		if a.Served && model.FamilyOf(a.IP) == f {
+			add(a.Kind, a.IP, p.Spec.Port)
 		}
 	}
 	if p.Spec.NodePort != 0 {

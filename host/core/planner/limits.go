@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/claims"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
@@ -35,11 +36,11 @@ type quota struct {
 }
 
 // newQuota returns the quota of a Service.
-func (l *Limits) newQuota(svc *model.Service, addrs []serviceAddr) quota {
+func (l *Limits) newQuota(svc *model.Service, addrs []claims.Addr) quota {
 	q := quota{elements: orUnlimited(l.Elements)}
 	for _, a := range addrs {
-		if a.served && svc.HasFamily(model.FamilyOf(a.addr)) {
-			q.frontends[a.kind] += len(svc.Ports)
+		if a.Served && svc.HasFamily(model.FamilyOf(a.IP)) {
+			q.frontends[a.Kind] += len(svc.Ports)
 		}
 	}
 	for i := range svc.Ports {

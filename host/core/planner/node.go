@@ -38,11 +38,11 @@ func (p *Planner) refresh() {
 		p.queue.begin(true)
 	}
 	if !slices.Equal(r.NodeAddrs, p.rules.NodeAddrs) {
-		p.builder.SetShared(r.NodeAddrs)
+		p.claims.SetShared(r.NodeAddrs)
 	}
 	p.refreshForeign(own)
 	p.nodeInfo, p.rules = nodeInfo, r
-	p.builder.SetGlobal(r.Global)
+	p.claims.SetGlobal(r.Global)
 	for _, w := range warn {
 		if !slices.Contains(p.warnings, w) {
 			p.newWarnings = append(p.newWarnings, w.text)
@@ -195,7 +195,7 @@ func (p *Planner) newNodeStatus() NodeStatus {
 		}
 		switch {
 		case some && !all:
-			status.HealthAddrs = append(status.HealthAddrs, ofFamily(p.builder.plan.Global.NodePortAddrs, f)...)
+			status.HealthAddrs = append(status.HealthAddrs, ofFamily(p.claims.Plan().Global.NodePortAddrs, f)...)
 		case f == model.IPv4:
 			status.HealthAddrs = append(status.HealthAddrs, netip.IPv4Unspecified())
 		default:
@@ -205,4 +205,22 @@ func (p *Planner) newNodeStatus() NodeStatus {
 	status.HealthAddrs = sortedAddrs(status.HealthAddrs)
 	status.LocalhostAddrs = p.LocalhostAddrs()
 	return status
+}
+
+// maxAPIServers bounds the endpoints that are reserved, see SetReserved.
+const maxAPIServers = 1000
+
+// apiServerKeys returns where API servers listen according to the slices of their Service.
+func apiServerKeys(list []*model.EndpointSlice) (keys []plan.Key) {
+	for _, s := range list {
+		for _, port := range s.Ports {
+			for i := range s.Endpoints {
+				if len(keys) == maxAPIServers {
+					return keys
+				}
+				keys = append(keys, plan.Key{Addr: s.Endpoints[i].Addr, Port: port.Port, Protocol: port.Protocol})
+			}
+		}
+	}
+	return keys
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/claims"
 )
 
 // LeftOut returns why a limit left out the frontend of a connection that a Service wants, the first by name. The frontend of the result is that
@@ -25,10 +26,8 @@ func (p *Planner) LeftOut(to netip.AddrPort, protocol model.Protocol) (why plan.
 		if !wanted {
 			continue
 		}
-		if c := p.builder.services[name]; c != nil {
-			if _, has := slices.BinarySearchFunc(c.frontends, f.Key, func(f *plan.Frontend, k plan.Key) int { return f.Key.Compare(k) }); has {
-				continue // it is contested, not left out
-			}
+		if _, claimed := slices.BinarySearchFunc(p.claims.Wanted(name), f.Key, func(f *plan.Frontend, k plan.Key) int { return f.Key.Compare(k) }); claimed {
+			continue // it is contested, not left out
 		}
 		why, kind, found = s.omitted[0], f.Kind, true
 		why.Frontend, why.Owner = f.Key, f.Owner
@@ -38,16 +37,16 @@ func (p *Planner) LeftOut(to netip.AddrPort, protocol model.Protocol) (why plan.
 
 // wants returns the key, kind and owner of the frontend of a Service that a connection is to.
 func (p *Planner) wants(svc *model.Service, to netip.AddrPort, protocol model.Protocol) (f plan.Frontend, wanted bool) {
-	addrs := addrsOf(svc)
-	at := slices.IndexFunc(addrs, func(a serviceAddr) bool { return a.addr == to.Addr() && a.served })
-	onNode := slices.Contains(p.builder.plan.Global.NodePortAddrs, to.Addr())
+	addrs := claims.AddrsOf(svc)
+	at := slices.IndexFunc(addrs, func(a claims.Addr) bool { return a.IP == to.Addr() && a.Served })
+	onNode := slices.Contains(p.claims.Plan().Global.NodePortAddrs, to.Addr())
 	for i := range svc.Ports {
 		sp := &svc.Ports[i]
 		f = plan.Frontend{Key: plan.Key{Addr: to.Addr(), Port: to.Port(), Protocol: protocol}, Owner: model.PortName{Service: svc.Name, Port: sp.Name, Protocol: protocol}}
 		switch {
 		case sp.Protocol != protocol:
 		case at >= 0 && sp.Port == to.Port():
-			f.Kind = addrs[at].kind
+			f.Kind = addrs[at].Kind
 			return f, true
 		case onNode && sp.NodePort == to.Port():
 			f.Kind, f.Key.Addr = plan.NodePort, netip.IPv4Unspecified()

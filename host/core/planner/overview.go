@@ -33,12 +33,8 @@ func (p *Planner) Overview(namespace string) (out []ServiceOverview) {
 		if of, _ := p.evaluator.Chosen(p.settings.Policies, svc); of != nil {
 			o.Policy = of.Name
 		}
-		var frontends []*plan.Frontend
-		if c := p.builder.services[name]; c != nil {
-			frontends = slices.DeleteFunc(slices.Clone(c.frontends), func(f *plan.Frontend) bool { return p.builder.plan.Frontends[f.Key] != f })
-			o.Omitted += len(c.frontends) - len(frontends)
-		}
-		slices.SortStableFunc(frontends, func(f, g *plan.Frontend) int { return int(f.Kind) - int(g.Kind) })
+		frontends := slices.SortedStableFunc(p.claims.Has(name), func(f, g *plan.Frontend) int { return int(f.Kind) - int(g.Kind) })
+		o.Omitted += len(p.claims.Wanted(name)) - len(frontends)
 		with := map[netip.AddrPort]bool{}
 		for _, f := range frontends {
 			o.Frontends = append(o.Frontends, f.Key)

@@ -8,13 +8,14 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/cost"
 )
 
 // work is a Plan that has begun.
 type work struct {
 	active bool
 	result Result
-	limit  *budget // nil: none
+	limit  *cost.Budget // nil: none
 	begun  bool
 	// changed: there were changed Services at the beginning; few: they are planned only as far as their namespaces have had no turn.
 	changed, few, mayPostpone bool
@@ -54,7 +55,7 @@ func (p *Planner) beginPlan(w *work, now time.Time) {
 	}
 	if p.apiServer {
 		p.apiServer = false
-		p.builder.SetReserved(apiServerKeys(p.cluster.Slices[apiServerService]))
+		p.claims.SetReserved(apiServerKeys(p.cluster.Slices[apiServerService]))
 	}
 	if p.guardsDirty {
 		p.refreshGuards(now)
@@ -62,7 +63,7 @@ func (p *Planner) beginPlan(w *work, now time.Time) {
 	p.enqueueExpired(now.UnixMilli())
 	w.active = true
 	if p.hasPlanned && p.inBatches {
-		w.limit = &budget{left: p.stepCost * 3 / 4, turn: max(1, p.stepCost/4)}
+		w.limit = &cost.Budget{Left: p.stepCost * 3 / 4, Turn: max(1, p.stepCost/4)}
 	}
 	if !p.hasPlanned {
 		p.hasPlanned = true
@@ -73,16 +74,16 @@ func (p *Planner) beginPlan(w *work, now time.Time) {
 // endPlan completes the result of a Plan.
 func (p *Planner) endPlan(w *work, now time.Time) Result {
 	result := &w.result
-	p.full, p.asking = w.limit.spent(), 0
-	if !p.builder.Reassess(w.limit.add(p.stepCost / 4)) {
+	p.full, p.asking = w.limit.Spent(), 0
+	if !p.claims.Reassess(w.limit.Add(p.stepCost / 4)) {
 		p.full = true
 		result.Remaining++
 	}
 	result.Remaining += p.queue.len() + len(p.answers)
 	result.Warnings, p.newWarnings = p.newWarnings, nil
-	result.Delta = p.builder.Take()
+	result.Delta = p.claims.Take()
 	p.addStaleUDP(result)
-	result.NewConflicts = p.builder.NewConflicts()
+	result.NewConflicts = p.claims.NewConflicts()
 	for _, d := range slices.Concat(result.NewConflicts, result.NewlyLimited) {
 		result.Warnings = append(result.Warnings, "Service "+d.String())
 	}
@@ -102,7 +103,7 @@ func (p *Planner) endPlan(w *work, now time.Time) Result {
 func (p *Planner) count(result *Result) {
 	p.counters.Change(result.Delta.Changes)
 	result.Totals = p.counters.Totals()
-	result.Totals.Conflicts = p.builder.conflicts
+	result.Totals.Conflicts = p.claims.NumConflicts()
 	if n := result.Totals.HintsIgnored[eligibility.HintsNodeWithoutZone]; n == 0 {
 		p.zoneWarned = false
 	} else if !p.zoneWarned && result.Remaining == 0 {
@@ -115,8 +116,8 @@ func (p *Planner) count(result *Result) {
 
 // stops reports whether a Plan begins with no other Service before it has the answers of plugins, or at all. Of its budget, as much as twice what
 // it has spent on Services that wait for answers is left for these: recording the answers and changing their frontends costs some more than asking.
-func (p *Planner) stops(limit *budget) bool {
-	return limit.spent() || p.evaluator.Full() || limit != nil && p.asking > 0 && 2*p.asking >= limit.left
+func (p *Planner) stops(limit *cost.Budget) bool {
+	return limit.Spent() || p.evaluator.Full() || limit != nil && p.asking > 0 && 2*p.asking >= limit.Left
 }
 
 // If more than manyChanged Services have changed, those of namespaces that have had no turn come first, in a Plan of their own.
@@ -141,7 +142,7 @@ func (p *Planner) planServices(w *work, now time.Time) {
 			p.continueChains(w.limit, now)
 		}
 		of := p.nextClass(w)
-		if of == none || w.limit.spent() {
+		if of == none || w.limit.Spent() {
 			if !p.beginBacklog(w) {
 				return
 			}
@@ -153,7 +154,7 @@ func (p *Planner) planServices(w *work, now time.Time) {
 		q.freshNext = q.freshNext || w.few
 		s := q.take(of).state
 		if of == swept {
-			w.limit.spend(lookCost)
+			w.limit.Spend(cost.Look)
 			if !q.concerns(s) {
 				s.place.sweep = q.sweep
 				q.settle(&s.place)
@@ -197,7 +198,7 @@ func (p *Planner) beginBacklog(w *work) bool {
 	}
 	w.backlog = true
 	if w.limit != nil {
-		w.limit.left = max(w.limit.left, 0) + p.stepCost/4
+		w.limit.Left = max(w.limit.Left, 0) + p.stepCost/4
 	}
 	return true
 }

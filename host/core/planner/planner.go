@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/claims"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -20,7 +21,7 @@ import (
 // Planner maintains the plan of a changing cluster. Plan recomputes only the Services that a change affects or whose requeue
 // time has passed. A Planner is not safe for concurrent use.
 //
-// Between two Plans, the plan of builder is what the last round of each Service in services has set, and what counters, outcomes, pods,
+// Between two Plans, the plan of claims is what the last round of each Service in services has set, and what counters, outcomes, pods,
 // sheds and keepsUDP have of a Service is what its serviceState says. A Service whose input has changed since has a place in queue, an
 // unfinished round with again, or a time in requeues.
 type Planner struct {
@@ -29,7 +30,7 @@ type Planner struct {
 	nodeInfo     eligibility.NodeInfo
 	cluster      *model.Snapshot
 	evaluator    *policy.Evaluator
-	builder      *builder
+	claims       *claims.Table
 	zones        []abi.Zone
 	nodesPartial bool // zones is empty because not all Nodes of the cluster have been read
 	services     map[model.Name]*serviceState
@@ -77,7 +78,7 @@ func New(s Settings, plugins func(string) (policy.Plugin, error)) *Planner {
 	p := &Planner{
 		cluster:   model.NewSnapshot(),
 		evaluator: policy.NewEvaluator(plugins),
-		builder:   newBuilder(),
+		claims:    claims.New(),
 		services:  map[model.Name]*serviceState{},
 		pods:      podIndex{},
 		foreign:   newForeign(),
@@ -100,7 +101,7 @@ func (p *Planner) Configure(s Settings) {
 }
 
 // SetCaps sets the capabilities of the backend that programs the plan.
-func (p *Planner) SetCaps(c plan.Caps) { p.builder.caps = c }
+func (p *Planner) SetCaps(c plan.Caps) { p.claims.SetCaps(c) }
 
 // SetLocalAddrs replaces Settings.LocalAddrs from the next Plan on.
 func (p *Planner) SetLocalAddrs(addrs []netip.Addr) { p.setAddrs(&p.settings.LocalAddrs, addrs) }
@@ -228,13 +229,13 @@ func (p *Planner) PluginsReloaded() {
 func (p *Planner) Synced() bool { return p.cluster.Synced }
 
 // Current returns the plan as of the last Plan. It is read-only, and the next Plan changes it in place.
-func (p *Planner) Current() *plan.Plan { return p.builder.Plan() }
+func (p *Planner) Current() *plan.Plan { return p.claims.Plan() }
 
 // NodeAddrs returns this node's own addresses as of the last Plan.
 func (p *Planner) NodeAddrs() plan.NodeAddrs { return p.rules.NodeAddrs }
 
 // Conflicts returns the frontends that a Service wants and another one has, sorted.
-func (p *Planner) Conflicts() []plan.Degradation { return p.builder.Conflicts() }
+func (p *Planner) Conflicts() []plan.Degradation { return p.claims.Conflicts() }
 
 // PluginCalls returns the number of plugin calls that have been answered so far.
 func (p *Planner) PluginCalls() uint64 { return p.evaluator.PluginCalls() }

@@ -10,6 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/claims"
+	"github.com/sluice-proxy/sluice/host/core/planner/cost"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -24,7 +26,7 @@ type round struct {
 	policy    *policy.Policy
 	choiceErr *policy.ChoiceError // of the annotation; nil: none
 	err       error               // of the policy's chain
-	addrs     []serviceAddr
+	addrs     []claims.Addr
 	ranges    [2]ranges // of IPv4 and IPv6
 	quota     quota
 	next      int       // what to evaluate next: twice the index of the port, plus one for IPv6
@@ -64,7 +66,7 @@ func (p *Planner) begin(svc *model.Service) *round {
 	}
 	p.warnOfExternalIPs(svc)
 	svc = p.served(svc)
-	r.svc, r.addrs = svc, addrsOf(svc)
+	r.svc, r.addrs = svc, claims.AddrsOf(svc)
 	r.policy, r.choiceErr = p.evaluator.Choose(p.settings.Policies, svc)
 	r.guards = p.guardsOf(svc)
 	r.counted.All = p.settings.CountAll || len(r.guards) > 0
@@ -86,7 +88,7 @@ func (p *Planner) begin(svc *model.Service) *round {
 }
 
 // evaluate evaluates the remaining ports as far as the budget allows, and reports whether that is all of them.
-func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *budget) (done bool) {
+func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *cost.Budget) (done bool) {
 	if r.paused = false; r.evaluated {
 		return true
 	}
@@ -104,7 +106,7 @@ func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *bud
 		if r.paused = p.evaluator.Full() || len(r.open) > 0 && s.summary.Limited; r.paused {
 			return false
 		}
-		if budget.spent() || !p.evaluatePort(r, f, now, budget) {
+		if budget.Spent() || !p.evaluatePort(r, f, now, budget) {
 			r.paused = len(r.open) > 0 || r.port.asks()
 			return false
 		}
@@ -119,7 +121,7 @@ func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *bud
 			Owner: model.PortName{Service: r.svc.Name, Port: next.Name, Protocol: next.Protocol},
 		}
 	}
-	r.frontends = sortFrontends(r.frontends)
+	r.frontends = claims.Sort(r.frontends)
 	r.evaluated = true
 	p.setUDP(r.svc.Name, s, r.udp.now) // before the first of the frontends is in the plan
 	return true
@@ -165,11 +167,11 @@ func (o *portRound) pool(pool int) (d *policy.Decision, used bool) {
 const largePort = 1000
 
 // evaluatePort continues the evaluation of the port that is next, and reports whether it is complete.
-func (p *Planner) evaluatePort(r *round, f model.Family, now time.Time, budget *budget) (done bool) {
+func (p *Planner) evaluatePort(r *round, f model.Family, now time.Time, budget *cost.Budget) (done bool) {
 	if r.port.decision.Port == nil {
 		endpointSlices := p.cluster.Slices[r.svc.Name]
 		port := eligibility.SelectEndpointsInto(p.newPort(), r.svc, &r.svc.Ports[r.next/len(model.Families)], f, endpointSlices, p.nodeInfo)
-		budget.spend(lookCost * (len(endpointSlices) + len(port.Endpoints)))
+		budget.Spend(cost.Look * (len(endpointSlices) + len(port.Endpoints)))
 		p.beginPort(r, &r.port, port, now)
 	}
 	d := &r.port.decision
@@ -178,14 +180,14 @@ func (p *Planner) evaluatePort(r *round, f model.Family, now time.Time, budget *
 		if decided {
 			continue
 		}
-		if large && budget.spent() {
+		if large && budget.Spent() {
 			return false
 		}
 		if p.decidePool(r, &r.port, pool, now) && r.policy != nil {
-			budget.spend(len(r.policy.Steps) * (requestCost + requestCostEach*len(d.Port.Endpoints)))
+			budget.Spend(len(r.policy.Steps) * (requestCost + requestCostEach*len(d.Port.Endpoints)))
 		}
 	}
-	if large && budget.spent() {
+	if large && budget.Spent() {
 		return false
 	}
 	if len(r.open) > 0 || r.port.asks() {
@@ -200,14 +202,14 @@ func (p *Planner) evaluatePort(r *round, f model.Family, now time.Time, budget *
 
 // resume goes on with the decisions of the open ports for which answers are there, and reports whether plugins have to answer again, such as the
 // next one of a chain.
-func (p *Planner) resume(r *round, now time.Time, budget *budget) (asks bool) {
+func (p *Planner) resume(r *round, now time.Time, budget *cost.Budget) (asks bool) {
 	for i := range r.open {
 		o := &r.open[i]
 		for pool, asked := range o.asked {
 			if asked {
 				calls := p.evaluator.PluginCalls()
 				p.decidePool(r, o, pool, now)
-				budget.spend(callCost * int(p.evaluator.PluginCalls()-calls))
+				budget.Spend(callCost * int(p.evaluator.PluginCalls()-calls))
 			}
 		}
 		asks = asks || o.asks()
@@ -216,7 +218,7 @@ func (p *Planner) resume(r *round, now time.Time, budget *budget) (asks bool) {
 }
 
 // closePorts adds the open ports.
-func (p *Planner) closePorts(r *round, budget *budget) {
+func (p *Planner) closePorts(r *round, budget *cost.Budget) {
 	for i := range r.open {
 		o := &r.open[i]
 		if r.quota.exhausted() {
@@ -231,7 +233,7 @@ func (p *Planner) closePorts(r *round, budget *budget) {
 }
 
 // addPort adds a port that is decided.
-func (p *Planner) addPort(r *round, o *portRound, budget *budget) {
+func (p *Planner) addPort(r *round, o *portRound, budget *cost.Budget) {
 	for pool := range o.decided {
 		d, used := o.pool(pool)
 		if !used {
@@ -247,7 +249,7 @@ func (p *Planner) addPort(r *round, o *portRound, budget *budget) {
 	}
 	r.udp.add(o.decision.Port)
 	frontends := p.rules.frontends(r, &o.decision)
-	budget.spend(frontendCost * (1 + len(frontends)))
+	budget.Spend(cost.Frontend * (1 + len(frontends)))
 	r.add(&p.settings.ServiceLimits, &o.decision, frontends)
 	p.releasePort(o.decision.Port)
 }
@@ -393,7 +395,7 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 		result.ShedsBounded = append(result.ShedsBounded, ShedBounded{name, r.policy.Name, max(1, r.policy.MaxShedPercentPerSecond)})
 	}
 	for _, f := range r.frontends {
-		if r.udp.stales(f) && p.builder.plan.Frontends[f.Key] == f {
+		if r.udp.stales(f) && p.claims.Plan().Frontends[f.Key] == f {
 			result.StaleUDP = append(result.StaleUDP, f.Key)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/cost"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
@@ -62,14 +63,14 @@ func (s *serviceState) wait(shadow bool) *chainWait {
 
 // planService plans a Service and adds the consequences to result. It reports whether it is done; if not, the next call
 // continues.
-func (p *Planner) planService(s *serviceState, now time.Time, result *Result, budget *budget) (done bool) {
+func (p *Planner) planService(s *serviceState, now time.Time, result *Result, budget *cost.Budget) (done bool) {
 	name := s.place.name
 	svc := p.cluster.Services[name]
 	if svc == nil {
 		if s.planned {
 			p.deleteService(name, s, result)
 		}
-		return p.builder.Set(name, nil, nil, budget)
+		return p.claims.Set(name, nil, nil, budget)
 	}
 	if !s.planned {
 		p.deleteNewcomer(name)
@@ -78,14 +79,14 @@ func (p *Planner) planService(s *serviceState, now time.Time, result *Result, bu
 	r := s.round
 	if r == nil {
 		r = p.begin(svc)
-		budget.spend(len(svc.SourceRanges) * lookCost)
+		budget.Spend(len(svc.SourceRanges) * cost.Look)
 		r.udp = udpRound{svc: svc, at: now.UnixMilli(), before: s.udp}
 		s.place.sweep = p.queue.sweep
 		p.indexPods(name, s, r.policy)
 		s.setGuards(name, r.guards)
 	}
 	s.round = r
-	if !p.evaluate(r, s, now, budget) || !p.builder.Set(name, r.svc, r.frontends, budget) {
+	if !p.evaluate(r, s, now, budget) || !p.claims.Set(name, r.svc, r.frontends, budget) {
 		return false
 	}
 	s.round = nil

@@ -178,7 +178,7 @@ func (p *Planner) Sheds(now time.Time) (steps []plan.Shed) {
 			}
 			step := plan.Shed{Endpoint: key.endpoint, Seed: uint64(c.at), From: c.done, To: c.pending, Until: c.share}
 			for _, k := range c.frontends { // another Service may have got the frontend
-				if f := p.builder.plan.Frontends[k]; f != nil && f.Owner == key.port {
+				if f := p.claims.Plan().Frontends[k]; f != nil && f.Owner == key.port {
 					step.Frontends = append(step.Frontends, k)
 				}
 			}

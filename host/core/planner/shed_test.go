@@ -22,7 +22,7 @@ var (
 // shedPlanner returns a planner whose plan has one frontend.
 func shedPlanner() *Planner {
 	p := New(Settings{}, nil)
-	p.builder.plan.Frontends[shedTestKey] = &plan.Frontend{Key: shedTestKey, Owner: shedPort}
+	p.claims.Plan().Frontends[shedTestKey] = &plan.Frontend{Key: shedTestKey, Owner: shedPort}
 	return p
 }
 
@@ -188,7 +188,7 @@ func TestShedLeavesFrontendsOfOtherServicesAlone(t *testing.T) {
 	p.wantShed(now.UnixMilli(), 500, 1, now)
 	other := shedPort
 	other.Service.Name = "other"
-	p.builder.plan.Frontends[shedTestKey] = &plan.Frontend{Key: shedTestKey, Owner: other}
+	p.claims.Plan().Frontends[shedTestKey] = &plan.Frontend{Key: shedTestKey, Owner: other}
 	now = now.Add(2 * time.Second)
 	if sheds := p.Sheds(now); len(sheds) > 0 {
 		t.Errorf("connections of another Service are shed: %+v", sheds)

@@ -138,7 +138,7 @@ func (p *Planner) addStaleUDP(result *Result) {
 			result.FormerNodePortAddrs = append(result.FormerNodePortAddrs, a)
 		}
 	}
-	for k := range p.builder.plan.Frontends {
+	for k := range p.claims.Plan().Frontends {
 		if k.Protocol == model.UDP && k.IsNodePort() {
 			result.StaleUDP = append(result.StaleUDP, k)
 		}
@@ -148,7 +148,7 @@ func (p *Planner) addStaleUDP(result *Result) {
 
 // UDPFlows returns which UDP flows through frontends are stale as of the last Plan.
 func (p *Planner) UDPFlows(frontends []plan.Key) plan.UDPFlows {
-	out := plan.UDPFlows{Frontends: make(map[plan.Key]plan.UDPFrontend, len(frontends)), NodePorts: p.builder.plan.Global.NodePortAddrs}
+	out := plan.UDPFlows{Frontends: make(map[plan.Key]plan.UDPFrontend, len(frontends)), NodePorts: p.claims.Plan().Global.NodePortAddrs}
 	for _, k := range frontends {
 		out.Frontends[k] = p.udpFrontend(k)
 	}
@@ -158,9 +158,8 @@ func (p *Planner) UDPFlows(frontends []plan.Key) plan.UDPFlows {
 // AddKeptUDP adds the frontends of Services with endpoints that do not serve and keep their flows.
 func (p *Planner) AddKeptUDP(list []plan.Key) []plan.Key {
 	for name := range p.keepsUDP {
-		c := p.builder.services[name]
-		for i := 0; c != nil && i < len(c.frontends); i++ {
-			if f := c.frontends[i]; f.Key.Protocol == model.UDP && p.builder.plan.Frontends[f.Key] == f {
+		for f := range p.claims.Has(name) {
+			if f.Key.Protocol == model.UDP {
 				list = append(list, f.Key)
 			}
 		}
@@ -172,7 +171,7 @@ func (p *Planner) AddKeptUDP(list []plan.Key) []plan.Key {
 func (p *Planner) KeepsUDP() bool { return len(p.keepsUDP) > 0 }
 
 func (p *Planner) udpFrontend(k plan.Key) plan.UDPFrontend {
-	f := p.builder.plan.Frontends[k]
+	f := p.claims.Plan().Frontends[k]
 	if f == nil {
 		return plan.UDPFrontend{Gone: true}
 	}

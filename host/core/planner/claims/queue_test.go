@@ -1,4 +1,4 @@
-package planner
+package claims
 
 import (
 	"math/rand/v2"
@@ -11,7 +11,7 @@ import (
 
 // TestClaimQueueIsSorted inserts and removes random claims, and compares with a sorted list. No list of the queue is long or empty.
 func TestClaimQueueIsSorted(t *testing.T) {
-	b := newBuilder()
+	b := New()
 	f := &plan.Frontend{}
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 3))
