@@ -8,7 +8,8 @@ import (
 // crew is the workers of the plugins of policies, or of those of shadows.
 type crew struct {
 	shadow  bool
-	workers int
+	workers int           // that have begun
+	turn    time.Duration // of the queue that was called last
 	wake    sync.Cond
 	timer   *time.Timer
 }
@@ -40,4 +41,40 @@ func (d *Dispatcher) crewOf(q *queue) *crew {
 func (d *Dispatcher) wakeAll() {
 	d.enforced.wake.Broadcast()
 	d.shadows.wake.Broadcast()
+}
+
+// worker is what makes calls in turn.
+type worker struct {
+	*Dispatcher
+	crew    *crew
+	calls   *queue // that of the running calls
+	start   time.Time
+	timer   *time.Timer // of look
+	looking bool        // the timer runs: starting it for each call would cost much
+}
+
+// begin records the begin of calls.
+func (w *worker) begin(q *queue) {
+	w.calls, w.start = q, time.Now()
+	if !w.looking {
+		w.looking = true
+		w.timer.Reset(slow)
+	}
+}
+
+// look starts another worker if the running calls are slow.
+func (w *worker) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.looking = false
+	if w.calls == nil || w.closing {
+		return
+	}
+	if left := slow - time.Since(w.start); left > 0 {
+		w.looking = true
+		w.timer.Reset(left)
+		return
+	}
+	w.calls.replaced = true
+	w.crew.begin(w.Dispatcher)
 }

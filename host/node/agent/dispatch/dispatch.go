@@ -32,8 +32,9 @@ const maxCallWait = 10 * time.Millisecond
 // Dispatcher implements engine.Plugins. The methods of that interface are called by one goroutine.
 //
 // Each plugin has a queue and at most one running call, whatever its settings; one that is a policy.Batcher has several of them made together.
-// Calls of a namespace are made in the order of their arrival, and namespaces take turns. Of several plugins, the one with the largest unused share of CPU time comes first. How much of what is
-// asked is kept, whom it delays and what waits for CPU time is known here only: whoever asks is told nothing but answers.
+// Calls of a namespace are made in the order of their arrival, and namespaces take turns. So do plugins, by the time for which their calls keep
+// workers: a process may wait without using CPU time. How much of what is asked is kept, whom it delays and what waits for CPU time is known here
+// only: whoever asks is told nothing but answers.
 //
 // Plugins of shadows (see policy.ShadowPlugin) have a worker and CPU time of their own, so that they delay no others.
 type Dispatcher struct {
@@ -212,7 +213,7 @@ func (d *Dispatcher) mayWait(q *queue) bool {
 	}
 	slow := 0
 	for _, other := range d.queues {
-		if other.late && other.busy() {
+		if other.late && other.busy() && !other.replaced {
 			slow++
 		}
 	}

@@ -30,9 +30,11 @@ type queue struct {
 	running   []*entry
 	together  int // how many calls of a policy.Batcher are made together the next time
 	lastRun   time.Time
-	notBefore time.Time // no call before
-	late      bool      // Call has waited in vain, and no call has been fast since
-	awaited   int       // entries that Call waits for
+	turn      time.Duration // for which it has kept workers; the queue with the smallest comes next, and none is more than credit behind the last one
+	replaced  bool          // another worker has taken the place of the one that makes the running calls
+	notBefore time.Time     // no call before
+	late      bool          // Call has waited in vain, and no call has been fast since
+	awaited   int           // entries that Call waits for
 	// throttledSince is since when calls wait for CPU time; zero: they do not.
 	throttledSince time.Time
 	throttled      time.Duration // before throttledSince
@@ -254,6 +256,7 @@ func (q *queue) ended(took time.Duration, at time.Time) []*entry {
 		q.together = min(2*n, maxTogether)
 	}
 	q.running, q.lastRun, q.late = nil, at, q.late && took > fast
+	q.turn += min(took, slow)
 	return out
 }
 

@@ -15,18 +15,26 @@ import (
 const (
 	// fast is the duration of a call for which Call waits the next time.
 	fast = time.Millisecond
+	// slow is the duration of a call after which another worker takes the place of its own: its process may be waiting for ever.
+	slow = 20 * time.Millisecond
+	// credit is for how long a plugin that has made few calls comes before others.
+	credit = 5 * slow
 	// instantiateInterval separates calls that need a new instance, because the one before has failed.
 	instantiateInterval = 100 * time.Millisecond
 	// warnInterval is how long a plugin has not been throttled before the next time is logged.
 	warnInterval = time.Minute
 )
 
-// work makes the calls of a crew until Stop.
+// work makes the calls of a crew until Stop, or until the end of a slow call: then another worker has taken its place. So there is at most one
+// more for each plugin.
 func (d *Dispatcher) work(c *crew) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	w := worker{Dispatcher: d, crew: c}
+	w.timer = time.AfterFunc(time.Hour, w.look)
+	defer w.timer.Stop()
 	var calls []*policy.Call
-	for !d.closing {
+	for replaced := false; !d.closing && !replaced; {
 		q := d.pick(c, time.Now())
 		if q == nil {
 			c.wake.Wait()
@@ -38,13 +46,14 @@ func (d *Dispatcher) work(c *crew) {
 			calls = append(calls, e.call)
 		}
 		d.fill(q)
+		w.begin(q)
 		d.mu.Unlock()
-		start := time.Now()
 		cpu := d.do(calls)
 		end := time.Now()
 		d.mu.Lock()
+		w.calls, replaced, q.replaced = nil, q.replaced, false
 		q.cpu += cpu
-		ended := q.ended(end.Sub(start), end)
+		ended := q.ended(end.Sub(w.start), end)
 		for _, e := range slices.Backward(ended) {
 			if errors.Is(e.call.Err, policy.ErrUnasked) {
 				q.calls.pushFront(e)
@@ -63,6 +72,7 @@ func (d *Dispatcher) work(c *crew) {
 		d.shares.charge(q.plugin, cpu, end)
 		clear(calls)
 	}
+	c.wake.Signal() // the queue may have more calls
 }
 
 // do makes calls of a plugin and returns the CPU time that they have used.
@@ -133,22 +143,17 @@ func (d *Dispatcher) pick(c *crew, now time.Time) *queue {
 			}
 			continue
 		}
-		if best == nil || d.before(q, best) {
+		if q.turn = max(q.turn, c.turn-credit); best == nil || q.turn < best.turn || q.turn == best.turn && q.lastRun.Before(best.lastRun) {
 			best = q
 		}
+	}
+	if best != nil {
+		c.turn = best.turn
 	}
 	if wait > 0 {
 		c.timer.Reset(wait)
 	}
 	return best
-}
-
-// before reports whether a call of q is made before one of r.
-func (d *Dispatcher) before(q, r *queue) bool {
-	if a, b := d.shares.own[q.plugin], d.shares.own[r.plugin]; a != b {
-		return a > b
-	}
-	return q.lastRun.Before(r.lastRun)
 }
 
 // setThrottled records whether the calls of a queue wait for CPU time.
