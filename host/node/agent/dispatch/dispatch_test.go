@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +19,12 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-func TestMain(m *testing.M) { testenv.MainWithoutLeaks(m) }
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == pluginProcess {
+		os.Exit(wasm.ProcessMain(os.Args[2:], os.Stderr))
+	}
+	testenv.MainWithoutLeaks(m)
+}
 
 // sleeper is a plugin that takes a time, which the tests count as CPU time.
 type sleeper struct {
