@@ -1,12 +1,14 @@
 package wasm
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -52,6 +54,8 @@ type Plugin struct {
 	configured, recycled       uint64
 	accepted, refused          uint64
 	throttled                  uint64
+
+	lastStats atomic.Pointer[Stats]
 }
 
 // Stats contains counters of a plugin since it was loaded.
@@ -313,9 +317,16 @@ func (p *Plugin) Revision() string { return p.report.Revision }
 // Report returns what loading found.
 func (p *Plugin) Report() Report { return p.report }
 
-// Stats returns the counters.
+// statsWait bounds how long Stats waits for a call.
+const statsWait = 20 * time.Millisecond
+
+// Stats returns the counters, or those that it has returned before if a call does not end.
 func (p *Plugin) Stats() Stats {
-	p.mu.Lock()
+	for end := time.Now().Add(statsWait); !p.mu.TryLock(); time.Sleep(statsWait / 100) {
+		if time.Now().After(end) {
+			return *cmp.Or(p.lastStats.Load(), &Stats{})
+		}
+	}
 	defer p.mu.Unlock()
 	s := Stats{Calls: p.calls, Failures: p.failures, OutOfFuel: p.outOfFuel, Late: p.late, Instances: p.instances, Fuel: p.fuel, LastFuel: p.lastFuel,
 		MaxFuel: p.maxFuel, LogDropped: p.logLimit.dropped, Suspended: p.breakers.open(p.now) || p.impure != nil,
@@ -325,6 +336,7 @@ func (p *Plugin) Stats() Stats {
 	for _, g := range p.pool.guests {
 		s.Settings.Handles += len(g.ids)
 	}
+	p.lastStats.Store(&s)
 	return s
 }
 

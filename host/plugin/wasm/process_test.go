@@ -114,9 +114,7 @@ func TestProcessHasNoRights(t *testing.T) {
 // Code that never ends, with or without CPU time, is killed, and other plugins answer meanwhile.
 func TestProcessThatDoesNotAnswerIsKilled(t *testing.T) {
 	requireChildren(t)
-	read := machine(unix.SYS_READ, 0)                                                                // of the control socket, on which nothing arrives
-	sleep := append([]byte{0x48, 0x89, 0xe6, 0xba, 1, 0, 0, 0}, read[:len(read)-len("\x0f\x0b")]...) // one byte, to the stack
-	for name, code := range map[string][]byte{"computes": {0xeb, 0xfe}, "sleeps": append(sleep, 0x0f, 0x0b)} {
+	for name, code := range map[string][]byte{"computes": {0xeb, 0xfe}, "sleeps": sleep()} {
 		t.Run(name, func(t *testing.T) {
 			p := openNative(t, code)
 			other := load(t, p.host, goodWAT(t), "")
@@ -138,6 +136,32 @@ func TestProcessThatDoesNotAnswerIsKilled(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// sleep returns machine code that never ends: it reads from the control socket, on which nothing arrives.
+func sleep() []byte {
+	oneByteToTheStack := []byte{0x48, 0x89, 0xe6, 0xba, 1, 0, 0, 0}
+	return append(oneByteToTheStack, machine(unix.SYS_READ, 0)...)
+}
+
+// TestStatsDoNotWaitForACallThatHangs: they are those from before the call.
+func TestStatsDoNotWaitForACallThatHangs(t *testing.T) {
+	requireChildren(t)
+	p := openNative(t, sleep())
+	if err := decide(p, 80, sampleNow); err != nil || p.Stats().Calls != 1 {
+		t.Fatalf("%v, %+v", err, p.Stats())
+	}
+	done := make(chan error)
+	go func() { done <- decide(p, evilPort, sampleNow) }()
+	for p.mu.TryLock() {
+		p.mu.Unlock()
+		runtime.Gosched()
+	}
+	before := p.Stats()
+	processOf(t, p).kill(nil)
+	if err := <-done; !errors.Is(err, errProcess) || before.Calls != 1 || before.Open != 1 || p.Stats().Failures != 1 {
+		t.Errorf("%v; %+v before, then %+v", err, before, p.Stats())
 	}
 }
 

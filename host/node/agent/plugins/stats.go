@@ -10,15 +10,10 @@ import (
 // Stats returns the statistics of each plugin since startup, over all its revisions and settings, sorted by name.
 func (s *Set) Stats() []metrics.PluginStats {
 	s.mu.RLock()
-	defer s.mu.RUnlock()
 	by := maps.Clone(s.closed)
-	if by == nil {
-		by = map[string]metrics.PluginStats{}
-	}
-	for _, p := range s.loaded {
-		addStats(by, p, true)
-	}
-	for _, p := range s.retired {
+	open := append(slices.Collect(maps.Values(s.loaded)), s.retired...)
+	s.mu.RUnlock() // calls may delay the statistics of a plugin
+	for _, p := range open {
 		addStats(by, p, true)
 	}
 	out := make([]metrics.PluginStats, 0, len(by))
