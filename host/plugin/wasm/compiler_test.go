@@ -33,6 +33,7 @@ func childCommands() map[string]func(args []string) int {
 		"liar":         liar,
 		"generous":     generous,
 		"staller":      staller,
+		"greedy":       greedy,
 		"idler":        idler,
 		"inspect":      inspectChild,
 		"limited":      limitedChild,

@@ -3,6 +3,7 @@ package wasm
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 	"os"
 	"testing"
 	"time"
@@ -146,4 +147,37 @@ func BenchmarkRestart(b *testing.B) {
 			}
 		}
 	}
+}
+
+// greedy is a process that claims to have all memory of all plugins.
+func greedy(args []string) int {
+	return misbehave(args, func(s *server, _ int) func(*lane.Lane, *lane.Stopwatch) {
+		return func(l *lane.Lane, watch *lane.Stopwatch) {
+			s.answer(l, watch)
+			l.Number(numberMemory).Store(math.MaxInt64)
+			l.Reply()
+		}
+	})
+}
+
+// TestProcessThatClaimsAllMemoryLeavesIt: it is believed no more than its instances may have.
+func TestProcessThatClaimsAllMemoryLeavesIt(t *testing.T) {
+	requireChildren(t)
+	const pages = 64
+	h := newHost(t, Options{Process: childCommand("greedy")})
+	for n := range 3 {
+		p, err := h.Open(t.Context(), "greedy", goodWAT(t), LoadOptions{MemoryPages: pages})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		checkGood(t, p, sampleNow)
+		if used, _ := h.MemoryInUse(); used > int64(n+1)*pages<<16+1<<20 {
+			t.Errorf("%d bytes in use with %d plugins", used, n+1)
+		}
+	}
+	h.process = childCommand("plugin")
+	checkGood(t, load(t, h, goGuest(t, "testdata/goguest"), ""), sampleNow)
 }

@@ -50,7 +50,8 @@ type run struct {
 	ended   chan struct{} // closed at its end
 	killed  atomic.Pointer[callError]
 	last    atomic.Uint32 // id of an instance
-	memory  atomic.Int64  // reserved for it
+	open    atomic.Int64  // instances
+	memory  atomic.Int64  // reserved for them
 }
 
 // hello is what a process says when it has given up its rights.
@@ -250,8 +251,10 @@ func (p *process) open(o instanceOptions) (instance, error) {
 		return nil, fmt.Errorf("instantiate: %w", err)
 	}
 	in := &remote{run: r, id: r.last.Add(1), leave: o.leave}
+	r.open.Add(1)
 	c := call{op: opOpen, limit: p.limits.InitTime}
 	if in.do(&c); c.err != nil {
+		r.open.Add(-1)
 		return nil, c.err
 	}
 	return in, nil
@@ -315,6 +318,7 @@ func (i *remote) hostBytes() int64 { return i.size + overheadBytes(i.run.p.info)
 // close implements instance.
 func (i *remote) close() {
 	if i.alive() {
+		i.run.open.Add(-1)
 		i.do(&call{op: opDrop})
 	}
 }
@@ -413,10 +417,10 @@ func (r *run) allowance() int64 {
 	return max(0, r.memory.Load()+m.limit-m.inUse())
 }
 
-// account records the memory that the instances of the process have, as far as it can be.
+// account records the memory that the instances of the process have, as far as they can have it.
 func (r *run) account(bytes int64) {
 	m := &r.p.host.memory
-	bytes = min(max(bytes, 0), m.limit)
+	bytes = min(max(bytes, 0), m.limit, r.open.Load()*int64(r.p.limits.MemoryPages)<<16)
 	m.release(r.memory.Swap(bytes) - bytes)
 }
 
