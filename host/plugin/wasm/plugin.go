@@ -55,7 +55,8 @@ type Plugin struct {
 	accepted, refused          uint64
 	throttled                  uint64
 
-	lastStats atomic.Pointer[Stats]
+	asked atomic.Bool           // Stats has been called during a call
+	stats atomic.Pointer[Stats] // that were published last
 }
 
 // Stats contains counters of a plugin since it was loaded.
@@ -119,7 +120,7 @@ var ErrClosed = errors.New("the plugin is closed")
 // Decide implements policy.Plugin. Its error is a *DecideError.
 func (p *Plugin) Decide(req *abi.Request, resp *abi.Response) error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
 	return p.decide(req, resp)
 }
 
@@ -317,17 +318,27 @@ func (p *Plugin) Revision() string { return p.report.Revision }
 // Report returns what loading found.
 func (p *Plugin) Report() Report { return p.report }
 
-// statsWait bounds how long Stats waits for a call.
-const statsWait = 20 * time.Millisecond
-
-// Stats returns the counters, or those that it has returned before if a call does not end.
+// Stats returns the counters. While a call is running, they are those from when Stats was last called, or from the call after that.
 func (p *Plugin) Stats() Stats {
-	for end := time.Now().Add(statsWait); !p.mu.TryLock(); time.Sleep(statsWait / 100) {
-		if time.Now().After(end) {
-			return *cmp.Or(p.lastStats.Load(), &Stats{})
-		}
+	if !p.mu.TryLock() {
+		p.asked.Store(true)
+		return *cmp.Or(p.stats.Load(), &Stats{})
 	}
 	defer p.mu.Unlock()
+	return p.publish()
+}
+
+// unlock ends a call.
+func (p *Plugin) unlock() {
+	if p.asked.Load() {
+		p.publish()
+	}
+	p.mu.Unlock()
+}
+
+// publish returns the counters, and stores them for callers of Stats that do not wait.
+func (p *Plugin) publish() Stats {
+	p.asked.Store(false)
 	s := Stats{Calls: p.calls, Failures: p.failures, OutOfFuel: p.outOfFuel, Late: p.late, Instances: p.instances, Fuel: p.fuel, LastFuel: p.lastFuel,
 		MaxFuel: p.maxFuel, LogDropped: p.logLimit.dropped, Suspended: p.breakers.open(p.now) || p.impure != nil,
 		Open: len(p.pool.guests), Evicted: p.pool.evicted, MemoryBytes: p.pool.memoryBytes(), Repeats: p.repeats.stats,
@@ -336,7 +347,7 @@ func (p *Plugin) Stats() Stats {
 	for _, g := range p.pool.guests {
 		s.Settings.Handles += len(g.ids)
 	}
-	p.lastStats.Store(&s)
+	p.stats.Store(&s)
 	return s
 }
 

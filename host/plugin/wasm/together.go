@@ -29,7 +29,7 @@ type together struct {
 // DecideAll implements policy.Batcher. A call that would have waited for slow ones before it has the error policy.ErrUnasked.
 func (p *Plugin) DecideAll(calls []*policy.Call) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
 	for len(calls) > 0 {
 		n, end := p.decideTogether(calls)
 		if n == 0 && !end {
