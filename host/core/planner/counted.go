@@ -6,6 +6,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/outcomes"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/queue"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -33,9 +34,9 @@ func (p *Planner) AddOutcomes(now time.Time, length time.Duration, changes []out
 			switch {
 			case !c.Failed:
 			case s.counted.Enforced&abi.NeedOutcomes != 0:
-				p.schedule(s, due)
+				p.schedule(s, queue.Due)
 			case s.counted.Needs&abi.NeedOutcomes != 0:
-				p.schedule(s, shadowDue)
+				p.schedule(s, queue.ShadowDue)
 			}
 		}
 	}

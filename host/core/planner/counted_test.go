@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/outcomes"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner/queue"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -192,7 +193,7 @@ func testOnlyNewFailures(t *testing.T, shadow bool) {
 		calls := plugin.calls
 		signals.reading++
 		p.AddOutcomes(time.Unix(1000, 0), time.Second, []outcomes.Change{c.change})
-		if shadow && p.queue.n[due] > 0 {
+		if shadow && p.queue.Waiting(queue.Due) > 0 {
 			t.Errorf("%s: the Service is due although only the shadow needs outcomes", c.what)
 		}
 		if r := p.PlanNow(time.Unix(1001, 0)); r.Planned != c.planned || plugin.calls-calls != c.called {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/outcomes"
+	"github.com/sluice-proxy/sluice/host/core/planner/queue"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
@@ -123,7 +124,7 @@ func (p *Planner) suspendGuarded() {
 // replanGuarded plans the Services that a guard concerns again.
 func (p *Planner) replanGuarded(g *guard) {
 	for _, name := range slices.SortedFunc(maps.Keys(g.services), model.Name.Compare) {
-		p.schedule(p.services[name], due)
+		p.schedule(p.services[name], queue.Due)
 	}
 }
 

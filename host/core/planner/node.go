@@ -18,7 +18,7 @@ func (p *Planner) refresh() {
 	s := &p.settings
 	own, warn := p.ownNode()
 	if s.Policies.SetNode(PolicyNode(s.Node, p.LastNode())) {
-		p.queue.begin(true)
+		p.queue.Begin(true)
 	}
 	nodeInfo := eligibility.NodeInfo{Node: s.Node, Zone: own.Zone, MaxEndpoints: s.ServiceLimits.Endpoints, Endpoints: p.nodeInfo.Endpoints}
 	r := rules{
@@ -35,7 +35,7 @@ func (p *Planner) refresh() {
 	if nodeInfo != p.nodeInfo || !slices.Equal(r.NodeAddrs, p.rules.NodeAddrs) ||
 		!slices.Equal(r.Global.PodSources, p.rules.Global.PodSources) ||
 		!slices.Equal(r.Global.PodInterfaces, p.rules.Global.PodInterfaces) {
-		p.queue.begin(true)
+		p.queue.Begin(true)
 	}
 	if !slices.Equal(r.NodeAddrs, p.rules.NodeAddrs) {
 		p.claims.SetShared(r.NodeAddrs)

@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner/cost"
+	"github.com/sluice-proxy/sluice/host/core/planner/queue"
 )
 
 // work is a Plan that has begun.
@@ -79,7 +80,7 @@ func (p *Planner) endPlan(w *work, now time.Time) Result {
 		p.full = true
 		result.Remaining++
 	}
-	result.Remaining += p.queue.len() + len(p.answers)
+	result.Remaining += p.queue.Len() + len(p.answers)
 	result.Warnings, p.newWarnings = p.newWarnings, nil
 	result.Delta = p.claims.Take()
 	p.addStaleUDP(result)
@@ -133,8 +134,8 @@ func (p *Planner) planServices(w *work, now time.Time) {
 	q := &p.queue
 	if !w.begun {
 		w.begun = true
-		w.changed, w.mayPostpone = q.n[changed] > 0, w.limit != nil && !p.postponed
-		w.few = w.mayPostpone && q.n[changed] > manyChanged && len(q.fresh) > 0
+		w.changed, w.mayPostpone = q.Waiting(queue.Changed) > 0, w.limit != nil && !p.postponed
+		w.few = w.mayPostpone && q.Waiting(queue.Changed) > manyChanged && q.HasFresh()
 		p.postponed = w.few
 	}
 	for {
@@ -142,7 +143,7 @@ func (p *Planner) planServices(w *work, now time.Time) {
 			p.continueChains(w.limit, now)
 		}
 		of := p.nextClass(w)
-		if of == none || w.limit.Spent() {
+		if of == queue.None || w.limit.Spent() {
 			if !p.beginBacklog(w) {
 				return
 			}
@@ -151,13 +152,15 @@ func (p *Planner) planServices(w *work, now time.Time) {
 		if p.stops(w.limit) {
 			return
 		}
-		q.freshNext = q.freshNext || w.few
-		s := q.take(of).state
-		if of == swept {
+		if w.few {
+			q.PreferFresh()
+		}
+		s := p.stateOf(q.Take(of).Name)
+		if of == queue.Swept {
 			w.limit.Spend(cost.Look)
-			if !q.concerns(s) {
-				s.place.sweep = q.sweep
-				q.settle(&s.place)
+			if !q.Concerns(&s.place, s.decisions != nil) {
+				q.BeginRound(&s.place)
+				q.Settle(&s.place)
 				continue
 			}
 		}
@@ -166,26 +169,26 @@ func (p *Planner) planServices(w *work, now time.Time) {
 }
 
 // nextClass returns from which class the next Service of a Plan is; none: there is no other.
-func (p *Planner) nextClass(w *work) class {
-	n := &p.queue.n
-	if n[due] == 0 || n[swept] == 0 {
+func (p *Planner) nextClass(w *work) queue.Class {
+	n := p.queue.Waiting
+	if n(queue.Due) == 0 || n(queue.Swept) == 0 {
 		p.dueAhead = 0
 	}
 	switch {
-	case w.few && len(p.queue.fresh) == 0:
-		return none
-	case !w.backlog && n[changed] > 0:
-		return changed
+	case w.few && !p.queue.HasFresh():
+		return queue.None
+	case !w.backlog && n(queue.Changed) > 0:
+		return queue.Changed
 	case !w.backlog:
-		return none
-	case n[due] > 0 && p.dueAhead <= 0:
-		return due
-	case n[swept] > 0:
-		return swept
-	case n[shadowDue] > 0: // enforced chains come first
-		return shadowDue
+		return queue.None
+	case n(queue.Due) > 0 && p.dueAhead <= 0:
+		return queue.Due
+	case n(queue.Swept) > 0:
+		return queue.Swept
+	case n(queue.ShadowDue) > 0: // enforced chains come first
+		return queue.ShadowDue
 	}
-	return none
+	return queue.None
 }
 
 // beginBacklog makes a Plan work on the backlog, for which at least a quarter of the budget is left, and reports whether it does.
@@ -205,5 +208,5 @@ func (p *Planner) beginBacklog(w *work) bool {
 
 // hasBacklog reports whether work waits, except for shadows.
 func (p *Planner) hasBacklog() bool {
-	return p.queue.n[due]+p.queue.n[swept]+len(p.answers) > 0
+	return p.queue.Waiting(queue.Due)+p.queue.Waiting(queue.Swept)+len(p.answers) > 0
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner/claims"
+	"github.com/sluice-proxy/sluice/host/core/planner/queue"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -35,7 +36,7 @@ type Planner struct {
 	nodesPartial bool // zones is empty because not all Nodes of the cluster have been read
 	services     map[model.Name]*serviceState
 	newcomers    map[model.Name]*serviceState // those that are not in services, and have to be planned
-	queue        queue
+	queue        queue.Queue
 	dueAhead     int             // by how much the cost of due Services is above that of swept ones while both wait
 	answers      []*policy.Call  // whose chains are to be continued
 	work         work            // of the Plan that waits for answers
@@ -97,7 +98,7 @@ func (p *Planner) Configure(s Settings) {
 		s.Policies = &policy.Set{}
 	}
 	p.settings, p.nodeDirty, p.guardsDirty = s, true, true
-	p.queue.begin(true)
+	p.queue.Begin(true)
 }
 
 // SetCaps sets the capabilities of the backend that programs the plan.
@@ -183,7 +184,15 @@ func (p *Planner) markChanged(name model.Name) {
 	if s == nil {
 		s = p.newcomer(name)
 	}
-	p.schedule(s, changed)
+	p.schedule(s, queue.Changed)
+}
+
+// stateOf returns the state of a Service that has a place in the queue.
+func (p *Planner) stateOf(name model.Name) *serviceState {
+	if s := p.services[name]; s != nil {
+		return s
+	}
+	return p.newcomers[name]
 }
 
 // newcomer returns the state of a Service that is not in services.
@@ -191,7 +200,7 @@ func (p *Planner) newcomer(name model.Name) *serviceState {
 	s := p.newcomers[name]
 	if s == nil {
 		s = &serviceState{}
-		p.queue.enter(s, name)
+		p.queue.Enter(&s.place, name)
 		p.addNewcomer(s)
 	}
 	return s
@@ -201,7 +210,7 @@ func (p *Planner) addNewcomer(s *serviceState) {
 	if p.newcomers == nil {
 		p.newcomers = map[model.Name]*serviceState{}
 	}
-	p.newcomers[s.place.name] = s
+	p.newcomers[s.place.Name] = s
 }
 
 func (p *Planner) deleteNewcomer(name model.Name) {
@@ -211,18 +220,18 @@ func (p *Planner) deleteNewcomer(name model.Name) {
 }
 
 // schedule gives a Service a place in the queue for a reason; after an unfinished round of it another one follows.
-func (p *Planner) schedule(s *serviceState, of class) {
+func (p *Planner) schedule(s *serviceState, of queue.Class) {
 	if s.round != nil {
 		s.round.again = true
 		return
 	}
-	p.queue.push(&s.place, of)
+	p.queue.Push(&s.place, of)
 }
 
 // PluginsReloaded requeues every Service that has a policy. Only plugins whose revision has changed are called.
 func (p *Planner) PluginsReloaded() {
 	p.guardsDirty = true
-	p.queue.begin(false)
+	p.queue.Begin(false)
 }
 
 // Synced reports whether the initial cluster state is complete. Until it is, Plan does nothing.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/planner/queue"
 )
 
 // requeue is a time, in Unix milliseconds, at which a Service has to be planned again. It is valid only while it is equal to
@@ -51,11 +52,11 @@ func (p *Planner) setRequeue(name model.Name, s *serviceState, shadow bool, at i
 }
 
 // dueFor returns why a Service is planned because of the chain of its policy, or of its shadow.
-func dueFor(shadow bool) class {
+func dueFor(shadow bool) queue.Class {
 	if shadow {
-		return shadowDue
+		return queue.ShadowDue
 	}
-	return due
+	return queue.Due
 }
 
 // enqueueExpired schedules the Services whose requeue time has passed.

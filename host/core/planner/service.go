@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner/cost"
+	"github.com/sluice-proxy/sluice/host/core/planner/queue"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
@@ -33,7 +34,7 @@ type serviceState struct {
 	counted      tally.Counted
 	guards       []*guard // that concern it
 	pods         indexedPods
-	place        place
+	place        queue.Place
 	planned      bool // it is in Planner.services
 }
 
@@ -64,7 +65,7 @@ func (s *serviceState) wait(shadow bool) *chainWait {
 // planService plans a Service and adds the consequences to result. It reports whether it is done; if not, the next call
 // continues.
 func (p *Planner) planService(s *serviceState, now time.Time, result *Result, budget *cost.Budget) (done bool) {
-	name := s.place.name
+	name := s.place.Name
 	svc := p.cluster.Services[name]
 	if svc == nil {
 		if s.planned {
@@ -81,7 +82,7 @@ func (p *Planner) planService(s *serviceState, now time.Time, result *Result, bu
 		r = p.begin(svc)
 		budget.Spend(len(svc.SourceRanges) * cost.Look)
 		r.udp = udpRound{svc: svc, at: now.UnixMilli(), before: s.udp}
-		s.place.sweep = p.queue.sweep
+		p.queue.BeginRound(&s.place)
 		p.indexPods(name, s, r.policy)
 		s.setGuards(name, r.guards)
 	}

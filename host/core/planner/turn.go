@@ -4,35 +4,36 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/planner/cost"
+	"github.com/sluice-proxy/sluice/host/core/planner/queue"
 )
 
 // pausedService is a Service whose round waits for answers of plugins.
 type pausedService struct {
 	*serviceState
-	class class // for which it is planned
+	class queue.Class // for which it is planned
 }
 
 // planTurn gives a Service that was taken from the queue a turn.
-func (p *Planner) planTurn(s *serviceState, of class, limit *cost.Budget, now time.Time, result *Result) {
+func (p *Planner) planTurn(s *serviceState, of queue.Class, limit *cost.Budget, now time.Time, result *Result) {
 	turn := limit.Begin()
 	switch done := p.planService(s, now, result, turn); {
 	case done && s.planned:
-		p.queue.settle(&s.place)
+		p.queue.Settle(&s.place)
 		result.Planned++
 	case done:
-		p.queue.drop(&s.place)
-		p.deleteNewcomer(s.place.name)
+		p.queue.Drop(&s.place)
+		p.deleteNewcomer(s.place.Name)
 		result.Planned++
 	case s.round != nil && s.round.paused:
 		p.paused = append(p.paused, pausedService{s, of})
 		p.asking += limit.Used(turn)
 	default:
-		p.queue.push(&s.place, due)
+		p.queue.Push(&s.place, queue.Due)
 	}
 	switch used := limit.Used(turn); of {
-	case due:
+	case queue.Due:
 		p.dueAhead += used
-	case swept:
+	case queue.Swept:
 		p.dueAhead -= used
 	}
 	limit.End(turn)
@@ -52,7 +53,7 @@ func (p *Planner) planPaused(limit *cost.Budget, now time.Time, result *Result) 
 	p.paused = nil
 	for _, s := range paused {
 		if limit.Spent() {
-			p.queue.push(&s.place, min(s.class, due))
+			p.queue.Push(&s.place, min(s.class, queue.Due))
 		} else {
 			p.planTurn(s.serviceState, s.class, limit, now, result)
 		}
