@@ -108,7 +108,7 @@ func CheckConfinement(ctx context.Context, argv []string) (layers []confine.Laye
 	if err := confine.Run(cmd, nil); err != nil {
 		return nil, fmt.Errorf("confined process: %w: %s", err, meter.Quote(strings.TrimSpace(stderr.String())))
 	}
-	if err := json.Unmarshal(out.Bytes(), &layers); err != nil {
+	if err := json.Unmarshal(out.head, &layers); err != nil {
 		return nil, fmt.Errorf("confined process: %w", err)
 	}
 	return layers, nil
@@ -151,18 +151,21 @@ func outOfMemory(stderr string) bool {
 	return false
 }
 
-// headBuffer stores the first bytes that are written to it.
+// headBuffer stores the first bytes that are written to it. It has no other method to write, such as ReadFrom, which would have no limit.
 type headBuffer struct {
-	bytes.Buffer
+	head   []byte
 	limit  int
 	strict bool // more is an error, so that nobody has to read it
 }
 
 // Write implements io.Writer.
 func (b *headBuffer) Write(p []byte) (int, error) {
-	n, _ := b.Buffer.Write(p[:min(len(p), b.limit-b.Len())])
+	n := min(len(p), b.limit-len(b.head))
+	b.head = append(b.head, p[:n]...)
 	if n < len(p) && b.strict {
 		return n, io.ErrShortWrite
 	}
 	return len(p), nil
 }
+
+func (b *headBuffer) String() string { return string(b.head) }

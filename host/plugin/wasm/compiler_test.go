@@ -34,6 +34,7 @@ func childCommands() map[string]func(args []string) int {
 		"generous":     generous,
 		"staller":      staller,
 		"greedy":       greedy,
+		"mischievous":  mischievous,
 		"idler":        idler,
 		"inspect":      inspectChild,
 		"limited":      limitedChild,
@@ -467,5 +468,16 @@ func TestNothingIsLoadedAfterTheEnd(t *testing.T) {
 	}
 	if err := p.Start(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Start: %v", err)
+	}
+}
+
+// TestOutputOfAChildIsCut: io.Copy, which package exec uses, finds no other way to write it.
+func TestOutputOfAChildIsCut(t *testing.T) {
+	for _, strict := range []bool{false, true} {
+		b := &headBuffer{limit: 100, strict: strict}
+		n, err := io.Copy(b, strings.NewReader(strings.Repeat("x", 1<<20)))
+		if len(b.String()) != 100 || strict != (err != nil) || !strict && n != 1<<20 {
+			t.Errorf("strict %t: %d bytes kept of %d: %v", strict, len(b.String()), n, err)
+		}
 	}
 }

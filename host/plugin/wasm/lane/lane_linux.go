@@ -33,7 +33,7 @@ type Lane struct {
 	seen   uint32        // answers, or messages in the process
 	begun  atomic.Int64  // when the message that is not answered yet was sent, 0: there is none
 	busy   atomic.Int64  // ns, of all messages that are answered
-	most   unix.Timespec // time that Await waits
+	left   unix.Timespec // of the time that Await waits
 }
 
 // In the header, in cache lines of their own: a word that counts messages or answers, and whether the other side sleeps until the next
@@ -100,8 +100,8 @@ func (l *Lane) Send() {
 
 // Await waits for the answer for as long as a patience, and reports whether there is one.
 func (l *Lane) Await(patience time.Duration) bool {
-	l.most = unix.NsecToTimespec(int64(patience))
-	if !wait(l.word(answerWord), l.word(answerSleep), l.seen, &l.most) {
+	l.left = unix.NsecToTimespec(int64(patience))
+	if !wait(l.word(answerWord), l.word(answerSleep), l.seen, &l.left) {
 		return false
 	}
 	l.seen++
@@ -134,18 +134,25 @@ func ring(word, sleeps *atomic.Uint32) {
 	}
 }
 
-// wait waits until word is not old; without a timeout for ever. It blocks the thread: Go's poller would take milliseconds on a busy machine.
+// wait waits until word is not old; without a timeout for ever. It blocks the thread: Go's poller would take milliseconds on a busy machine. The
+// other side may wake it as often as it likes.
 func wait(word, sleeps *atomic.Uint32, old uint32, timeout *unix.Timespec) bool {
 	if word.Load() != old {
 		return true
 	}
 	sleeps.Store(1)
 	defer sleeps.Store(0)
-	for word.Load() == old {
+	for begin := time.Now(); word.Load() == old; {
 		_, _, errno := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(old), uintptr(unsafe.Pointer(timeout)), 0, 0)
-		if errno == unix.ETIMEDOUT {
-			return word.Load() != old
+		if timeout == nil || word.Load() != old {
+			continue
 		}
+		now := time.Now()
+		left := timeout.Nano() - now.Sub(begin).Nanoseconds()
+		if errno == unix.ETIMEDOUT || left <= 0 {
+			return false
+		}
+		*timeout, begin = unix.NsecToTimespec(left), now
 	}
 	return true
 }
