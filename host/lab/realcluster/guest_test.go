@@ -32,12 +32,12 @@ func TestNodesRunAKernelOfTheirOwn(t *testing.T) {
 	if err := n.Kill("kubelet", syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a new kubelet", func() bool {
+	testenv.Within(t, 5*testnet.AnswerTimeout, "a new kubelet", func() bool {
 		pid, err := n.Exec(t.Context(), "pidof", "kubelet")
 		return err == nil && pid != before
 	})
 	at := netip.AddrPortFrom(n.Addrs[0], 30080)
-	eventually(t, "an answer at a NodePort", func() bool { return answers(c, at) })
+	testenv.Within(t, 5*testnet.AnswerTimeout, "an answer at a NodePort", func() bool { return answers(c, at) })
 	if err := n.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestNodesRunAKernelOfTheirOwn(t *testing.T) {
 	if err := n.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "an answer at a NodePort after a reboot", func() bool { return answers(c, at) })
+	testenv.Within(t, 5*testnet.AnswerTimeout, "an answer at a NodePort after a reboot", func() bool { return answers(c, at) })
 }
 
 // answers asks a port from outside of the nodes.
@@ -63,13 +63,4 @@ func answers(c *Cluster, at netip.AddrPort) bool {
 	}
 	conn.Close()
 	return true
-}
-
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(5 * testnet.AnswerTimeout); !f(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("no %s", what)
-		}
-	}
 }

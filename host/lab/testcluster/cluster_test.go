@@ -58,16 +58,10 @@ func TestProcessesEndWhenTheirParentIsKilled(t *testing.T) {
 	}
 	must(t, cmd.Process.Kill())
 	_ = cmd.Wait()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		// It may be a zombie: this process is not its parent.
+	testenv.Eventually(t, "it ends", func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil || strings.Contains(string(stat), ") Z ") {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("still there: %s", stat)
-		}
-	}
+		return err != nil || strings.Contains(string(stat), ") Z ") // a zombie: this process is not its parent
+	})
 }
 
 const reader = "system:serviceaccount:default:reader"
@@ -122,17 +116,14 @@ func endpoints(ctx context.Context, c *Cluster, namespace, service string) (out 
 
 func expect(t *testing.T, c *Cluster, service string, want ...string) {
 	t.Helper()
-	var got []string
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		var err error
-		if got, err = endpoints(t.Context(), c, "shop", service); err != nil {
-			t.Fatal(err)
+	testenv.Succeeds(t, "endpoints of "+service, func() error {
+		got, err := endpoints(t.Context(), c, "shop", service)
+		must(t, err)
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("%q, want %q", got, want)
 		}
-		if slices.Equal(got, want) {
-			return
-		}
-	}
-	t.Fatalf("endpoints of %s: %q, want %q", service, got, want)
+		return nil
+	})
 }
 
 func must(t *testing.T, err error) {
@@ -209,10 +200,10 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 		config.Dial = c.dial
 		client, err := kubernetes.NewForConfig(config)
 		must(t, err)
-		_, err = client.CoreV1().Services("shop").List(ctx, metav1.ListOptions{})
-		for end := time.Now().Add(time.Minute); apierrors.IsForbidden(err) && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-			_, err = client.CoreV1().Services("shop").List(ctx, metav1.ListOptions{}) // the authorizer receives roles through a watch
-		}
+		testenv.Eventually(t, "the authorizer knows the role", func() bool { // through a watch
+			_, err = client.CoreV1().Services("shop").List(ctx, metav1.ListOptions{})
+			return !apierrors.IsForbidden(err)
+		})
 		must(t, err)
 		if _, err = client.CoreV1().Pods("shop").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 			t.Errorf("list Pods: %v, want it forbidden", err)

@@ -53,11 +53,7 @@ func TestEndSignalsThenKills(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(p.Kill)
-		for end := time.Now().Add(time.Minute); log.String() != "ready\n"; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("the program does not start")
-			}
-		}
+		testenv.Eventually(t, "the program starts", func() bool { return log.String() == "ready\n" })
 		return p
 	}
 	obedient := start("trap 'exit 0' TERM")

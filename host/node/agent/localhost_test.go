@@ -41,18 +41,13 @@ endpoints: [{addresses: [10.244.1.1], conditions: {ready: true}}]
 	// No connection is made: the endpoint is not an address of this host.
 	used := func(want bool) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		testenv.Eventually(t, fmt.Sprintf("the port is in use: %t", want), func() bool {
 			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 			if err == nil {
 				_ = l.Close()
 			}
-			if errors.Is(err, syscall.EADDRINUSE) == want {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("the port is in use: %t, want %t; %v\n%s", !want, want, err, r.log)
-			}
-		}
+			return errors.Is(err, syscall.EADDRINUSE) == want
+		}, r.log.String)
 	}
 	// The kernel's counters are shown while packets are counted.
 	counted := func(want bool) {

@@ -55,39 +55,24 @@ func (b *browser) text(selector string) string {
 func (b *browser) waitFor(selector, want string) {
 	b.Helper()
 	text, not := strings.CutPrefix(want, "!")
-	for {
-		got := b.text(selector)
-		if strings.Contains(got, text) != not {
-			return
-		}
-		select {
-		case <-b.ctx.Done():
-			b.Fatalf("%s is %q, want %q", selector, got, want)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+	got := ""
+	testenv.Eventually(b, fmt.Sprintf("%s is %q", selector, want), func() bool {
+		got = b.text(selector)
+		return strings.Contains(got, text) != not
+	}, func() string { return got })
 }
 
 // open loads a page until it is there with its style and script, and live.
 func (b *browser) open(url string) {
 	b.Helper()
-	for b.ctx.Err() == nil {
-		if err := chromedp.Do(b.ctx, chromedp.Navigate(url)); err == nil && b.live() {
-			return
+	var since time.Time // of the page that is loaded
+	testenv.Eventually(b, url+" opens", func() bool {
+		if time.Since(since) > 30*time.Second && chromedp.Do(b.ctx, chromedp.Navigate(url)) == nil {
+			since = time.Now()
 		}
-	}
-	b.Fatalf("%s does not open", url)
-}
-
-// live reports whether the page is there and live, soon.
-func (b *browser) live() bool {
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		state, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](`document.querySelector("#connection")?.innerText ?? ""`))
-		if err == nil && state == "Live" {
-			return true
-		}
-	}
-	return false
+		return err == nil && state == "Live"
+	})
 }
 
 // axeRules are those of WCAG 2.2 to level AA, and good practice.

@@ -33,7 +33,7 @@ func startPage(r *rig, manifests string) (url string, stop func()) {
 		}
 	})
 	r.Cleanup(stop)
-	retry(r, func() error {
+	testenv.Succeeds(r, "the answer", func() error {
 		if m := pageURL.FindStringSubmatch(r.log.String()[before:]); m != nil {
 			url = m[1]
 			return nil
@@ -67,25 +67,11 @@ endpoints:
 	return b.String()
 }
 
-// retry calls f until it succeeds, for a minute.
-func retry(t testing.TB, f func() error) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
-}
-
 // getPage returns the answer to a request once it has the wanted status.
 func getPage(t testing.TB, url string, status int) (text string) {
 	t.Helper()
 	client := &http.Client{Timeout: time.Minute}
-	retry(t, func() error {
+	testenv.Succeeds(t, "the answer", func() error {
 		resp, err := client.Get(url)
 		if err != nil {
 			return err
@@ -134,7 +120,7 @@ func TestStatusPageSendsWhatChanges(t *testing.T) {
 	url, _ := startPage(r, shop("web"))
 	getPage(t, url, http.StatusOK)
 	changed := false
-	retry(t, func() error { // browsers connect again too
+	testenv.Succeeds(t, "the answer", func() error { // browsers connect again too
 		req, err := http.NewRequest(http.MethodGet, url+"service?namespace=shop&name=web", nil)
 		if err != nil {
 			t.Fatal(err)

@@ -18,20 +18,20 @@ import (
 func page(t *testing.T, url string, code int) string {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
-	var last any
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	var text string
+	testenv.Succeeds(t, url, func() error {
 		resp, err := client.Get(url)
-		if last = err; err != nil {
-			continue
+		if err != nil {
+			return err
 		}
-		b, _ := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if last = resp.Status; resp.StatusCode == code {
-			return string(b)
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		if text = string(b); resp.StatusCode != code {
+			return fmt.Errorf("%s, want %d", resp.Status, code)
 		}
-	}
-	t.Fatalf("%s: %v, want %d", url, last, code)
-	return ""
+		return err
+	})
+	return text
 }
 
 // freeAddress returns an unused loopback address that no other process uses, so that its port stays free.

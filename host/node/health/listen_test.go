@@ -75,13 +75,9 @@ func TestOwnSocketsAreNeverInTheWay(t *testing.T) {
 // expectAnswer waits for an answer about a Service.
 func expectAnswer(t *testing.T, at netip.AddrPort, service string) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		a, err := get("http://" + at.String())
-		if strings.Contains(a.body, fmt.Sprintf("%q", service)) {
-			return
-		}
-		if time.Now().After(end) || t.Failed() {
-			t.Fatalf("%s: %s %v, want an answer about %s", at, a.body, err, service)
-		}
-	}
+	var a answer
+	testenv.Eventually(t, fmt.Sprintf("%s answers about %s", at, service), func() bool {
+		a, _ = get("http://" + at.String())
+		return strings.Contains(a.body, fmt.Sprintf("%q", service))
+	}, func() string { return a.body })
 }

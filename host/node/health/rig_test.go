@@ -139,23 +139,22 @@ func (n *node) waitFor(what, url string, code int) answer {
 	n.Helper()
 	var a answer
 	var err error
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		if a, err = get(url); err == nil && a.code == code {
-			return a
-		}
-	}
-	n.Fatalf("%s: %s: %d (%v), want %d: %s", what, url, a.code, err, code, a.body)
+	testenv.Eventually(n, fmt.Sprintf("%s: %s: %d", what, url, code), func() bool {
+		a, err = get(url)
+		return err == nil && a.code == code
+	}, func() string { return fmt.Sprintf("%d (%v): %s", a.code, err, a.body) })
 	return a
 }
 
 // always checks that url responds with code for 200 ms.
 func (n *node) always(what, url string, code int) {
 	n.Helper()
-	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if a, err := get(url); err != nil || a.code != code {
-			n.Fatalf("%s: %s: %d (%v), want always %d", what, url, a.code, err, code)
-		}
-	}
+	var a answer
+	var err error
+	testenv.Always(n, 200*time.Millisecond, fmt.Sprintf("%s: %s: %d", what, url, code), func() bool {
+		a, err = get(url)
+		return err == nil && a.code == code
+	}, func() string { return fmt.Sprintf("%d (%v)", a.code, err) })
 }
 
 var web = model.Name{Namespace: "shop", Name: "web"}

@@ -102,13 +102,7 @@ func pool(endpoints ...plan.Endpoint) plan.Pool {
 
 func (r *rig) until(what string, ok func(localhostproxy.Stats) bool) {
 	r.t.Helper()
-	end := time.Now().Add(wait)
-	for !ok(r.proxy.Stats()) {
-		if time.Now().After(end) {
-			r.t.Fatalf("not within %s: %s; %+v", wait, what, r.proxy.Stats())
-		}
-		time.Sleep(time.Millisecond)
-	}
+	testenv.Eventually(r.t, what, func() bool { return ok(r.proxy.Stats()) }, func() string { return fmt.Sprintf("%+v", r.proxy.Stats()) })
 }
 
 func (r *rig) listening(n int) {

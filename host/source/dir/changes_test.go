@@ -55,11 +55,7 @@ func TestCurrentProblemsAreCounted(t *testing.T) {
 	r := start(t, root, Options{After: time.After, OnProblems: func(e, w int) { now.Store([2]int{e, w}) }})
 	becomes := func(want [2]int) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); now.Load() != any(want); time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%v problems and warnings, want %v", now.Load(), want)
-			}
-		}
+		testenv.Eventually(t, fmt.Sprintf("%v problems and warnings", want), func() bool { return now.Load() == any(want) }, func() string { return fmt.Sprint(now.Load()) })
 	}
 	becomes([2]int{1, 0})
 	r.write("b.yaml", "also: [\n")

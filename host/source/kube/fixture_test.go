@@ -187,7 +187,7 @@ func (r *fixture) waitSynced() {
 func (r *fixture) waitInSync() {
 	r.t.Helper()
 	var diff string
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	testenv.Eventually(r.t, "in sync", func() bool {
 		r.source.mu.Lock()
 		needs := r.source.demand.needs
 		r.source.mu.Unlock()
@@ -198,13 +198,8 @@ func (r *fixture) waitInSync() {
 		r.mu.Lock()
 		diff = compare(want, r.snap)
 		r.mu.Unlock()
-		if diff == "" || time.Now().After(end) {
-			break
-		}
-	}
-	if diff != "" {
-		r.t.Fatalf("-server +source\n%s", diff)
-	}
+		return diff == ""
+	}, func() string { return "-server +source\n" + diff })
 }
 
 // compare returns the differences of two snapshots. It ignores trigger times of slices.

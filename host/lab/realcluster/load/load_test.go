@@ -136,12 +136,10 @@ func TestLongConnectionsThatBreakAreReplaced(t *testing.T) {
 	go func() { c.keep(ctx); done <- c.finish() }()
 	connected := func(server string) {
 		t.Helper()
-		for n := 0; n < 3; time.Sleep(time.Millisecond) {
-			if t.Context().Err() != nil {
-				t.Fatalf("%d of 3 connections to %s", n, server)
-			}
-			c.record(func() { n = c.result.Servers[server] })
-		}
+		testenv.Eventually(t, "3 connections to "+server, func() (ok bool) {
+			c.record(func() { ok = c.result.Servers[server] >= 3 })
+			return ok
+		})
 	}
 	connected("old")
 	stop()

@@ -55,10 +55,13 @@ func TestResetTCPDoesNotWaitForDraining(t *testing.T) {
 	<-begun
 	var stopping sync.WaitGroup
 	stopping.Go(p.stopDraining)
-	for p.draining.TryLock() { // stopDraining has not begun
-		p.draining.Unlock()
-		time.Sleep(time.Millisecond)
-	}
+	testenv.Eventually(t, "stopDraining has begun", func() bool {
+		free := p.draining.TryLock()
+		if free {
+			p.draining.Unlock()
+		}
+		return !free
+	})
 	reset := make(chan struct{})
 	go func() {
 		_, _ = p.ResetTCP(t.Context(), nil)

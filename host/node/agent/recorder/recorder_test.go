@@ -64,9 +64,7 @@ func TestTheStateAndChangesAreRecorded(t *testing.T) {
 	r.OnChanges(time.Time{}, []model.Change{slice(1, true)})
 	r.OnOutcomes(engine.OutcomeReading{Stage: engine.CountersRead, At: start}) // before the state is complete
 	r.OnChanges(start, []model.Change{slice(2, true), {Kind: model.Synced}})
-	for r.Stats().Bytes == 0 { // the writer has the state
-		time.Sleep(time.Millisecond)
-	}
+	testenv.Eventually(t, "the writer has the state", func() bool { return r.Stats().Bytes > 0 })
 	r.OnChanges(start.Add(time.Second), []model.Change{slice(2, false)})
 	r.OnOutcomes(engine.OutcomeReading{Stage: engine.CountersRead, At: start.Add(2 * time.Second), Interval: time.Second})
 	r.OnConnections(start.Add(3*time.Second), map[model.EndpointKey]uint32{})

@@ -66,14 +66,11 @@ func startPage(t testing.TB, n int) (*page, *History) {
 		Engine: e, NodeName: "n0", Node: func() *api.Node { return &api.Node{} }, Status: func(context.Context) *api.Status { return &api.Status{Node: "n0", Synced: &synced} },
 		Connections: func(context.Context, map[model.EndpointKey]uint32) error { return nil },
 	}, h)
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		if _, text := ask(p, "/"); strings.Contains(text, fmt.Sprintf("%d Services", n)) {
-			return p, h
-		}
-		if time.Now().After(end) {
-			t.Fatal("the page does not show the Services")
-		}
-	}
+	testenv.Eventually(t, "the page shows the Services", func() bool {
+		_, text := ask(p, "/")
+		return strings.Contains(text, fmt.Sprintf("%d Services", n))
+	})
+	return p, h
 }
 
 func ask(p *page, target string) (code int, text string) {

@@ -91,35 +91,26 @@ const timeout = 3 * time.Minute
 
 func (r *fixture) eventually(what string, condition func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(timeout); ; time.Sleep(5 * time.Millisecond) {
+	testenv.Within(r.t, timeout, what, func() bool {
 		r.mu.Lock()
-		ok := condition()
-		r.mu.Unlock()
-		if ok {
-			return
-		}
-		if time.Now().After(end) {
-			r.t.Fatalf("timed out: %s\n%s", what, r.log.String())
-		}
-	}
+		defer r.mu.Unlock()
+		return condition()
+	}, r.log.String)
 }
 
 // waitInSync waits until the emitted state matches a fresh list.
 func (r *fixture) waitInSync() {
 	r.t.Helper()
 	var diff string
-	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	testenv.Within(r.t, timeout, "in sync", func() bool {
 		want, _, err := kube.Load(r.t.Context(), r.client, "n1", onAnyNode(func(*model.Service) kube.Needs { return kube.Needs{Nodes: true} }))
 		must(r.t, err)
 		r.mu.Lock()
 		diff = cmp.Diff(want, r.snap, cmp.AllowUnexported(model.Snapshot{}), cmp.Comparer(func(a, b *model.EndpointSlice) bool { return a.SameContent(b) }),
 			cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
 		r.mu.Unlock()
-		if diff == "" {
-			return
-		}
-	}
-	r.t.Fatalf("-list +source\n%s\n%s", diff, r.log.String())
+		return diff == ""
+	}, func() string { return "-list +source\n" + diff }, r.log.String)
 }
 
 func must(t *testing.T, err error) {
@@ -285,16 +276,16 @@ func TestRealAPIServer(t *testing.T) {
 			rec.SampledServiceWarning(web, kube.ReasonFailedToEvaluatePolicy, "Service shop/s5: plugin p: trap")
 		}
 		var text string
-		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		reasons := []string{kube.ReasonFailedToEvaluatePolicy, kube.ReasonFailedToStartServiceHealthcheck, kube.ReasonStarting}
+		testenv.Eventually(t, "the Events", func() bool {
 			svc, err := c.Kubectl(ctx, "", "describe", "service", "-n", "shop", "s5")
 			must(t, err)
 			n, err := c.Kubectl(ctx, "", "describe", "node", "n1")
 			must(t, err)
-			if text = svc + n; strings.Contains(text, kube.ReasonFailedToEvaluatePolicy) && strings.Contains(text, kube.ReasonFailedToStartServiceHealthcheck) && strings.Contains(text, kube.ReasonStarting) {
-				break
-			}
-		}
-		for _, reason := range []string{kube.ReasonFailedToEvaluatePolicy, kube.ReasonFailedToStartServiceHealthcheck, kube.ReasonStarting} {
+			text = svc + n
+			return !slices.ContainsFunc(reasons, func(reason string) bool { return !strings.Contains(text, reason) })
+		}, func() string { return text })
+		for _, reason := range reasons {
 			if strings.Count(text, reason) != 1 {
 				t.Errorf("%s is shown %d times:\n%s", reason, strings.Count(text, reason), text)
 			}
