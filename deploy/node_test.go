@@ -23,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
@@ -203,11 +204,7 @@ func (n *node) run(c container) (string, error) {
 // waitForLog waits for a text in a container's log.
 func (n *node) waitForLog(p *process, text string) {
 	n.Helper()
-	for end := time.Now().Add(timeout); !strings.Contains(p.String(), text); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			n.Fatalf("no %q in the log:\n%s", text, p)
-		}
-	}
+	testenv.Eventually(n, "logs "+text, func() bool { return strings.Contains(p.String(), text) }, p.String)
 }
 
 // waitForPlugins waits until all plugins of overlays/policies are loaded, without compiling them: zone-spill in a chain and in a shadow,
@@ -216,11 +213,7 @@ func (n *node) waitForPlugins(p *process) {
 	n.Helper()
 	for _, plugin := range []string{"staged-drain", "zone-spill", "zone-spill/shadow"} {
 		loaded := regexp.MustCompile(fmt.Sprintf(`"msg":"loaded plugin","plugin":"%s",.*"settings":1,.*"code":"precompiled","duration":`, plugin))
-		for end := time.Now().Add(timeout); !loaded.MatchString(p.String()); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				n.Fatalf("not all plugins are loaded, no %s:\n%s", loaded, p)
-			}
-		}
+		testenv.Eventually(n, "all plugins are loaded: "+loaded.String(), func() bool { return loaded.MatchString(p.String()) }, p.String)
 	}
 }
 

@@ -12,10 +12,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/node/agent"
 	"github.com/sluice-proxy/sluice/host/node/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
@@ -62,15 +62,12 @@ endpoints:
 			t.Error(err)
 		}
 	})
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		s, err := stateclient.OnSocket(filepath.Join(dir, "sock")).Status(ctx)
-		if err == nil && s.Synced != nil {
-			return filepath.Join(dir, "sock")
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not in sync: %+v, %v", s, err)
-		}
-	}
+	socket := filepath.Join(dir, "sock")
+	testenv.Eventually(t, "in sync", func() bool {
+		s, err := stateclient.OnSocket(socket).Status(ctx)
+		return err == nil && s.Synced != nil
+	})
+	return socket
 }
 
 // entriesOf returns the entries of a bundle.

@@ -16,7 +16,7 @@ import (
 // waitInVain is a command that does not end with its context.
 func waitInVain(context.Context) int {
 	fmt.Println("started")
-	time.Sleep(time.Hour)
+	time.Sleep(time.Hour) // nothing happens
 	return 0
 }
 

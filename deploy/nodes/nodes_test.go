@@ -256,20 +256,18 @@ func (c *cluster) expectHealthCheck(n *realcluster.Node) {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return c.Outside.Dial(ctx, network, netip.MustParseAddrPort(addr))
 	}}}
-	var text []byte
-	var err error
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		var resp *http.Response
-		if resp, err = client.Get(fmt.Sprintf("http://%s:%d/", n.Addrs[0], healthPort)); err != nil {
-			continue
+	testenv.Succeeds(c, "health check of node "+n.Name, func() error {
+		resp, err := client.Get(fmt.Sprintf("http://%s:%d/", n.Addrs[0], healthPort))
+		if err != nil {
+			return err
 		}
-		text, err = io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if strings.Contains(string(text), `"name": "local"`) {
-			return
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err == nil && !strings.Contains(string(text), `"name": "local"`) {
+			return fmt.Errorf("answers %s", text)
 		}
-	}
-	c.Errorf("node %s: health check: %v\n%s", n.Name, err, text)
+		return err
+	})
 }
 
 // preflight runs preflight.sh where nothing is in the way, with a label, and with a kube-proxy whose image lacks /etc/protocols.

@@ -41,7 +41,7 @@ func TestLoadCountsConnectionsAndALongOneStaysOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(100 * time.Millisecond) // time passes: exchanges are made
 	if exchanges, _, err := long.end(); err != nil || exchanges < 1 {
 		t.Errorf("long-lived connection: %d exchanges, %v", exchanges, err)
 	}

@@ -87,23 +87,13 @@ func newLab(t *testing.T) (client, pod *testnet.Host) {
 	return client, pod
 }
 
-// until waits for a condition.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("waited in vain until " + what)
-		}
-	}
-}
-
 // runLoad runs a load until a condition.
 func runLoad(t *testing.T, l *load, what string, ok func() bool) *recorder {
 	t.Helper()
 	l.record = newRecorder(10 * time.Millisecond)
 	ended := make(chan error, 1)
 	go func() { ended <- l.run() }()
-	until(t, what, ok)
+	testenv.Eventually(t, what, ok)
 	l.stop()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
@@ -176,7 +166,7 @@ func TestServerServesAfterSIGTERM(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- program.End(syscall.SIGTERM, time.Minute) }()
-	until(t, "new connections are refused", func() bool {
+	testenv.Eventually(t, "new connections are refused", func() bool {
 		_, err := client.Ask("tcp", podPort(1), time.Minute)
 		return testnet.Refused(err)
 	})

@@ -109,7 +109,7 @@ func TestProgrammingLatencyIsMeasured(t *testing.T) {
 		}
 		return nil
 	})
-	time.Sleep(1100 * time.Millisecond) // readiness has a resolution of one second: this Pod must become ready after the start
+	time.Sleep(1100 * time.Millisecond) // time passes: readiness has a resolution of one second: this Pod must become ready after the start
 	s.pod("b", "web", n1, "")
 	s.expect(n1.client, vip, "a b")
 	s.eventually("measured", func() error {

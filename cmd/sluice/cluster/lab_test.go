@@ -251,10 +251,5 @@ const timeout = 3 * time.Minute
 func (s *scene) eventually(what string, f func() error) {
 	s.Helper()
 	var err error
-	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if err = f(); err == nil {
-			return
-		}
-	}
-	s.Fatalf("%s: %v\n%s", what, err, s.logs())
+	testenv.Within(s, timeout, what, func() bool { err = f(); return err == nil }, func() string { return err.Error() }, s.logs)
 }

@@ -26,7 +26,7 @@ func TestAPIServerOutageAndRestart(t *testing.T) {
 	if wrote := r.written(func() {
 		s.must(s.RestartAPIServer(s.ctx))
 		s.must(s.WaitReady(s.ctx))
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // nothing happens
 	}); wrote != "" {
 		t.Errorf("written while the API server restarted:\n%s", wrote)
 	}
@@ -42,7 +42,7 @@ func TestAPIServerOutageAndRestart(t *testing.T) {
 	if wrote := r.written(func() {
 		s.StopAPIServer()
 		r.logged("API server is not responding")
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // nothing happens
 		s.expect(n1.client, vip, "a")
 		open.expectAlive()
 
@@ -51,7 +51,7 @@ func TestAPIServerOutageAndRestart(t *testing.T) {
 		r.start()
 		r.logged("API server is not responding")
 		s.expect(n1.client, vip, "a")
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(500 * time.Millisecond) // nothing happens
 		open.expectAlive()
 
 		s.must(s.StartAPIServer(s.ctx))

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
@@ -208,7 +209,7 @@ func (s *scene) load(from *testnet.Host, to netip.AddrPort) (stop func()) {
 				if time.Since(begin) >= time.Second {
 					slow.Add(1)
 				}
-				time.Sleep(time.Millisecond)
+				time.Sleep(time.Millisecond) // pace of a client
 			}
 		})
 	}
@@ -216,14 +217,9 @@ func (s *scene) load(from *testnet.Host, to netip.AddrPort) (stop func()) {
 	stop = func() {
 		s.Helper()
 		once.Do(func() {
-			for end := time.Now().Add(timeout); count.Load() < 100 && !s.Failed(); time.Sleep(time.Millisecond) {
-				if time.Now().After(end) {
-					s.Errorf("only %d connections", count.Load())
-					break
-				}
-			}
-			done.Store(true)
-			all.Wait()
+			defer all.Wait()
+			defer done.Store(true)
+			testenv.Within(s, timeout, "100 connections", func() bool { return count.Load() >= 100 || s.Failed() })
 			s.Logf("%d connections of %s to %s, %d of them longer than a second", count.Load(), hostName(from), to, slow.Load())
 		})
 	}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
@@ -104,20 +106,18 @@ func (n *neighbor) daemon(ready []string, args ...string) {
 			n.Logf("%s:\n%s", args[0], text[max(0, len(text)-4000):])
 		}
 	})
-	for end := time.Now().Add(timeout); ; time.Sleep(100 * time.Millisecond) {
-		out, err := n.lab.Node.Run("", n.command(ready...)...)
-		if err == nil {
-			return
-		}
+	testenv.Succeeds(n, args[0], func() error {
 		select {
 		case <-p.Ended():
 			n.Fatalf("%s has ended:\n%s", args[0], log)
 		default:
 		}
-		if time.Now().After(end) {
-			n.Fatalf("%v: %v: %s\n%s", ready, err, out, log)
+		out, err := n.lab.Node.Run("", n.command(ready...)...)
+		if err != nil {
+			return fmt.Errorf("%v: %w: %s", ready, err, out)
 		}
-	}
+		return nil
+	})
 }
 
 func ipvsMode() bool { return os.Getenv("SLUICE_MODE") == "ipvs" }

@@ -60,7 +60,7 @@ func (n *node) load(clients int) *load {
 					l.late.Add(1)
 				}
 				l.connections.Add(1)
-				time.Sleep(500 * time.Microsecond)
+				time.Sleep(500 * time.Microsecond) // pace of a client
 			}
 		})
 	}
@@ -71,14 +71,9 @@ func (n *node) load(clients int) *load {
 // stop stops the clients after at least atLeast connections, and returns their number.
 func (l *load) stop(atLeast int64) int64 {
 	l.n.Helper()
-	for end := time.Now().Add(timeout); l.connections.Load() < atLeast && !l.n.Failed(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			l.n.Errorf("only %d connections, want %d", l.connections.Load(), atLeast)
-			break
-		}
-	}
-	l.done.Store(true)
-	l.all.Wait()
+	defer l.all.Wait()
+	defer l.done.Store(true)
+	testenv.Eventually(l.n, fmt.Sprint(atLeast, " connections"), func() bool { return l.connections.Load() >= atLeast || l.n.Failed() })
 	return l.connections.Load()
 }
 
@@ -120,7 +115,7 @@ endpoints: [{addresses: [10.244.0.1], conditions: {ready: true}}, {addresses: [1
 	begin, done := time.Now(), 0
 	for ; done < kills || load.connections.Load() < least && time.Since(begin) < limit && !t.Failed(); done++ {
 		life := time.Duration(rng.IntN(120)) * time.Millisecond
-		for end := time.Now().Add(life); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(life); time.Now().Before(end); time.Sleep(5 * time.Millisecond) { // pace of changes
 			n.endpoints(pods[rng.IntN(len(pods))]...)
 			n.write("more1.yaml", fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: more1, namespace: shop}\n"+
 				"spec: {clusterIP: 10.96.1.1, clusterIPs: [10.96.1.1], ports: [{name: http, port: %d}]}\n", 80+rng.IntN(4)))
@@ -205,10 +200,7 @@ func TestExternalChangesAreRepairedImmediately(t *testing.T) {
 	}
 	n.endpoints(3)
 	n.expect("changed", "p3")
-	time.Sleep(600 * time.Millisecond)
-	if got := repairs(); got != before {
-		t.Errorf("%d repairs after changes of another table or own changes:\n%s", got-before, n.log)
-	}
+	testenv.Always(t, 600*time.Millisecond, "no repair after changes of another table or own changes", func() bool { return repairs() == before }, n.log.String)
 }
 
 // leftBehind are rules of kube-proxy that forward the Service to a Pod that no longer exists.

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 // guardedConfig is a configuration with a guarded policy that sends connections to endpoints that terminate, or to none of them.
@@ -76,12 +78,7 @@ samples:
 func (n *node) until(what string, ok func() bool) time.Duration {
 	n.Helper()
 	begin := time.Now()
-	for !ok() {
-		if time.Since(begin) > loadTimeout {
-			n.Fatalf("%s: not in %s\n%s", what, loadTimeout, n.log)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	testenv.Within(n, loadTimeout, what, ok, n.log.String)
 	return time.Since(begin)
 }
 

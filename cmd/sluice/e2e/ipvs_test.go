@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 // ipvsNode is a node with a configuration file, on a kernel with IPVS.
@@ -48,15 +50,8 @@ func (n *ipvsNode) configure(more string) {
 // until waits until f returns ""; otherwise f describes what is wrong.
 func (n *ipvsNode) until(what string, wrong func() string) {
 	n.Helper()
-	for end := time.Now().Add(timeout); ; time.Sleep(50 * time.Millisecond) {
-		why := wrong()
-		if why == "" {
-			return
-		}
-		if time.Now().After(end) {
-			n.Fatalf("%s: %s\n%s", what, why, n.log)
-		}
-	}
+	why := ""
+	testenv.Eventually(n, what, func() bool { why = wrong(); return why == "" }, func() string { return why }, n.log.String)
 }
 
 // healthy waits until both health checks succeed.
@@ -282,7 +277,7 @@ func TestKillDuringModeSwitchLosesAndLeavesNothing(t *testing.T) {
 		now = mode[now]
 		n.configure("mode: " + now + "\n")
 		n.endpoints(2, 1+2*rng.IntN(2))
-		time.Sleep(time.Duration(50+rng.IntN(250)) * time.Millisecond)
+		time.Sleep(time.Duration(50+rng.IntN(250)) * time.Millisecond) // pace of changes
 		n.stop(syscall.SIGKILL)
 		if rng.IntN(2) == 0 {
 			now = mode[now]
@@ -297,7 +292,7 @@ func TestKillDuringModeSwitchLosesAndLeavesNothing(t *testing.T) {
 	n.endpoints(2, 3)
 	n.expect("after it all", "p2 p3")
 	n.configure("mode: " + mode[now] + "\n")
-	time.Sleep(time.Duration(50+rng.IntN(250)) * time.Millisecond)
+	time.Sleep(time.Duration(50+rng.IntN(250)) * time.Millisecond) // pace of changes
 	n.stop(syscall.SIGKILL)
 	if out, err := n.sluice("cleanup"); err != nil {
 		t.Errorf("%v\n%s", err, out)

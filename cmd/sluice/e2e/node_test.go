@@ -182,11 +182,7 @@ func (n *node) stop(s os.Signal) error {
 // logs waits for a text in the log.
 func (n *node) logs(text string) {
 	n.Helper()
-	for end := time.Now().Add(timeout); !strings.Contains(n.log.String(), text); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			n.Fatalf("no %q in the log:\n%s", text, n.log)
-		}
-	}
+	testenv.Eventually(n, "logs "+text, func() bool { return strings.Contains(n.log.String(), text) }, n.log.String)
 }
 
 // answers returns the Pods that answer forty connections. A failed one is an error.
@@ -212,12 +208,10 @@ func (n *node) expect(what, want string) {
 	n.Helper()
 	var got string
 	var err error
-	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if got, err = n.answers(); err == nil && got == want {
-			return
-		}
-	}
-	n.Fatalf("%s: %q answer (%v), want %q\n%s", what, got, err, want, n.log)
+	testenv.Eventually(n, what+": answers of "+want, func() bool {
+		got, err = n.answers()
+		return err == nil && got == want
+	}, func() string { return fmt.Sprintf("%q (%v)", got, err) }, n.log.String)
 }
 
 func TestForwardingContinuesAfterStopAndKill(t *testing.T) {

@@ -1,14 +1,15 @@
 package e2e
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
@@ -47,17 +48,12 @@ spec: {type: NodePort, clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10], ports: [
 	says := func(when string, want bool, zone string) {
 		t.Helper()
 		const lost = "Node n1: not found: what was last known stays in force: addresses 192.168.0.1, podCIDRs 10.244.0.0/24, zone a"
-		var out string
 		for _, command := range [][]string{{"status"}, {"explain", "-n", "shop", "web"}} {
-			for end := time.Now().Add(timeout); ; time.Sleep(10 * time.Millisecond) {
+			var out string
+			testenv.Eventually(t, fmt.Sprintf("%s: %v", when, command), func() bool {
 				out, _ = n.sluice(append(command, "--socket", n.socket())...)
-				if strings.Contains(out, lost) == want && strings.Contains(out, "n1, zone "+zone) {
-					break
-				}
-				if time.Now().After(end) {
-					t.Fatalf("%s: %v:\n%s", when, command, out)
-				}
-			}
+				return strings.Contains(out, lost) == want && strings.Contains(out, "n1, zone "+zone)
+			}, func() string { return out })
 		}
 	}
 	n.run("--config", config)

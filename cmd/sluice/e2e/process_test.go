@@ -57,7 +57,7 @@ bindings: [{namespaces: [shop], policy: trial}]
 	pods := [][]int{{2}, {1, 2}, {2, 3}, {1, 2, 3}}
 	killed := 0
 	for range 30 {
-		for end := time.Now().Add(time.Duration(rng.IntN(120)) * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(time.Duration(rng.IntN(120)) * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) { // pace of changes
 			n.endpoints(pods[rng.IntN(len(pods))]...)
 		}
 		for _, pid := range n.pluginProcesses() {

@@ -49,11 +49,7 @@ defaultPolicy: signals
 		n.Fatal(err)
 	}
 	n.run("--config", config)
-	for end := time.Now().Add(loadTimeout); !strings.Contains(n.log.String(), "loaded plugin"); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			n.Fatalf("the plugin is not loaded:\n%s", n.log)
-		}
-	}
+	n.until("the plugin", func() bool { return strings.Contains(n.log.String(), "loaded plugin") })
 }
 
 // loadTimeout bounds the time for which the plugin is compiled: minutes in a test kernel.
@@ -98,16 +94,12 @@ func (n *node) sees() map[string]seen {
 func (n *node) untilSeen(what string, ok func(p1, p2 seen) bool) time.Duration {
 	n.Helper()
 	begin := time.Now()
-	for {
-		all := n.sees()
-		if len(all) >= 2 && ok(all["10.244.0.1"], all["10.244.0.2"]) {
-			return time.Since(begin)
-		}
-		if time.Since(begin) > timeout {
-			n.Fatalf("%s: the plugin sees %+v\n%s", what, all, n.log)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	var all map[string]seen
+	testenv.Eventually(n, what, func() bool {
+		all = n.sees()
+		return len(all) >= 2 && ok(all["10.244.0.1"], all["10.244.0.2"])
+	}, func() string { return fmt.Sprintf("%+v", all) }, n.log.String)
+	return time.Since(begin)
 }
 
 // connecting makes connections all the time, some at once, whether they succeed or not.
@@ -156,11 +148,7 @@ func TestPluginSeesFailingEndpoints(t *testing.T) {
 	n.runWithSignals(0)
 	n.untilSeen("at first", func(p1, p2 seen) bool { return p1.Attempts >= 0 && p2.Attempts >= 0 })
 	n.connecting()
-	for end := time.Now().Add(timeout); n.servers["p1"].Accepted() < 100; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("too few connections")
-		}
-	}
+	testenv.Eventually(t, "100 connections", func() bool { return n.servers["p1"].Accepted() >= 100 })
 	before := seen{}
 	fails := func(what string, end func(), more func(now seen) bool) {
 		t.Helper()
@@ -211,14 +199,12 @@ func TestPluginSeesOpenConnections(t *testing.T) {
 func (n *node) settled(what string) seen {
 	n.Helper()
 	last, since := n.sees()["10.244.0.1"], time.Now()
-	for end := time.Now().Add(timeout); time.Since(since) < 3*time.Second; time.Sleep(100 * time.Millisecond) {
+	testenv.Eventually(n, what+", and working again: the plugin sees no more failures for 3 s", func() bool {
 		now := n.sees()["10.244.0.1"]
 		if now.Refused != last.Refused || now.Unanswered > last.Unanswered {
 			last, since = now, time.Now()
 		}
-		if time.Now().After(end) {
-			n.Fatalf("%s, and working again: the plugin still sees failures: %+v", what, now)
-		}
-	}
+		return time.Since(since) >= 3*time.Second
+	}, func() string { return fmt.Sprintf("%+v", last) })
 	return last
 }

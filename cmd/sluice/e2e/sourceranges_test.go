@@ -15,9 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
-	"golang.org/x/sys/unix"
 )
 
 // TestSourceRangesThatChangeOpenAndCloseNothing: a Service's 1,000 source ranges change to others, in parts, while sluice is killed and started.
@@ -84,7 +85,7 @@ status: {loadBalancer: {ingress: [{ip: %s}]}}
 	all.Go(func() {
 		for !done.Load() && !n.Failed() {
 			if absent.Load() {
-				time.Sleep(time.Millisecond)
+				time.Sleep(time.Millisecond) // pace of looks
 			} else if lost, err := lostPackets(n.client); err != nil && !absent.Load() {
 				n.Errorf("the client's connection: %v", err)
 			} else if lost > 0 && !absent.Load() {
@@ -106,7 +107,7 @@ status: {loadBalancer: {ingress: [{ip: %s}]}}
 	for i := 1; i <= generations && !n.Failed(); i++ {
 		generation(i)
 		if i%2 == 0 {
-			time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
+			time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond) // pace of changes
 			_ = n.stop(syscall.SIGKILL)
 			n.run("--mode", mode)
 		}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
@@ -48,7 +49,7 @@ func (n *node) load() (stop func(atLeast int64) int64) {
 					return
 				}
 				made.Add(1)
-				time.Sleep(20 * time.Millisecond) // there is only one CPU
+				time.Sleep(20 * time.Millisecond) // pace of a client: there is only one CPU
 			}
 		})
 	}
@@ -56,14 +57,9 @@ func (n *node) load() (stop func(atLeast int64) int64) {
 	stop = func(atLeast int64) int64 {
 		n.Helper()
 		once.Do(func() {
-			for end := time.Now().Add(timeout); made.Load() < atLeast && !n.Failed(); time.Sleep(10 * time.Millisecond) {
-				if time.Now().After(end) {
-					n.Errorf("only %d connections, want %d", made.Load(), atLeast)
-					break
-				}
-			}
-			cancel()
-			wg.Wait()
+			defer wg.Wait()
+			defer cancel()
+			testenv.Eventually(n, fmt.Sprint(atLeast, " connections"), func() bool { return made.Load() >= atLeast || n.Failed() })
 		})
 		return made.Load()
 	}

@@ -10,7 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 // ask runs a command at the other end of a connection.

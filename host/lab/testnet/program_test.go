@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 func TestProgramsRunInTheirHostsNamespace(t *testing.T) {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 func TestMain(m *testing.M) {

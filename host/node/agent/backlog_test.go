@@ -6,7 +6,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 // TestStormPostponesCollection changes so many Services that most of them wait, and looks at GOGC, which allows more garbage meanwhile.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
 )
@@ -24,7 +25,7 @@ func TestAnnotationChoosesAmongAllowedPolicies(t *testing.T) {
 	expect := func(what, policy, problem string) {
 		t.Helper()
 		var x *api.Explanation
-		waitFor(t, func() (ok bool) {
+		testenv.Eventually(t, "the condition", func() (ok bool) {
 			x, _ = stateclient.OnSocket(r.opts.Socket).Explain(t.Context(), api.Name{Namespace: "shop", Name: "web"}, false)
 			return x != nil && x.Policy == policy && x.Annotation != nil && (x.Annotation.Error == "") == (problem == "") && strings.Contains(x.Annotation.Error, problem)
 		})
@@ -37,7 +38,7 @@ func TestAnnotationChoosesAmongAllowedPolicies(t *testing.T) {
 	expect("chosen", "a", "")
 	annotate("aa")
 	expect("a typo", "a", `no policy "aa" (did you mean "a"?) (allowed: a, b); policy a, which it has chosen before, stays in force`)
-	waitFor(t, func() bool {
+	testenv.Eventually(t, "the condition", func() bool {
 		return strings.Contains(page(t, "http://"+r.opts.Config.MetricsBindAddress+"/metrics", 200), `sluice_policy_annotations{state="not_found"} 1`)
 	})
 	if err := stop(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
 )
@@ -14,7 +15,7 @@ func TestARunningSluiceNamesEndpointsWithoutAPort(t *testing.T) {
 	r.write("manifests/a.yaml", manifests+"---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: web, namespace: shop, labels: {kubernetes.io/service-name: web}}\n"+
 		"addressType: IPv4\nports: [{port: 8080, protocol: UDP}]\nendpoints: [{addresses: [10.244.0.1]}]\n")
 	stop := r.run()
-	waitFor(t, func() bool {
+	testenv.Eventually(t, "the condition", func() bool {
 		x, _ := stateclient.OnSocket(r.opts.Socket).Explain(t.Context(), api.Name{Namespace: "shop", Name: "web"}, false)
 		return x != nil && len(x.WithoutPort) == 1 && strings.Contains(x.WithoutPort[0], "their EndpointSlices have it with protocol UDP")
 	})

@@ -86,7 +86,7 @@ defaultPolicy: q
 	}
 	decided := func(namespace string, weight func(i int) uint16) {
 		t.Helper()
-		waitFor(t, func() bool {
+		testenv.Eventually(t, "the condition", func() bool {
 			for i := range services {
 				if x := explain(namespace, i); x == nil || x.Pools[0].DecidedBy != "policy" || x.Pools[0].Endpoints[0].Weight != weight(i) {
 					return false
@@ -97,7 +97,7 @@ defaultPolicy: q
 	}
 	decided("own", func(i int) uint16 { return uint16(3 + i%5) })
 	decided("plain", func(int) uint16 { return 2 })
-	waitFor(t, func() bool { // what is refused has the settings of the policy
+	testenv.Eventually(t, "the condition", func() bool { // what is refused has the settings of the policy
 		for i := range services {
 			x := explain("evil", i)
 			if evil(i) == 'l' {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/node/metrics"
@@ -81,14 +82,14 @@ endpoints:
 		}
 		for i, endpoints := range []int{2, 3} {
 			r.write("manifests/a.yaml", manifests(endpoints))
-			waitFor(t, func() bool { return settled(endpoints) })
-			waitFor(t, func() bool {
+			testenv.Eventually(t, "the condition", func() bool { return settled(endpoints) })
+			testenv.Eventually(t, "the condition", func() bool {
 				p, _ := r.kernel.Table(fake.Name)
 				plans[i] = plan.Format(p)
 				return strings.Count(plans[i], "10.244.") == services*endpoints
 			})
 		}
-		waitFor(t, func() bool { // until the shadow was called, and failed if it does
+		testenv.Eventually(t, "the condition", func() bool { // until the shadow was called, and failed if it does
 			for _, s := range a.pluginStats() {
 				if strings.HasSuffix(s.Plugin, "/shadow") {
 					fails := s.Plugin == "trap/shadow" || s.Plugin == "endless/shadow"
@@ -134,7 +135,7 @@ defaultPolicy: p
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { ended <- a.Run(ctx) }()
-	waitFor(t, func() bool {
+	testenv.Eventually(t, "the condition", func() bool {
 		x, err := stateclient.OnSocket(r.opts.Socket).Explain(ctx, api.Name{Namespace: "good", Name: "s0"}, false)
 		return err == nil && x.Error == "" && x.Pools[0].DecidedBy == "policy" && strings.Contains(x.Pools[0].Shadow.Error, "settings") && x.Shadow.Failing
 	})

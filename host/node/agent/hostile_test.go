@@ -79,9 +79,9 @@ func TestHostilePluginsHurtOnlyTheirServices(t *testing.T) {
 		}
 		return true
 	}
-	waitFor(t, func() bool { return decided("good") })
-	waitFor(t, func() bool { s := a.calls.Stats()["busy"]; return s.Throttled > 0 && s.Queued > 0 })
-	waitFor(t, func() bool {
+	testenv.Eventually(t, "the condition", func() bool { return decided("good") })
+	testenv.Eventually(t, "the condition", func() bool { s := a.calls.Stats()["busy"]; return s.Throttled > 0 && s.Queued > 0 })
+	testenv.Eventually(t, "the condition", func() bool {
 		for i := range services {
 			if x := explain("busy2", i); x != nil && x.Pools[0].Pending != nil && x.Pools[0].Pending.ThrottledSince != nil {
 				return true
@@ -90,7 +90,7 @@ func TestHostilePluginsHurtOnlyTheirServices(t *testing.T) {
 		return false
 	})
 	r.write("manifests/b.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: late, namespace: none}\nspec: {clusterIP: 10.96.9.9, ports: [{port: 80}]}\n")
-	waitFor(t, func() bool { p, _ := r.kernel.Table(fake.Name); return len(p.Frontends) == 4*services+1 })
+	testenv.Eventually(t, "the condition", func() bool { p, _ := r.kernel.Table(fake.Name); return len(p.Frontends) == 4*services+1 })
 	stats, took := a.calls.Stats(), time.Since(begin)
 	cpu := time.Duration(0)
 	for _, s := range stats {

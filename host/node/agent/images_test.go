@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/lab/ociregistry"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
 )
@@ -53,7 +54,7 @@ func TestPluginFromARegistry(t *testing.T) {
 	until := func(what, problem, before string) (digest string) {
 		t.Helper()
 		t.Logf("until %s", what)
-		waitFor(t, func() bool {
+		testenv.Eventually(t, "the condition", func() bool {
 			x, err := stateclient.OnSocket(r.opts.Socket).Explain(t.Context(), api.Name{Namespace: "shop", Name: "web"}, false)
 			if err != nil || x.Node == nil || len(x.Node.Plugins) != 1 {
 				return false
@@ -66,7 +67,7 @@ func TestPluginFromARegistry(t *testing.T) {
 	}
 	decidedBy := func(want string) {
 		t.Helper()
-		waitFor(t, func() bool {
+		testenv.Eventually(t, "the condition", func() bool {
 			x, err := stateclient.OnSocket(r.opts.Socket).Explain(t.Context(), api.Name{Namespace: "shop", Name: "web"}, false)
 			return err == nil && len(x.Pools) == 1 && x.Pools[0].DecidedBy == want
 		})
@@ -76,13 +77,13 @@ func TestPluginFromARegistry(t *testing.T) {
 	stop := start()
 	until("the registry is down", "connection refused", "")
 	decidedBy("default")
-	waitFor(t, func() bool {
+	testenv.Eventually(t, "the condition", func() bool {
 		text := metrics()
 		return strings.Contains(text, `kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1`) &&
 			strings.Contains(text, `sluice_plugin_load_failed{plugin="p"} 1`) && !strings.Contains(text, `sluice_plugin_image_pulls_total{result="failure"} 0`)
 	})
 	var all []string
-	waitFor(t, func() bool {
+	testenv.Eventually(t, "the condition", func() bool {
 		all = append(all, events.take()...)
 		return slices.ContainsFunc(all, func(e string) bool {
 			return strings.HasPrefix(e, "PluginLoadFailed no revision is in force: plugin p: image "+first+": ")
@@ -95,7 +96,7 @@ func TestPluginFromARegistry(t *testing.T) {
 	decidedBy("policy")
 	r.configure(fields(second))
 	two := until("the second module", "", one)
-	waitFor(t, func() bool { return strings.Contains(metrics(), `sluice_plugin_image_pulls_total{result="success"} 2`) })
+	testenv.Eventually(t, "the condition", func() bool { return strings.Contains(metrics(), `sluice_plugin_image_pulls_total{result="success"} 2`) })
 	stop()
 
 	reg.Stop()

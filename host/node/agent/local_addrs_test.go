@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/backend/fake"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/node/config"
 )
 
@@ -48,10 +49,10 @@ spec: {clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10], externalIPs: [192.0.2.1]
 		return false
 	}
 	stop := r.run()
-	waitFor(t, func() bool { p, _ := r.kernel.Table(fake.Name); return len(p.Frontends) == 1 })
+	testenv.Eventually(t, "the condition", func() bool { p, _ := r.kernel.Table(fake.Name); return len(p.Frontends) == 1 })
 	unreadable := &gateways{err: errors.New("interrupted")}
 	set(unreadable)
-	waitFor(t, func() bool { return unreadable.reads.Load() >= 3 }) // what the first one told is in force
+	testenv.Eventually(t, "the condition", func() bool { return unreadable.reads.Load() >= 3 }) // what the first one told is in force
 	if served() {
 		t.Fatalf("the node takes its gateway away while its routes cannot be read\n%s", r.log)
 	}
@@ -59,9 +60,9 @@ spec: {clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10], externalIPs: [192.0.2.1]
 		t.Errorf("the reason is logged %d times", n)
 	}
 	set(&gateways{})
-	waitFor(t, served) // another gateway now
+	testenv.Eventually(t, "served", served) // another gateway now
 	set(&gateways{list: []netip.Addr{gateway}})
-	waitFor(t, func() bool { return !served() })
+	testenv.Eventually(t, "the condition", func() bool { return !served() })
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 // TestLocalhostNodePortsFollowTheConfiguration checks that listeners open and close with a live change of nodePortAddresses.

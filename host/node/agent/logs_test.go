@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
 )
@@ -32,7 +33,7 @@ func TestMixedReloadAppliesTheLiveFields(t *testing.T) {
 	var s *api.Status
 	status := func(done func() bool) {
 		t.Helper()
-		waitFor(t, func() bool {
+		testenv.Eventually(t, "the condition", func() bool {
 			var err error
 			s, err = stateclient.OnSocket(r.opts.Socket).Status(t.Context())
 			return err == nil && done()

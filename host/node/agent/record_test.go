@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/whatif/recording"
@@ -24,7 +25,7 @@ func TestRunRecordsWhatItSees(t *testing.T) {
 		}
 		return 0
 	}
-	waitFor(t, func() bool { return recorded() > 0 })
+	testenv.Eventually(t, "the condition", func() bool { return recorded() > 0 })
 	metrics := page(t, "http://"+r.opts.Config.MetricsBindAddress+"/metrics", 200)
 	for _, want := range []string{"sluice_recording_active 1", "sluice_recording_dropped_total 0", "sluice_recording_bytes_total "} {
 		if !strings.Contains(metrics, want) {
@@ -32,7 +33,7 @@ func TestRunRecordsWhatItSees(t *testing.T) {
 		}
 	}
 	r.write("manifests/a.yaml", strings.ReplaceAll(manifests, "10.96.0.1", "10.96.0.77"))
-	waitFor(t, func() bool {
+	testenv.Eventually(t, "the condition", func() bool {
 		x, err := stateclient.OnSocket(r.opts.Socket).Explain(t.Context(), api.Name{Namespace: "shop", Name: "web"}, false)
 		return err == nil && strings.Contains(strings.Join(x.Frontends, " "), "10.96.0.77")
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend/ipvs"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
 )
@@ -38,7 +39,7 @@ func TestStatusAndDrainsOfARunningAgent(t *testing.T) {
 	var s *api.Status
 	status := func(done func() bool) {
 		t.Helper()
-		waitFor(t, func() bool {
+		testenv.Eventually(t, "the condition", func() bool {
 			var err error
 			s, err = stateclient.OnSocket(r.opts.Socket).Status(t.Context())
 			return err == nil && done()
@@ -80,7 +81,7 @@ func TestTraceAsksTheRunningAgentByNames(t *testing.T) {
 	r.write("manifests/a.yaml", manifests)
 	r.write("manifests/b.yaml", sliceOfWeb)
 	stop := r.run()
-	waitFor(t, func() bool {
+	testenv.Eventually(t, "the condition", func() bool {
 		s, err := stateclient.OnSocket(r.opts.Socket).Status(t.Context())
 		return err == nil && s.Synced != nil
 	})

@@ -65,13 +65,18 @@ func (b *browser) waitFor(selector, want string) {
 // open loads a page until it is there with its style and script, and live.
 func (b *browser) open(url string) {
 	b.Helper()
-	var since time.Time // of the page that is loaded
+	b.openFrom(url, time.Time{})
+}
+
+// openFrom is open of a page that has been loading since a time.
+func (b *browser) openFrom(url string, since time.Time) {
+	b.Helper()
 	testenv.Eventually(b, url+" opens", func() bool {
 		if time.Since(since) > 30*time.Second && chromedp.Do(b.ctx, chromedp.Navigate(url)) == nil {
 			since = time.Now()
 		}
-		state, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](`document.querySelector("#connection")?.innerText ?? ""`))
-		return err == nil && state == "Live"
+		state, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](`location.href + " " + document.querySelector("#connection")?.innerText`))
+		return err == nil && state == url+" Live"
 	})
 }
 
@@ -198,9 +203,7 @@ bindings:
 
 	of := b.eval(`document.querySelector("#live tbody a").href`)
 	b.do(chromedp.Click(chromedp.CSS("#live tbody a")))
-	if !b.live() || b.eval(`location.href`) != of {
-		b.open(of)
-	}
+	b.openFrom(of, time.Now())
 	b.waitFor("h1", "shop/catalog")
 	b.waitFor("#live", "staged-drain")
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/source/kube"
@@ -64,7 +65,7 @@ func TestWhatIsNotInForceIsVisibleAsLongAsItLasts(t *testing.T) {
 	go func() { ended <- a.Run(ctx) }()
 	inForce := func(failing []string, metrics ...string) (x *api.Explanation) {
 		t.Helper()
-		waitFor(t, func() bool {
+		testenv.Eventually(t, "the condition", func() bool {
 			text := page(t, "http://"+r.opts.Config.MetricsBindAddress+"/metrics", 200)
 			var err error
 			if x, err = stateclient.OnSocket(r.opts.Socket).Explain(ctx, api.Name{Namespace: "shop", Name: "web"}, false); err != nil || x.Node == nil {
@@ -79,7 +80,7 @@ func TestWhatIsNotInForceIsVisibleAsLongAsItLasts(t *testing.T) {
 	expectEvents := func(what string, want ...string) {
 		t.Helper()
 		var got []string
-		waitFor(t, func() bool { got = append(got, events.take()...); return len(got) >= len(want) })
+		testenv.Eventually(t, "the condition", func() bool { got = append(got, events.take()...); return len(got) >= len(want) })
 		for i := range got {
 			if len(got) != len(want) || !strings.Contains(got[i], want[i]) {
 				t.Errorf("%s: Events %q, want %q", what, got, want)
@@ -124,7 +125,7 @@ func TestWhatIsNotInForceIsVisibleAsLongAsItLasts(t *testing.T) {
 		t.Errorf("hash %s of the same configuration, before %s", x.Node.Configuration.Hash, hash)
 	}
 	r.configure(fields + "masqueradeAll: true\nbindings: [{namespaces: [shop], policy: q}, {namespaces: [shop], policy: q}]\n")
-	waitFor(t, func() bool {
+	testenv.Eventually(t, "the condition", func() bool {
 		x = inForce(nil, loaded...)
 		return x.Node.Configuration.Hash != hash
 	})
@@ -132,7 +133,7 @@ func TestWhatIsNotInForceIsVisibleAsLongAsItLasts(t *testing.T) {
 		`msg="the plugin is in force again" plugin=p digest=` + digest, `msg="the configuration is in force again" hash=` + hash,
 		`msg="reloaded the configuration" hash=` + x.Node.Configuration.Hash, `msg="configuration warning" reason="bindings[1]: never applies`,
 	} {
-		waitFor(t, func() bool { return strings.Contains(r.log.String(), want) }) // it is written after the rest
+		testenv.Eventually(t, "the condition", func() bool { return strings.Contains(r.log.String(), want) }) // it is written after the rest
 		if strings.Count(r.log.String(), want) != 1 {
 			t.Errorf("the log does not have %s once:\n%s", want, r.log)
 		}

@@ -80,7 +80,7 @@ func TestServesHealthMetricsAndConfiguration(t *testing.T) {
 		t.Errorf("/configz: %+v, %v", effective, err)
 	}
 	r.configure(servers + "masqueradeAll: true\n")
-	waitFor(t, func() bool { return strings.Contains(page(t, at+"/configz", 200), `"masqueradeAll": true`) })
+	testenv.Eventually(t, "the condition", func() bool { return strings.Contains(page(t, at+"/configz", 200), `"masqueradeAll": true`) })
 	page(t, at+"/debug/pprof/cmdline", 200)
 }
 
@@ -94,7 +94,7 @@ func TestAddressInUseIsRetriedUnlessHardFail(t *testing.T) {
 
 	r := newRig(t, address)
 	stop := r.run()
-	waitFor(t, func() bool { return strings.Contains(r.log.String(), "address already in use") })
+	testenv.Eventually(t, "the condition", func() bool { return strings.Contains(r.log.String(), "address already in use") })
 	if err := stop(); err != nil {
 		t.Errorf("bindAddressHardFail: false: %v", err)
 	}
@@ -103,9 +103,4 @@ func TestAddressInUseIsRetriedUnlessHardFail(t *testing.T) {
 	if err := r.wait(r.start(t.Context())); err == nil || !strings.Contains(err.Error(), "metricsBindAddress") {
 		t.Errorf("bindAddressHardFail: true: %v", err)
 	}
-}
-
-func waitFor(t *testing.T, done func() bool) {
-	t.Helper()
-	testenv.Eventually(t, "what the test waits for", done)
 }

@@ -261,7 +261,7 @@ func compute() error {
 			var kept [][]byte
 			for i := range 64 {
 				kept = append(kept, make([]byte, 64<<10))
-				time.Sleep(time.Duration(i) * 10 * time.Microsecond)
+				time.Sleep(time.Duration(i) * 10 * time.Microsecond) // pace of a thread
 				_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, new(unix.Timespec))
 			}
 			runtime.KeepAlive(kept)

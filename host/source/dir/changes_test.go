@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 func TestTriggerTimeAloneEmitsNothing(t *testing.T) {

@@ -114,7 +114,7 @@ func TestRandomChangesOfLargeFilesArriveInTheEnd(t *testing.T) {
 			want[name] = fmt.Sprint("zone-", i)
 		}
 		if rng.IntN(5) == 0 {
-			time.Sleep(time.Duration(rng.IntN(int(maxSettle))) / 2)
+			time.Sleep(time.Duration(rng.IntN(int(maxSettle))) / 2) // pace of changes
 		}
 		if i%50 == 49 {
 			r.waitFor(fmt.Sprint("changes until ", i), func() bool {

@@ -65,7 +65,7 @@ func TestEditorRenamingTheOldFileFirstLosesNothing(t *testing.T) {
 	opt, end := pausedOptions(renameGrace)
 	r := start(t, root, opt)
 	r.must(os.Rename(filepath.Join(root, "a.yaml"), filepath.Join(root, "a.yaml~")))
-	time.Sleep(5 * quietPeriod)
+	time.Sleep(5 * quietPeriod) // nothing happens
 	r.write("a.yaml", node("n1", "b"))
 	end()
 	r.waitForZones("n1=b")
@@ -236,7 +236,7 @@ func TestEndDoesNotWaitForALargeFile(t *testing.T) {
 	go func() {
 		ended <- New(root, Options{}).Run(ctx, func([]model.Change) { t.Error("emitted something") })
 	}()
-	time.Sleep(took / 10)
+	time.Sleep(took / 10) // time passes: it reads the file
 	cancel()
 	begin = time.Now()
 	if err := <-ended; err != nil {
@@ -245,5 +245,4 @@ func TestEndDoesNotWaitForALargeFile(t *testing.T) {
 	if waited := time.Since(begin); waited > took/2 {
 		t.Errorf("Run ended %s after its context; reading the file takes %s", waited, took)
 	}
-	time.Sleep(took) // for the goroutine that reads it
 }

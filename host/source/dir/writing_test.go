@@ -85,7 +85,7 @@ func TestFileIsReadWhenItsWriterCloses(t *testing.T) {
 		if _, err := w.WriteString(node(fmt.Sprintf("n%d", i+1), "b")); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(5 * quietPeriod)
+		time.Sleep(5 * quietPeriod) // nothing happens
 	}
 	r.must(w.Close())
 	end()
@@ -122,7 +122,7 @@ func TestInitialStateWaitsForOpenWriter(t *testing.T) {
 	opt, end := pausedOptions(renameGrace)
 	go func() {
 		defer end()
-		time.Sleep(5 * quietPeriod)
+		time.Sleep(5 * quietPeriod) // nothing happens
 		_, _ = w.WriteString(node("n2", "a"))
 		_ = w.Close()
 	}()

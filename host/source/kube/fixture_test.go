@@ -36,7 +36,7 @@ var startTime = time.Now()
 
 // letWatchesAge waits until the watches are old enough to be resumed: client-go lists everything again when a watch ends
 // within its first second without an event.
-func (r *fixture) letWatchesAge() { time.Sleep(2 * time.Second / speedup) }
+func (r *fixture) letWatchesAge() { time.Sleep(2 * time.Second / speedup) } // time passes
 
 // fixture is a source of a fake server and what it has emitted.
 type fixture struct {

@@ -37,7 +37,7 @@ func TestInitialStateHasTheNode(t *testing.T) {
 	s.ownNode.publish = func(changes []model.Change) {
 		testenv.Eventually(t, "the rest", func() bool { return s.services.isSynced() && s.slices.isSynced() && s.serviceCIDRs.isSynced() })
 		s.wake()
-		time.Sleep(50 * time.Millisecond) // in which the initial state must not be emitted
+		time.Sleep(50 * time.Millisecond) // nothing happens: the initial state is not emitted
 		s.publish(changes)
 	}
 	r.run()
@@ -53,7 +53,7 @@ func TestNothingIsEmittedBeforeServicesAndSlicesSynced(t *testing.T) {
 			r.server.update(func() { r.server.status[path] = http.StatusServiceUnavailable })
 			r.run()
 			testenv.Eventually(t, "four requests", func() bool { return r.server.requestCount("/"+path) > 3 })
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(50 * time.Millisecond) // nothing happens
 			r.wantEmitted("half of it")
 			r.server.update(func() { delete(r.server.status, path) })
 			r.waitSynced()
@@ -226,7 +226,7 @@ func TestMissingServiceCIDRsAreTolerated(t *testing.T) {
 		if took := time.Since(start); took > nodeWait/speedup {
 			t.Errorf("waited %s for them", took)
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // time passes: requests are counted
 		n := r.server.requestCount("servicecidrs")
 		if took := time.Since(start); n > 2+int(took/(100*time.Millisecond)) {
 			t.Errorf("%d requests within %s", n, took)
@@ -264,10 +264,7 @@ func TestNodeWithoutAddressesDelaysStart(t *testing.T) {
 	r.server.put(svc("web"), slice("web", "10.0.0.1"), own)
 	r.run()
 	testenv.Eventually(t, "read", func() bool { return r.source.ownNode.isSynced() && r.source.slices.isSynced() })
-	time.Sleep(50 * time.Millisecond)
-	if r.synced() {
-		t.Error("did not wait")
-	}
+	testenv.Always(t, 50*time.Millisecond, "waits", func() bool { return !r.synced() })
 	own.Status.Addresses = addresses
 	r.server.put(own)
 	start := time.Now()

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 func listen(t *testing.T) net.Listener {

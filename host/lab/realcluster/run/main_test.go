@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/host/lab/realcluster"
 	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"

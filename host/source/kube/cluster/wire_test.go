@@ -178,7 +178,7 @@ func (p *proxiedSource) checkProtobuf(t *testing.T) {
 
 // checkTokenRenewal runs last: a client reads its token file once a minute.
 func (p *proxiedSource) checkTokenRenewal(t *testing.T) {
-	time.Sleep(time.Until(p.rotated.Add(time.Minute)))
+	time.Sleep(time.Until(p.rotated.Add(time.Minute))) // time passes: the token is read again
 	p.exchanges()
 	p.CloseClientConnections()
 	p.waitForWatches(t, p.renewed)
