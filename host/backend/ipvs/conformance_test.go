@@ -112,7 +112,7 @@ func newFixture(t *testing.T) conformance.Fixture {
 			_, err := Cleanup(ctx, d.options())
 			return err
 		},
-		Advance: func(by time.Duration) { d.now = d.now.Add(by); time.Sleep(min(by, 10*time.Millisecond)) },
+		Advance: func(by time.Duration) { d.now = d.now.Add(by); time.Sleep(min(by, 10*time.Millisecond)) }, // time passes
 		InjectFault: func(k int, lost bool) func() bool {
 			now := &fault{after: k, lost: lost}
 			f.fault = now

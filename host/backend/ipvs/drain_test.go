@@ -79,7 +79,7 @@ func TestTheVIPOfARemovedFrontendStaysUntilItsLastConnectionEnds(t *testing.T) {
 	}
 	_ = conn.(*net.TCPConn).SetLinger(0)
 	conn.Close()
-	time.Sleep(50 * time.Millisecond)
+	time.Sleep(50 * time.Millisecond) // time passes: the RST is on its way
 	d.now = d.now.Add(r.RequeueAfter)
 	if r = d.apply(b, none, &plan.Delta{}); r.RequeueAfter == 0 || !strings.Contains(d.linkAddrs(), "10.96.0.80/32") {
 		t.Errorf("the address is gone before its last packets: %+v, %s", r, d.linkAddrs())

@@ -155,7 +155,7 @@ func (d *env) settle(b *Backend, p *plan.Plan) {
 			return
 		}
 		if r.RequeueAfter == drainInterval && checkIPVS() == nil {
-			time.Sleep(time.Second) // IPVS keeps a reset connection for 10 s
+			time.Sleep(time.Second) // time passes: IPVS keeps a reset connection for 10 s
 		}
 		d.now = d.now.Add(r.RequeueAfter)
 	}

@@ -93,13 +93,13 @@ func TestSwitchingModesRejectsNoConnection(t *testing.T) {
 		if err := checkAlive(old); err != nil {
 			t.Errorf("a connection from before IPVS: %v", err)
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // nothing happens to connections
 		last = d.dial("10.96.0.80:80")
 		b.Close()
 		if _, err := nft.Apply(context.Background(), p, nil); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // nothing happens to connections
 		left, err := DrainAll(context.Background(), d.options(), false)
 		if err != nil || left == 0 {
 			t.Errorf("DrainAll left %d virtual servers, %v: one has a connection", left, err)

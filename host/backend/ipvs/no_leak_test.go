@@ -110,7 +110,7 @@ func TestNoPacketToAVIPLeavesTheNodeUntranslated(t *testing.T) {
 			if _, err := b.Apply(context.Background(), step.next, step.delta); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(5 * time.Millisecond)
+			time.Sleep(5 * time.Millisecond) // pace of changes
 			if step.next == none && len(b.state.bound) == 0 {
 				gone++
 			}
@@ -183,7 +183,7 @@ func TestADrainingFwmarkServiceKeepsItsVIP(t *testing.T) {
 	left("after a restart")
 	_ = conn.(*net.TCPConn).SetLinger(0)
 	conn.Close()
-	time.Sleep(50 * time.Millisecond)
+	time.Sleep(50 * time.Millisecond) // time passes: the RST is on its way
 	d.settle(b, none)
 	if out := d.linkAddrs() + d.ipvsadmSave(); strings.Contains(out, "203.0.113.5") || strings.Contains(out, "-A") {
 		t.Errorf("left: %s", out)

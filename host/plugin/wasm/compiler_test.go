@@ -390,7 +390,7 @@ func orphanChild(args []string) int {
 	if os.WriteFile(temp, []byte(strconv.Itoa(cmd.Process.Pid)), 0o600) != nil || os.Rename(temp, filepath.Join(args[0], "pid")) != nil {
 		return 1
 	}
-	time.Sleep(time.Hour)
+	time.Sleep(time.Hour) // nothing happens
 	return 0
 }
 
@@ -404,11 +404,7 @@ func compileInOrphan(t *testing.T) (end func(), ended <-chan error) {
 		result <- newCompiler(childCommand("orphan"), DefaultCompileLimits(), 1).compile(ctx, dir, nil)
 	}()
 	var id []byte
-	for end := time.Now().Add(time.Minute); id == nil; time.Sleep(time.Millisecond) {
-		if id, _ = os.ReadFile(filepath.Join(dir, "pid")); time.Now().After(end) {
-			t.Fatal("the child has not started")
-		}
-	}
+	testenv.Eventually(t, "the child starts", func() bool { id, _ = os.ReadFile(filepath.Join(dir, "pid")); return id != nil })
 	pid, err := strconv.Atoi(string(id))
 	if err != nil {
 		t.Fatal(err)

@@ -8,9 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/core/plan"
-	"golang.org/x/sys/unix"
 )
 
 func TestAffinity(t *testing.T) {
@@ -42,7 +43,7 @@ func TestAffinity(t *testing.T) {
 	// timeout: two seconds in all, with a timeout of one.
 	first := d.ask(d.client, "tcp", cluster).Server
 	for range 8 {
-		time.Sleep(250 * time.Millisecond)
+		time.Sleep(250 * time.Millisecond) // pace of a client
 		for _, to := range []string{cluster, node, "203.0.113.2:80"} {
 			stays(to, to, &first)
 		}
@@ -60,7 +61,7 @@ func TestAffinity(t *testing.T) {
 	// The client expires.
 	seen := map[string]bool{}
 	for range 12 {
-		time.Sleep(1200 * time.Millisecond)
+		time.Sleep(1200 * time.Millisecond) // time passes: the timeout
 		if seen[d.ask(d.client, "tcp", cluster).Server] = true; len(seen) > 1 {
 			break
 		}

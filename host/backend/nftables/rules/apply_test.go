@@ -13,10 +13,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/core/plan"
-	"golang.org/x/sys/unix"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -136,12 +137,12 @@ func TestForeignTableIsReplacedWithoutLosingConnections(t *testing.T) {
 					}
 				}
 			}()
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(20 * time.Millisecond) // nothing happens to connections
 			d.restart()
 			if _, err := d.b.Apply(context.Background(), p, nil); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(20 * time.Millisecond) // nothing happens to connections
 			close(stop)
 			if err := <-failed; err != nil {
 				t.Errorf("a connection failed: %v", err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 // crowd is clients with session affinity, and the endpoint of each.
@@ -173,8 +174,8 @@ func TestReplacementKeepsClientsThatComeMeanwhile(t *testing.T) {
 		replacements = 4
 	}
 	for range replacements {
-		for last := rounds.Load(); rounds.Load() == last && !t.Failed(); time.Sleep(time.Millisecond) {
-		}
+		last := rounds.Load()
+		testenv.Eventually(t, "another round", func() bool { return rounds.Load() != last || t.Failed() })
 		d.addForeignChain()
 		if _, err := b.Apply(context.Background(), p, nil); err != nil {
 			t.Error(err)

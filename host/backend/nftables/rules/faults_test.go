@@ -13,11 +13,13 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl/nfnltest"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testgen"
-	"golang.org/x/sys/unix"
 )
 
 // isTransaction reports whether a datagram is a transaction.
@@ -147,7 +149,7 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 						return
 					}
 					connections.Add(1)
-					time.Sleep(2 * time.Millisecond)
+					time.Sleep(2 * time.Millisecond) // pace of a client
 				}
 			}()
 		}
@@ -194,9 +196,7 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 			}
 		}
 	}
-	for end := time.Now().Add(time.Minute); connections.Load() < 100 && !t.Failed() && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-	}
+	testenv.Eventually(t, "100 connections", func() bool { return connections.Load() >= 100 || t.Failed() })
 	done.Store(true)
 	<-loaded
 	t.Logf("%d states, %d connections meanwhile", states, connections.Load())

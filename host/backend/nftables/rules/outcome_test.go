@@ -6,12 +6,12 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testbed"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
@@ -178,16 +178,13 @@ func TestRetransmissions(t *testing.T) {
 	}
 	await := func(what string, done func(c backend.OutcomeCounters, sent int) bool, h *testnet.Host) backend.OutcomeCounters {
 		t.Helper()
-		for end := time.Now().Add(timeout); ; time.Sleep(20 * time.Millisecond) {
+		var c backend.OutcomeCounters
+		testenv.Eventually(t, what, func() bool {
 			sent := d.synRetransmits(h) // first: what was sent before is counted
-			c, _ := d.counters(1)
-			if done(c, sent) {
-				return c
-			}
-			if time.Now().After(end) {
-				t.Fatalf("%s: %+v", what, c)
-			}
-		}
+			c, _ = d.counters(1)
+			return done(c, sent)
+		}, func() string { return fmt.Sprintf("%+v", c) })
+		return c
 	}
 	dial := func() chan error {
 		result := make(chan error, 1)
@@ -232,15 +229,16 @@ func TestEndpointRestarts(t *testing.T) {
 	want := backend.OutcomeCounters{}
 	expect := func(state string) {
 		t.Helper()
-		for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) { // packets may still be on their way
+		testenv.Succeeds(t, state, func() error { // packets may still be on their way
 			all, err := d.b.ReadOutcomes(context.Background())
-			if err == nil && all[endpoint] == want {
-				return
+			if err != nil {
+				t.Fatal(err)
 			}
-			if err != nil || time.Now().After(end) {
-				t.Fatalf("%s: got %+v, %v, want %+v", state, all[endpoint], err, want)
+			if all[endpoint] != want {
+				return fmt.Errorf("got %+v, want %+v", all[endpoint], want)
 			}
-		}
+			return nil
+		})
 	}
 	const each = 20
 	dialer := testbed.NewDialer(d.client)
@@ -293,13 +291,14 @@ func TestUnreachableHostIsRefusedOnce(t *testing.T) {
 				c.Close()
 			}
 		}()
-		for end := time.Now().Add(timeout); d.synRetransmits(d.client) == before && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		testenv.Eventually(t, "another SYN", func() bool {
 			select {
 			case <-done: // the client learned of it with the first SYN
-				end = time.Now()
+				return true
 			default:
+				return d.synRetransmits(d.client) != before
 			}
-		}
+		})
 		cancel()
 		<-done
 		all, err := d.b.ReadOutcomes(context.Background())
@@ -327,7 +326,7 @@ func TestCountingComesAndGoesWithoutLosingConnections(t *testing.T) {
 		if i%2 == 1 {
 			continue
 		}
-		for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
+		testenv.Eventually(t, fmt.Sprintf("round %d: connections are counted", i), func() bool {
 			sum := backend.OutcomeCounters{}
 			for pod := 1; pod <= 3; pod++ {
 				c, ok := d.counters(pod)
@@ -339,13 +338,8 @@ func TestCountingComesAndGoesWithoutLosingConnections(t *testing.T) {
 			if sum.Refused > 0 {
 				t.Fatalf("round %d: %+v", i, sum)
 			}
-			if sum.Attempts > 0 && sum.Answered > 0 {
-				break
-			}
-			if time.Now().After(end) {
-				t.Fatalf("round %d: nothing is counted: %+v", i, sum)
-			}
-		}
+			return sum.Attempts > 0 && sum.Answered > 0
+		})
 	}
 	t.Logf("%d connections", stop(int64(rounds)))
 	d.expectPlan(plans[rounds%2])

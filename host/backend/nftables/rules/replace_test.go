@@ -13,10 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
-	"golang.org/x/sys/unix"
 )
 
 // openSmall opens a backend with transactions so small that filling a table takes several.
@@ -57,18 +59,15 @@ func (d *testEnv) connectRepeatedly(to string, pause time.Duration) (stop func(a
 					d.Errorf("%s asks %s: %q, %v", h.Name, to, a.Server, err)
 				}
 				n.Add(1)
-				time.Sleep(pause)
+				time.Sleep(pause) // pace of a client
 			}
 		})
 	}
 	return func(atLeast int64) int64 {
 		d.Helper()
-		for end := time.Now().Add(time.Minute); n.Load() < atLeast && !d.Failed(); time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				d.Errorf("only %d connections, want %d", n.Load(), atLeast)
-				break
-			}
-		}
+		defer all.Wait()
+		defer done.Store(true)
+		testenv.Eventually(d, fmt.Sprint(atLeast, " connections"), func() bool { return n.Load() >= atLeast || d.Failed() })
 		done.Store(true)
 		all.Wait()
 		for i, h := range hosts {

@@ -11,10 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
-	"golang.org/x/sys/unix"
 )
 
 // rulesFirst counts transactions that write rules, and reports those that also delete elements.
@@ -98,7 +99,7 @@ func TestFirstPoolOfASizeClassLosesNoPacket(t *testing.T) {
 		before := d.poolsChain()
 		for i, next := range plans[1:] {
 			for before := sent.Load(); sent.Load() < before+200; { // the flood is running
-				time.Sleep(50 * time.Microsecond)
+				time.Sleep(50 * time.Microsecond) // pace of looks
 			}
 			if _, err := b.Apply(context.Background(), next, plan.Diff(plans[i], next)); err != nil {
 				t.Fatal(err)

@@ -9,10 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/core/plan"
-	"golang.org/x/sys/unix"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 // changeRecorder records what Watch reports.
@@ -50,19 +52,15 @@ func (d *testEnv) watch() *changeRecorder {
 // expectChange waits for an external change.
 func (d *testEnv) expectChange(e *changeRecorder) backend.ExternalChange {
 	d.Helper()
-	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if l := e.drain(); len(l) > 0 {
-			return l[0]
-		}
-	}
-	d.Fatal("no change was reported")
-	return backend.ExternalChange{}
+	var l []backend.ExternalChange
+	testenv.Eventually(d, "a change is reported", func() bool { l = e.drain(); return len(l) > 0 })
+	return l[0]
 }
 
 // expectNoChange checks that no change was reported and none was missed.
 func (d *testEnv) expectNoChange(e *changeRecorder, what string) {
 	d.Helper()
-	time.Sleep(50 * time.Millisecond)
+	time.Sleep(50 * time.Millisecond) // nothing happens
 	if l := e.drain(); len(l) > 0 {
 		d.Errorf("%s: reported %+v", what, l)
 	}
@@ -138,9 +136,7 @@ func TestOtherTablesOwnWritesAndAffinityAreNotReported(t *testing.T) {
 	before := d.b.externalCommits.Load()
 	noted := func(n int64) {
 		t.Helper()
-		for end := time.Now().Add(timeout); int64(d.b.externalCommits.Load()-before) < n && time.Now().Before(end); {
-			time.Sleep(time.Millisecond)
-		}
+		testenv.Eventually(t, fmt.Sprint(n, " transactions of other processes"), func() bool { return int64(d.b.externalCommits.Load()-before) >= n })
 		if got := int64(d.b.externalCommits.Load() - before); got != n {
 			t.Errorf("counted %d transactions of other processes, want %d", got, n)
 		}
