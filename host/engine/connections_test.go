@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -52,7 +53,7 @@ func startOpen(t *testing.T, p *signalsPlugin, cpu time.Duration) (*rig, *openTa
 
 func TestOpenConnectionsHaveAnAgeAndGrowByAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &signalsPlugin{needs: abi.NeedConnections}
+		p := &signalsPlugin{Plugin: policytest.Plugin{Inputs: abi.NeedConnections}}
 		r, o := startOpen(t, p, time.Second)
 		r.advance(30 * time.Second)
 		r.connect(20)
@@ -81,7 +82,7 @@ func TestOpenConnectionsHaveAnAgeAndGrowByAttempts(t *testing.T) {
 
 func TestOpenConnectionsAreCountedOncePerPeriodAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, o := startOpen(t, &signalsPlugin{needs: abi.NeedConnections}, time.Millisecond)
+		r, o := startOpen(t, &signalsPlugin{Plugin: policytest.Plugin{Inputs: abi.NeedConnections}}, time.Millisecond)
 		r.advance(10*time.Second + 100*time.Millisecond)
 		if n := len(o.dumpTimes()); n != 11 {
 			t.Errorf("%d dumps in 10 s", n)
@@ -91,7 +92,7 @@ func TestOpenConnectionsAreCountedOncePerPeriodAtMost(t *testing.T) {
 
 func TestOpenConnectionsAreNotCountedWithoutANeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &signalsPlugin{needs: abi.NeedOutcomes}
+		p := &signalsPlugin{Plugin: policytest.Plugin{Inputs: abi.NeedOutcomes}}
 		r, o := startOpen(t, p, time.Millisecond)
 		r.advance(10 * time.Second)
 		if _, last := p.calls(); len(o.dumpTimes()) != 0 || last.ConnectionsAgeMS != abi.NoAge {
@@ -102,7 +103,7 @@ func TestOpenConnectionsAreNotCountedWithoutANeed(t *testing.T) {
 
 func TestFailingCountOfConnectionsIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, o := startOpen(t, &signalsPlugin{needs: abi.NeedConnections}, time.Millisecond)
+		r, o := startOpen(t, &signalsPlugin{Plugin: policytest.Plugin{Inputs: abi.NeedConnections}}, time.Millisecond)
 		o.mu.Lock()
 		o.fail = errors.New("conntrack: count connections: no memory")
 		o.mu.Unlock()
@@ -147,7 +148,7 @@ func TestSlowCountByTheBackendDelaysNoService(t *testing.T) {
 		r := newRig(t, k)
 		r.signalsPeriod = time.Second
 		b := &ownCounts{countingBackend: &countingBackend{Backend: fake.Open(k), t: t}}
-		p := &signalsPlugin{needs: abi.NeedConnections}
+		p := &signalsPlugin{Plugin: policytest.Plugin{Inputs: abi.NeedConnections}}
 		r.run(b, p, false)
 		t.Cleanup(r.end)
 		r.emit(svc(), eps(1, 2), synced)

@@ -9,11 +9,12 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // stagedDrain weights a terminating endpoint at 50 % for 10 s, then at 0, and resets its connections after 20 s.
-type stagedDrain struct{}
+type stagedDrain struct{ policytest.Plugin }
 
 func (stagedDrain) Decide(req *abi.Request, resp *abi.Response) error {
 	for i := range req.Endpoints {
@@ -32,9 +33,6 @@ func (stagedDrain) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (stagedDrain) Needs(string) uint32  { return 0 }
-func (stagedDrain) Keys(string) []string { return nil }
-func (stagedDrain) Revision() string     { return "1" }
 
 func TestDrainRunsItsStagesAndResetsConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

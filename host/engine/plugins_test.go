@@ -13,24 +13,22 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/node/agent/dispatch"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// slowPlugin answers every endpoint with weight 3 after a time.
-type slowPlugin time.Duration
-
-func (p slowPlugin) Decide(_ *abi.Request, resp *abi.Response) error {
-	time.Sleep(time.Duration(p))
-	for i := range resp.Results {
-		resp.Results[i].Weight = 3
-	}
-	return nil
+// slowPlugin returns a plugin that answers every endpoint with weight 3 after a time.
+func slowPlugin(d time.Duration) policy.Plugin {
+	return policytest.Plugin{Answer: func(_ *abi.Request, resp *abi.Response) error {
+		time.Sleep(d)
+		for i := range resp.Results {
+			resp.Results[i].Weight = 3
+		}
+		return nil
+	}}
 }
-func (slowPlugin) Needs(string) uint32  { return 0 }
-func (slowPlugin) Keys(string) []string { return nil }
-func (slowPlugin) Revision() string     { return "1" }
 
 // dispatched is an engine whose plugins are called by a dispatcher. plugin is bound to the Services with the label slow.
 func dispatched(t *testing.T, plugin policy.Plugin) *rig {
@@ -131,25 +129,25 @@ func TestEngineStopsWhilePluginRuns(t *testing.T) {
 // TestOnceWaitsForPlugins, but not forever.
 func TestOnceWaitsForPlugins(t *testing.T) {
 	for _, c := range []struct {
-		plugin  slowPlugin
+		answers time.Duration
 		decided int
 		took    time.Duration
 	}{
-		{slowPlugin(20 * time.Millisecond), 200, 5 * time.Second},
-		{slowPlugin(time.Second), 61, 63 * time.Second},
+		{20 * time.Millisecond, 200, 5 * time.Second},
+		{time.Second, 61, 63 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
 			d := dispatch.New(dispatch.Options{})
 			r.plugins = d
-			r.run(fake.Open(r.kernel), c.plugin, true)
+			r.run(fake.Open(r.kernel), slowPlugin(c.answers), true)
 			start := time.Now()
 			r.feed <- append(slowServices(200), synced)
 			if err := <-r.ended; err != nil {
 				t.Fatal(err)
 			}
 			if took := time.Since(start); took > c.took || r.decided() < c.decided-2 {
-				t.Errorf("%s: %d decisions after %s, want %d within %s", time.Duration(c.plugin), r.decided(), took, c.decided, c.took)
+				t.Errorf("%s: %d decisions after %s, want %d within %s", c.answers, r.decided(), took, c.decided, c.took)
 			}
 			r.stop()
 			d.Stop(time.Minute)

@@ -15,14 +15,13 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // shedding sheds a fifth of the connections of the endpoint 10.244.0.1 once there are three endpoints.
-type shedding struct{}
-
-func (shedding) Decide(req *abi.Request, resp *abi.Response) error {
+func shedding(req *abi.Request, resp *abi.Response) error {
 	for i := range req.Endpoints {
 		resp.Results[i].Weight = 1
 		if len(req.Endpoints) > 2 && req.Endpoints[i].Addr.Addr().As4()[3] == 1 {
@@ -32,9 +31,6 @@ func (shedding) Decide(req *abi.Request, resp *abi.Response) error {
 	resp.RequeueAfter = 7 * time.Second // the same answer again and again
 	return nil
 }
-func (shedding) Needs(string) uint32  { return 0 }
-func (shedding) Keys(string) []string { return nil }
-func (shedding) Revision() string     { return "1" }
 
 // shedLoad makes connections until one endpoint has n, and returns functions that return how many are left to it, and of all.
 func (r *rig) shedLoad(n int) (left, all func() int) {
@@ -85,7 +81,7 @@ func TestShedTakesAMinuteOfTrueTime(t *testing.T) {
 				r.checkpoint = &memoryCheckpoint{}
 				counted := &countingObserver{}
 				r.observer = counted
-				r.run(fake.Open(r.kernel), shedding{}, false)
+				r.run(fake.Open(r.kernel), policytest.Plugin{Answer: shedding}, false)
 				t.Cleanup(func() { r.end() })
 				left, all := r.shedLoad(1000)
 				n, others := left(), all()-left()
@@ -108,7 +104,7 @@ func TestShedTakesAMinuteOfTrueTime(t *testing.T) {
 						if seed%2 == 0 {
 							r.advance(2 * time.Second) // the checkpoint is written
 							r.end()
-							r.run(fake.Open(r.kernel), shedding{}, false)
+							r.run(fake.Open(r.kernel), policytest.Plugin{Answer: shedding}, false)
 							r.emit(svc(), eps(1, 2, 3), synced)
 							before = left()
 						}
@@ -152,7 +148,7 @@ func TestFailingShedIsRetriedWithoutDelayingAnything(t *testing.T) {
 		r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
 		table := &failingTable{Kernel: r.kernel}
 		r.connTable = table
-		r.run(fake.Open(r.kernel), shedding{}, false)
+		r.run(fake.Open(r.kernel), policytest.Plugin{Answer: shedding}, false)
 		t.Cleanup(r.end)
 		r.shedLoad(10)
 		r.emit(eps(1, 2, 3))
@@ -189,7 +185,7 @@ func TestUncertainResetsAreLoggedWhenTheyBeginAndEnd(t *testing.T) {
 		table := &uncertainTable{Kernel: r.kernel}
 		table.full.Store(true)
 		r.connTable = table
-		r.run(fake.Open(r.kernel), shedding{}, false)
+		r.run(fake.Open(r.kernel), policytest.Plugin{Answer: shedding}, false)
 		t.Cleanup(r.end)
 		r.shedLoad(1000)
 		r.emit(eps(1, 2, 3))

@@ -13,16 +13,17 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // signalsPlugin gives each endpoint the weight 1 and records requests.
 type signalsPlugin struct {
-	needs uint32
-	mu    sync.Mutex
-	seen  []abi.Request
-	at    []time.Time
+	policytest.Plugin
+	mu   sync.Mutex
+	seen []abi.Request
+	at   []time.Time
 }
 
 func (p *signalsPlugin) Decide(req *abi.Request, resp *abi.Response) error {
@@ -36,10 +37,6 @@ func (p *signalsPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-
-func (p *signalsPlugin) Needs(string) uint32 { return p.needs }
-func (*signalsPlugin) Revision() string      { return "1" }
-func (*signalsPlugin) Keys(string) []string  { return nil }
 
 // calls returns how often the plugin was called, and the last request.
 func (p *signalsPlugin) calls() (n int, last abi.Request) {

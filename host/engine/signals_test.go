@@ -13,13 +13,14 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 func TestPluginSeesRefusedConnectionsWithinAPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &signalsPlugin{needs: abi.NeedOutcomes}
+		p := &signalsPlugin{Plugin: policytest.Plugin{Inputs: abi.NeedOutcomes}}
 		r, _ := startSignals(t, p, nil)
 		r.advance(3 * time.Second)
 		if n, _ := p.calls(); n != 1 {
@@ -53,7 +54,7 @@ func TestPluginSeesRefusedConnectionsWithinAPeriod(t *testing.T) {
 
 func TestPluginSeesUnansweredConnectionsWithinTwoPeriods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &signalsPlugin{needs: abi.NeedOutcomes}
+		p := &signalsPlugin{Plugin: policytest.Plugin{Inputs: abi.NeedOutcomes}}
 		r, _ := startSignals(t, p, nil)
 		r.kernel.SetResponse(endpointKey(2), fake.Silent)
 		r.advance(1500 * time.Millisecond)
@@ -83,7 +84,7 @@ func TestReadingBeginsAndEndsWithTheNeed(t *testing.T) {
 		p := &signalsPlugin{}
 		r, b := startSignals(t, p, nil)
 		need := func(needs uint32) {
-			if err := r.engine.Do(context.Background(), func(pl *planner.Planner) { p.needs = needs; pl.PluginsReloaded() }); err != nil {
+			if err := r.engine.Do(context.Background(), func(pl *planner.Planner) { p.Inputs = needs; pl.PluginsReloaded() }); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
@@ -108,7 +109,7 @@ func TestReadingBeginsAndEndsWithTheNeed(t *testing.T) {
 
 func TestSlowReadingDelaysNoService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &signalsPlugin{needs: abi.NeedOutcomes}
+		p := &signalsPlugin{Plugin: policytest.Plugin{Inputs: abi.NeedOutcomes}}
 		r, b := startSignals(t, p, nil)
 		r.advance(500 * time.Millisecond)
 		b.set(func() { b.took = 300 * time.Millisecond })
@@ -127,7 +128,7 @@ func TestSlowReadingDelaysNoService(t *testing.T) {
 // TestChangesDoNotInterruptReadings: neither small ones all the time, nor a Service with thousands of endpoints, which takes many steps.
 func TestChangesDoNotInterruptReadings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, plans := &signalsPlugin{needs: abi.NeedOutcomes}, &planCounter{}
+		p, plans := &signalsPlugin{Plugin: policytest.Plugin{Inputs: abi.NeedOutcomes}}, &planCounter{}
 		r, b := startSignals(t, p, func(r *rig) {
 			r.observer = plans
 			r.selector = policy.Selector{{Key: "large", Op: policy.DoesNotExist}}
@@ -167,7 +168,7 @@ func TestChangesDoNotInterruptReadings(t *testing.T) {
 
 func TestReadingsTakeABoundedShareOfTheTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, b := startSignals(t, &signalsPlugin{needs: abi.NeedOutcomes}, func(r *rig) { r.signalsPeriod = time.Second })
+		_, b := startSignals(t, &signalsPlugin{Plugin: policytest.Plugin{Inputs: abi.NeedOutcomes}}, func(r *rig) { r.signalsPeriod = time.Second })
 		b.set(func() { b.took = 200 * time.Millisecond })
 		before := b.readings()
 		time.Sleep(84 * time.Second)
@@ -180,7 +181,7 @@ func TestReadingsTakeABoundedShareOfTheTime(t *testing.T) {
 
 func TestFailingReadingIsReportedAndMakesOutcomesUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &signalsPlugin{needs: abi.NeedOutcomes}
+		p := &signalsPlugin{Plugin: policytest.Plugin{Inputs: abi.NeedOutcomes}}
 		r, b := startSignals(t, p, nil)
 		r.connect(5)
 		r.advance(3 * time.Second)
@@ -214,7 +215,7 @@ func TestFailingReadingIsReportedAndMakesOutcomesUnknown(t *testing.T) {
 
 func TestStoppingEndsAReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, b := startSignals(t, &signalsPlugin{needs: abi.NeedOutcomes}, nil)
+		r, b := startSignals(t, &signalsPlugin{Plugin: policytest.Plugin{Inputs: abi.NeedOutcomes}}, nil)
 		b.set(func() { b.took = time.Hour })
 		r.advance(1100 * time.Millisecond)
 		r.stop()
@@ -230,7 +231,7 @@ func TestStoppingEndsAReading(t *testing.T) {
 
 func TestAnotherBackendStartsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &signalsPlugin{needs: abi.NeedOutcomes}
+		p := &signalsPlugin{Plugin: policytest.Plugin{Inputs: abi.NeedOutcomes}}
 		r, _ := startSignals(t, p, nil)
 		r.kernel.SetResponse(endpointKey(1), fake.Refuses)
 		r.connect(20)

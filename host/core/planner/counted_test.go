@@ -13,17 +13,19 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/planner/queue"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// needyPlugin is zonePlugin with needs. It counts calls.
+// needyPlugin is zonePlugin that counts calls.
 type needyPlugin struct {
 	zonePlugin
-	needs uint32
 	calls int
 }
 
-func (n *needyPlugin) Needs(string) uint32 { return n.needs }
+func needy(needs uint32) *needyPlugin {
+	return &needyPlugin{zonePlugin: zonePlugin{policytest.Plugin{Inputs: needs}}}
+}
 
 func (n *needyPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	n.calls++
@@ -93,7 +95,7 @@ func TestOutcomesAreCountedOnlyWhereTheyAreNeeded(t *testing.T) {
 		"metrics, and a plugin's need": {abi.NeedOutcomes, func(s *Settings) { s.CountAll = true }, []string{"zoned", "plain"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := countedPlanner(&needyPlugin{needs: c.needs}, c.change)
+			p := countedPlanner(needy(c.needs), c.change)
 			p.PlanNow(time.Unix(1000, 0))
 			if got := countingServices(p.Current()); !slices.Equal(got, c.want) {
 				t.Errorf("got %v, want %v", got, c.want)
@@ -106,13 +108,13 @@ func TestOutcomesAreCountedOnlyWhereTheyAreNeeded(t *testing.T) {
 }
 
 func TestCountingEndsWithTheNeed(t *testing.T) {
-	plugin := &needyPlugin{needs: abi.NeedOutcomes | abi.NeedConnections}
+	plugin := needy(abi.NeedOutcomes | abi.NeedConnections)
 	p := countedPlanner(plugin, nil)
 	p.PlanNow(time.Unix(1000, 0))
 	if !p.CountsOutcomes() || !p.NeedsConnections() {
 		t.Fatal("nothing is counted")
 	}
-	plugin.needs = 0
+	plugin.Inputs = 0
 	p.PluginsReloaded()
 	p.PlanNow(time.Unix(1001, 0))
 	if p.CountsOutcomes() || p.NeedsConnections() || len(p.outcomes.Services()) != 0 || countingServices(p.Current()) != nil {
@@ -121,7 +123,7 @@ func TestCountingEndsWithTheNeed(t *testing.T) {
 }
 
 func TestDeletedServiceIsNotCounted(t *testing.T) {
-	p := countedPlanner(&needyPlugin{needs: abi.NeedOutcomes | abi.NeedConnections}, nil)
+	p := countedPlanner(needy(abi.NeedOutcomes|abi.NeedConnections), nil)
 	p.PlanNow(time.Unix(1000, 0))
 	name := model.Name{Namespace: "shop", Name: "zoned"}
 	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: name}})
@@ -169,7 +171,7 @@ func TestOnlyNewFailuresPlanAServiceAgain(t *testing.T) {
 }
 
 func testOnlyNewFailures(t *testing.T, shadow bool) {
-	plugin := &needyPlugin{needs: abi.NeedOutcomes}
+	plugin := needy(abi.NeedOutcomes)
 	p := countedPlanner(plugin, func(s *Settings) {
 		s.CountAll = true
 		if q := s.Policies.Policies["zone"]; shadow {
@@ -203,7 +205,7 @@ func testOnlyNewFailures(t *testing.T, shadow bool) {
 }
 
 func TestConnectionsToCount(t *testing.T) {
-	p := countedPlanner(&needyPlugin{needs: abi.NeedConnections}, nil)
+	p := countedPlanner(needy(abi.NeedConnections), nil)
 	p.PlanNow(time.Unix(1000, 0))
 	endpoints, frontends := p.ConnectionsToCount(), p.FrontendsToCount()
 	if len(endpoints) != 1 || !slices.Equal(endpoints[0], []model.EndpointKey{countedKey(0), countedKey(1)}) {

@@ -246,17 +246,17 @@ func TestServicesWithoutLocalEndpointsAreCountedByPolicyAndFamily(t *testing.T) 
 }
 
 // flakyPlugin fails if fail is set.
-type flakyPlugin struct{ fail bool }
+type flakyPlugin struct {
+	zonePlugin
+	fail bool
+}
 
 func (m *flakyPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	if m.fail {
 		return errors.New("flaky")
 	}
-	return zonePlugin{}.Decide(req, resp)
+	return m.zonePlugin.Decide(req, resp)
 }
-func (*flakyPlugin) Needs(string) uint32  { return 0 }
-func (*flakyPlugin) Keys(string) []string { return nil }
-func (*flakyPlugin) Revision() string     { return "1" }
 
 func TestFallbacksAreCountedByPluginAndDecision(t *testing.T) {
 	plugin := &flakyPlugin{}

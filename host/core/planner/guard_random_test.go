@@ -104,7 +104,7 @@ func TestGuardsAndNodesMatchTheRules(t *testing.T) {
 	phases := map[policy.GuardPhase]int{}
 	for seed := range rounds {
 		r := rand.New(rand.NewPCG(uint64(seed), 131))
-		plugin := &revisedPlugin{revision: "1"}
+		plugin := &zonePlugin{}
 		settings := testSettings()
 		settings.Policies = randomSet(r)
 		newPlanner := func() *Planner {
@@ -124,7 +124,7 @@ func TestGuardsAndNodesMatchTheRules(t *testing.T) {
 				p.Configure(settings)
 				p.PluginsReloaded()
 			case 1:
-				plugin.revision = fmt.Sprint(r.IntN(3))
+				plugin.Code = fmt.Sprint(r.IntN(3))
 				p.PluginsReloaded()
 			case 2, 3:
 				labels := map[string]string{}

@@ -16,14 +16,14 @@ import (
 type guarded struct {
 	*Planner
 	t      *testing.T
-	plugin *revisedPlugin
+	plugin *zonePlugin
 	config Settings
 	now    time.Time
 }
 
 func newGuarded(t *testing.T, services int) *guarded {
 	t.Helper()
-	g := &guarded{t: t, plugin: &revisedPlugin{revision: "1"}, config: testSettings(), now: time.Unix(1000, 0)}
+	g := &guarded{t: t, plugin: &zonePlugin{}, config: testSettings(), now: time.Unix(1000, 0)}
 	g.config.Policies = guardedSet()
 	g.Planner = g.newPlanner()
 	changes := manyServices(services, 2)
@@ -175,13 +175,13 @@ func TestGuardedPolicyComesIntoForceAndFallsBack(t *testing.T) {
 	g.expect("after a restart, with the plugins", without)
 
 	// Another revision of the plugin is tried again.
-	g.plugin.revision = "2"
+	g.plugin.Code = "2"
 	g.PluginsReloaded()
 	g.PlanNow(g.now)
 	g.expect("another revision", without)
 	g.untilChange(100, 1)
 	g.expect("another revision, after the baseline", with)
-	g.plugin.revision = "3"
+	g.plugin.Code = "3"
 	g.PluginsReloaded()
 	g.PlanNow(g.now)
 	g.expect("a revision after one that is in force", with)

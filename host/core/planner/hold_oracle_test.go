@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -273,7 +274,10 @@ func restarted(t *testing.T, old *planner.Planner, s planner.Settings, signals p
 }
 
 // widening gives weight to every endpoint, whatever its conditions, fails at times, and does not answer at other times.
-type widening struct{ rng *rand.Rand }
+type widening struct {
+	policytest.Plugin
+	rng *rand.Rand
+}
 
 func (w *widening) Decide(req *abi.Request, resp *abi.Response) error {
 	switch w.rng.IntN(8) {
@@ -289,10 +293,6 @@ func (w *widening) Decide(req *abi.Request, resp *abi.Response) error {
 	return nil
 }
 
-func (*widening) Needs(string) uint32  { return 0 }
-func (*widening) Keys(string) []string { return nil }
-func (*widening) Revision() string     { return "1" }
-
 // TestWeightsAreNeverWiderThanTheHold: whatever plugins answer and whenever they fail, only endpoints that are ready, serving while
 // terminating, or held as the second implementation says, have weight.
 func TestWeightsAreNeverWiderThanTheHold(t *testing.T) {
@@ -307,7 +307,7 @@ func TestWeightsAreNeverWiderThanTheHold(t *testing.T) {
 			Panic: policy.Panic{Below: 60, Hold: time.Duration(1+c.rng.IntN(20)) * time.Second}}
 		settings := holdSettings(p)
 		o := &oracle{node: holdNode, set: settings, held: &heldOracle{panic: p.Panic}}
-		plugin := &widening{c.rng}
+		plugin := &widening{rng: c.rng}
 		pl := planner.New(settings, func(string) (policy.Plugin, error) { return plugin, nil })
 		pl.UseSignals(failingSignals{failing: c.failing})
 		for step := range 25 {

@@ -7,12 +7,13 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 )
 
 // TestLongAnnotationThatAPluginDeclaresIsReported once, as long as it is too long. Others are not.
 func TestLongAnnotationThatAPluginDeclaresIsReported(t *testing.T) {
 	p := New(testSettings(), func(string) (policy.Plugin, error) {
-		return labelPlugin{[]string{"service-annotation:example.com/mode"}}, nil
+		return policytest.Plugin{Answer: weightOfLabel, Values: []string{"service-annotation:example.com/mode"}}, nil
 	})
 	service := func(annotations map[string]string) []model.Change {
 		changes := podService("shop", "web", "p", 1)

@@ -6,13 +6,12 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// nodeCountPlugin is a plugin whose weights are the number of Nodes in all zones plus one.
-type nodeCountPlugin struct{}
-
-func (nodeCountPlugin) Decide(req *abi.Request, resp *abi.Response) error {
+// nodeCount gives weights of the number of Nodes in all zones plus one.
+func nodeCount(req *abi.Request, resp *abi.Response) error {
 	nodes := uint16(1)
 	for _, z := range req.Zones {
 		nodes += uint16(z.Nodes)
@@ -22,9 +21,6 @@ func (nodeCountPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (nodeCountPlugin) Needs(string) uint32  { return abi.NeedNodes }
-func (nodeCountPlugin) Keys(string) []string { return nil }
-func (nodeCountPlugin) Revision() string     { return "1" }
 
 // TestPoliciesThatNeedNodesWaitForAllNodes: this node's own would be all of the demand otherwise.
 func TestPoliciesThatNeedNodesWaitForAllNodes(t *testing.T) {
@@ -37,7 +33,9 @@ func TestPoliciesThatNeedNodesWaitForAllNodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := testSettings()
-			p := New(s, func(string) (policy.Plugin, error) { return nodeCountPlugin{}, nil })
+			p := New(s, func(string) (policy.Plugin, error) {
+				return policytest.Plugin{Answer: nodeCount, Inputs: abi.NeedNodes}, nil
+			})
 			at := func(name string) model.Change {
 				return model.Change{Kind: model.NodeKind, Name: model.Name{Name: name}, Node: &model.Node{Name: name, Zone: c.zone}}
 			}

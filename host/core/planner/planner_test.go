@@ -11,11 +11,12 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // zonePlugin is a plugin: three times the weight for this node's zone, half of it (rounded down) for what terminates.
-type zonePlugin struct{}
+type zonePlugin struct{ policytest.Plugin }
 
 func (zonePlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	for i := range req.Endpoints {
@@ -31,9 +32,6 @@ func (zonePlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (zonePlugin) Needs(string) uint32  { return 0 }
-func (zonePlugin) Keys(string) []string { return nil }
-func (zonePlugin) Revision() string     { return "1" }
 
 func oneIf(b bool) int {
 	if b {

@@ -9,13 +9,12 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// labelPlugin gives each endpoint the weight in the label of its Pod.
-type labelPlugin struct{ keys []string }
-
-func (p labelPlugin) Decide(req *abi.Request, resp *abi.Response) error {
+// weightOfLabel gives each endpoint the weight in the label of its Pod.
+func weightOfLabel(req *abi.Request, resp *abi.Response) error {
 	for i := range req.Endpoints {
 		resp.Results[i].Weight = 1
 		if values := req.Endpoints[i].Values; len(values) > 0 && values[0].Present {
@@ -28,9 +27,6 @@ func (p labelPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (labelPlugin) Needs(string) uint32    { return 0 }
-func (p labelPlugin) Keys(string) []string { return p.keys }
-func (labelPlugin) Revision() string       { return "1" }
 
 func podLabel(ns, name, weight string) model.Change {
 	n := model.Name{Namespace: ns, Name: name}
@@ -53,7 +49,9 @@ func podService(ns, name, pod string, i int) []model.Change {
 }
 
 func TestChangeOfAPodPlansOnlyItsServices(t *testing.T) {
-	p := New(testSettings(), func(string) (policy.Plugin, error) { return labelPlugin{[]string{"label:weight"}}, nil })
+	p := New(testSettings(), func(string) (policy.Plugin, error) {
+		return policytest.Plugin{Answer: weightOfLabel, Values: []string{"label:weight"}}, nil
+	})
 	var changes []model.Change
 	const services = 1000
 	for i := range services {
@@ -104,7 +102,7 @@ func TestChangeOfAPodPlansOnlyItsServices(t *testing.T) {
 
 // TestPodsOfServicesWithoutKeysCostNothing: a plugin that declares no keys of Pods.
 func TestPodsOfServicesWithoutKeysCostNothing(t *testing.T) {
-	plugin := labelPlugin{[]string{"service-label:x"}}
+	plugin := policytest.Plugin{Answer: weightOfLabel, Values: []string{"service-label:x"}}
 	p := New(testSettings(), func(string) (policy.Plugin, error) { return &plugin, nil })
 	p.Apply(append(podService("shop", "web", "web-1", 1), podLabel("shop", "web-1", "3"), model.Change{Kind: model.Synced}))
 	p.PlanNow(time.Unix(1000, 0))
@@ -113,7 +111,7 @@ func TestPodsOfServicesWithoutKeysCostNothing(t *testing.T) {
 		t.Errorf("%d planned, %d Pods in the index", r.Planned, len(p.pods))
 	}
 	// A reloaded plugin declares keys.
-	plugin.keys = []string{"label:weight"}
+	plugin.Values = []string{"label:weight"}
 	p.PluginsReloaded()
 	p.PlanNow(time.Unix(1001, 0))
 	if got := weightOf(t, p, model.Name{Namespace: "shop", Name: "web"}); got != 4 || len(p.pods) != 1 {
@@ -123,7 +121,9 @@ func TestPodsOfServicesWithoutKeysCostNothing(t *testing.T) {
 
 // TestPodsAreWaitedForWithinABound is about a source that reads Pods on demand.
 func TestPodsAreWaitedForWithinABound(t *testing.T) {
-	p := New(testSettings(), func(string) (policy.Plugin, error) { return labelPlugin{[]string{"label:weight"}}, nil })
+	p := New(testSettings(), func(string) (policy.Plugin, error) {
+		return policytest.Plugin{Answer: weightOfLabel, Values: []string{"label:weight"}}, nil
+	})
 	web := model.Name{Namespace: "shop", Name: "web"}
 	pods := func(s model.PodsState) model.Change {
 		return model.Change{Kind: model.PodsReadKind, Name: web, Pods: s}
@@ -161,7 +161,9 @@ func TestNodeIndexIsThePositionAmongReadyNodes(t *testing.T) {
 
 // TestFloodOfPodChangesDelaysNoOtherNamespace: a tenant changes the labels of all of its Pods between any two Plans.
 func TestFloodOfPodChangesDelaysNoOtherNamespace(t *testing.T) {
-	p := New(testSettings(), func(string) (policy.Plugin, error) { return labelPlugin{[]string{"label:weight"}}, nil })
+	p := New(testSettings(), func(string) (policy.Plugin, error) {
+		return policytest.Plugin{Answer: weightOfLabel, Values: []string{"label:weight"}}, nil
+	})
 	planInSteps(p)
 	var changes []model.Change
 	const services = 3000

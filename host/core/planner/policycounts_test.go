@@ -14,20 +14,12 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
-// revisedPlugin is a plugin whose code changes.
-type revisedPlugin struct {
-	zonePlugin
-	revision string
-}
-
-func (r *revisedPlugin) Revision() string { return r.revision }
-
 // TestConnectionsOfPoliciesEqualAListOfReadings compares the counts by policy with a list, while Services change their policy, the plugin
 // is reloaded, and Services come and go.
 func TestConnectionsOfPoliciesEqualAListOfReadings(t *testing.T) {
 	for seed := range 20 {
 		r := rand.New(rand.NewPCG(uint64(seed), 13))
-		plugin := &revisedPlugin{revision: "1"}
+		plugin := &zonePlugin{}
 		settings := testSettings()
 		settings.CountAll = true
 		p := New(settings, func(string) (policy.Plugin, error) { return plugin, nil })
@@ -73,7 +65,7 @@ func TestConnectionsOfPoliciesEqualAListOfReadings(t *testing.T) {
 				p.Apply([]model.Change{{Kind: model.ServiceKind, Name: name, Service: svc}})
 				plan()
 			case 2:
-				plugin.revision = fmt.Sprint(r.IntN(3))
+				plugin.Code = fmt.Sprint(r.IntN(3))
 				p.PluginsReloaded()
 				plan()
 			default:

@@ -8,13 +8,12 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// resetPlugin resets the connections of all endpoints, those of the local pool a second later.
-type resetPlugin struct{ zonePlugin }
-
-func (resetPlugin) Decide(req *abi.Request, resp *abi.Response) error {
+// resetAll resets the connections of all endpoints, those of the local pool a second later.
+func resetAll(req *abi.Request, resp *abi.Response) error {
 	for i := range resp.Results {
 		resp.Results[i].Weight, resp.Results[i].ResetAfterMS = 1, 1000+1000*uint32(req.Pool)
 	}
@@ -25,7 +24,7 @@ func (resetPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 func TestEachPoolIsResetOnce(t *testing.T) {
 	settings := testSettings()
 	settings.Policies.Default = "zone"
-	p := New(settings, func(string) (policy.Plugin, error) { return resetPlugin{}, nil })
+	p := New(settings, func(string) (policy.Plugin, error) { return policytest.Plugin{Answer: resetAll}, nil })
 	p.Apply([]model.Change{{Kind: model.Synced}, lb(nil), lbSlice(model.IPv4, "n0")})
 	var all []string
 	for ms := 0; ms < 5000; ms += 500 {

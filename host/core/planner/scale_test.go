@@ -11,14 +11,14 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/outcomes"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // chainPlugin keeps weights, and counts its calls by Service.
 type chainPlugin struct {
-	needs    uint32
-	revision string
-	calls    map[string]int
+	policytest.Plugin
+	calls map[string]int
 }
 
 func (c *chainPlugin) Decide(req *abi.Request, resp *abi.Response) error {
@@ -28,9 +28,6 @@ func (c *chainPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (c *chainPlugin) Needs(string) uint32 { return c.needs }
-func (*chainPlugin) Keys(string) []string  { return nil }
-func (c *chainPlugin) Revision() string    { return c.revision }
 
 // chainBed is a cluster with a chain of three plugins on every Service: Service web of namespace shop, and many of namespace crowd.
 type chainBed struct {
@@ -44,9 +41,9 @@ func newChainBed(t *testing.T, services int) *chainBed {
 	b := &chainBed{plugins: map[string]*chainPlugin{}, failed: &failures{}, now: time.Unix(1000, 0)}
 	chain := &policy.Policy{Name: "chain"}
 	for i, name := range []string{"a", "b", "c"} {
-		b.plugins[name] = &chainPlugin{calls: map[string]int{}, revision: "1"}
+		b.plugins[name] = &chainPlugin{calls: map[string]int{}}
 		if i == 0 {
-			b.plugins[name].needs = abi.NeedOutcomes
+			b.plugins[name].Inputs = abi.NeedOutcomes
 		}
 		chain.Steps = append(chain.Steps, policy.Step{Plugin: name})
 	}
@@ -160,7 +157,7 @@ func TestManyFailuresDisturbNoOtherService(t *testing.T) {
 			b.AddOutcomes(b.now, time.Second, list)
 		}, failing}, // the answer of the first plugin stays the same
 		"revision": {func(b *chainBed) {
-			b.plugins["c"].revision = "2"
+			b.plugins["c"].Code = "2"
 			b.PluginsReloaded()
 		}, services - 1},
 	} {
@@ -203,7 +200,7 @@ func TestServiceIsPlannedTwiceAtMostForAChain(t *testing.T) {
 	const services, room = 200, 8
 	b, l := newChainBed(t, services), &lateCaller{limit: room}
 	for _, c := range b.plugins {
-		c.revision = "2"
+		c.Code = "2"
 	}
 	b.PluginsReloaded()
 	planned, steps := 0, 0

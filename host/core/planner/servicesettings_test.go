@@ -8,11 +8,15 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // weightPlugin gives all endpoints the weight of its settings, {"weight": N} with N up to 99, and records which Services ask.
-type weightPlugin struct{ asked []string }
+type weightPlugin struct {
+	policytest.Plugin
+	asked []string
+}
 
 func (p *weightPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	p.asked = append(p.asked, req.Service)
@@ -27,10 +31,6 @@ func (p *weightPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-
-func (*weightPlugin) Needs(string) uint32  { return 0 }
-func (*weightPlugin) Keys(string) []string { return nil }
-func (*weightPlugin) Revision() string     { return "1" }
 
 // settingsPlanner returns a planner of 20 Services, those with an even number in the namespace of a binding with settings.
 func settingsPlanner(plugin *weightPlugin) (*Planner, Settings) {

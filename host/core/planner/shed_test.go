@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -204,7 +205,7 @@ func TestPolicyShedsAreBoundedAndReportedOnce(t *testing.T) {
 		Endpoints: []model.SliceEndpoint{{Addr: shedTarget.Addr(), Node: "n0", Ready: true}, {Addr: shedTarget.Addr().Next(), Ready: true}}}
 	pol := &policy.Policy{Name: "p", Steps: []policy.Step{{Plugin: "p"}}, MaxShedPercentPerSecond: 1}
 	p := New(Settings{Node: "n0", MasqueradeMark: 1, Policies: &policy.Set{Policies: map[string]*policy.Policy{"p": pol}, Default: "p"}},
-		func(string) (policy.Plugin, error) { return shedAll{}, nil })
+		func(string) (policy.Plugin, error) { return policytest.Plugin{Answer: shedAll}, nil })
 	now := time.UnixMilli(1_700_000_000_000)
 	p.Apply([]model.Change{{Kind: model.ServiceKind, Name: svc.Name, Service: svc}, {Kind: model.SliceKind, Name: slice.Name, Slice: slice}, {Kind: model.Synced}})
 	if got := p.PlanNow(now).ShedsBounded; len(got) != 1 || got[0] != (ShedBounded{svc.Name, "p", 1}) {
@@ -228,9 +229,7 @@ func TestPolicyShedsAreBoundedAndReportedOnce(t *testing.T) {
 }
 
 // shedAll sheds all connections of the first endpoint in the cluster pool.
-type shedAll struct{}
-
-func (shedAll) Decide(req *abi.Request, resp *abi.Response) error {
+func shedAll(req *abi.Request, resp *abi.Response) error {
 	for i := range resp.Results {
 		resp.Results[i].Weight = 1
 	}
@@ -239,6 +238,3 @@ func (shedAll) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (shedAll) Needs(string) uint32  { return 0 }
-func (shedAll) Keys(string) []string { return nil }
-func (shedAll) Revision() string     { return "1" }

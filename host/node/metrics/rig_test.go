@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 	"github.com/sluice-proxy/sluice/host/engine"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/node/metrics"
@@ -39,7 +40,10 @@ func (f *fault) get() error {
 }
 
 // uneven is a plugin that prefers the first endpoint unless its fault is set.
-type uneven struct{ fault }
+type uneven struct {
+	policytest.Plugin
+	fault
+}
 
 func (u *uneven) Decide(_ *abi.Request, resp *abi.Response) error {
 	if err := u.get(); err != nil {
@@ -51,9 +55,6 @@ func (u *uneven) Decide(_ *abi.Request, resp *abi.Response) error {
 	resp.Results[0].Weight = 3
 	return nil
 }
-func (*uneven) Needs(string) uint32  { return 0 }
-func (*uneven) Keys(string) []string { return nil }
-func (*uneven) Revision() string     { return "1" }
 
 // connTable is a connection table that always has connections to reset and flows to delete.
 type connTable struct{ fault }

@@ -22,16 +22,15 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 	"github.com/sluice-proxy/sluice/host/source"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// weightPlugin gives each endpoint the weight in the label of its Pod, 1 without one.
-type weightPlugin struct{}
-
-func (weightPlugin) Decide(req *abi.Request, resp *abi.Response) error {
+// weightOfLabel gives each endpoint the weight in the label of its Pod, 1 without one.
+func weightOfLabel(req *abi.Request, resp *abi.Response) error {
 	for i := range req.Endpoints {
 		resp.Results[i].Weight = 1
 		if v := req.Endpoints[i].Values[0]; v.Present {
@@ -44,9 +43,6 @@ func (weightPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
-func (weightPlugin) Needs(string) uint32  { return 0 }
-func (weightPlugin) Keys(string) []string { return []string{"label:weight"} }
-func (weightPlugin) Revision() string     { return "1" }
 
 var weighted = model.Name{Namespace: "shop", Name: "weighted"}
 
@@ -87,7 +83,9 @@ func newWeightedNode(t *testing.T, kubeconfig string) *weightedNode {
 	must(t, err)
 	n := &weightedNode{changed: make(chan struct{}, 1)}
 	set := &policy.Set{Policies: map[string]*policy.Policy{"weight": {Name: "weight", Steps: []policy.Step{{Plugin: "weight"}}}}, Default: "weight"}
-	n.planner = planner.New(planner.Settings{Node: "n1", Policies: set}, func(string) (policy.Plugin, error) { return weightPlugin{}, nil })
+	n.planner = planner.New(planner.Settings{Node: "n1", Policies: set}, func(string) (policy.Plugin, error) {
+		return policytest.Plugin{Answer: weightOfLabel, Values: []string{"label:weight"}}, nil
+	})
 	n.source = kube.New(kube.Options{Client: client, Node: "n1", Log: slog.New(slog.NewTextHandler(n, nil)), Now: time.Now, After: time.After})
 	n.source.SetNeeds(onAnyNode(podsOfWeighted))
 	ctx, stop := context.WithCancel(t.Context())
