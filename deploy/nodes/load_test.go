@@ -123,7 +123,7 @@ func (t *traffic) end(what string, restarted bool) {
 		t.Logf("%s, %s: %d connections, failed %v, broken %v, of %d servers, ms: %.1f, p99 %.1f, max %.0f",
 			what, from, r.Connections, r.Failed, r.Broken, len(r.Servers), r.Latency.Median, r.Latency.P99, r.Latency.Max)
 		if r.Failed.Total() > 0 || r.Broken.Total() > 0 && !restarted || r.Connections == 0 {
-			t.Errorf("%s, %s:\n%s", what, from, text)
+			t.Errorf("%s, %s: %q", what, from, r.Errors)
 		}
 	}
 }

@@ -148,7 +148,7 @@ func (r *clientRun) open(to string) *connection {
 	}
 	took := time.Since(began)
 	if err != nil {
-		r.record(func() { r.failed(classify(err)) })
+		r.record(func() { r.failed(err, to, began) })
 		return nil
 	}
 	r.record(func() { r.answered(server, took) })

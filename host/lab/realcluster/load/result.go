@@ -3,6 +3,7 @@ package load
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -45,7 +46,11 @@ type Result struct {
 	Servers     map[string]int `json:"servers"`     // connections by the server that answered first
 	Latency     Latency        `json:"latency"`     // until the first answer
 	Seconds     []Second       `json:"seconds"`     // since the start
+	Errors      []string       `json:"errors"`      // the first maxErrors, with when they began and ended
 }
+
+// maxErrors bounds Result.Errors.
+const maxErrors = 50
 
 // Latency is in milliseconds.
 type Latency struct {
@@ -65,6 +70,7 @@ type Second struct {
 func (r *Result) Add(other *Result) {
 	r.Connections += other.Connections
 	r.Failed, r.Broken, r.Servers = sum(r.Failed, other.Failed), sum(r.Broken, other.Broken), sum(r.Servers, other.Servers)
+	r.Errors = append(r.Errors, other.Errors...)
 	r.Latency = Latency{max(r.Latency.Median, other.Latency.Median), max(r.Latency.P99, other.Latency.P99), max(r.Latency.Max, other.Latency.Max)}
 	for i, s := range other.Seconds {
 		if i == len(r.Seconds) {
@@ -111,7 +117,13 @@ func (r *recorder) answered(server string, after time.Duration) {
 	count(&r.second().Servers, server)
 }
 
-func (r *recorder) failed(f Failure) {
+func (r *recorder) failed(err error, to string, began time.Time) {
+	f := classify(err)
+	if len(r.result.Errors) < maxErrors {
+		now := time.Now()
+		r.result.Errors = append(r.result.Errors, fmt.Sprintf("%s, %.2f to %.2f s: %s: %v",
+			began.Format("15:04:05"), began.Sub(r.began).Seconds(), now.Sub(r.began).Seconds(), to, err))
+	}
 	r.result.Connections++
 	r.result.Failed[f]++
 	count(&r.second().Failed, f)
