@@ -71,9 +71,6 @@ func (h handOver) test(t *testing.T) {
 		c.block("Change the configuration", 1)
 		c.must(c.Rollout(t.Context(), "sluice-system", "daemonset/sluice"))
 		load.end("change of the mode", false)
-		if logs := c.logs(); t.Failed() {
-			t.Log(logs)
-		}
 		c.until(patience, "no virtual servers but that of the Service kubernetes, to which CoreDNS is connected", func() string {
 			return c.onWorkers("", "sh", "-c", "! grep -E '^(TCP|UDP|SCTP|FWM)' /proc/net/ip_vs | grep -v :01BB")
 		})
