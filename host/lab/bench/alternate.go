@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -159,39 +158,6 @@ func measureAlternating() (list []*sizeProcess, err error) {
 	return list, nil
 }
 
-// interval is a ratio with its 95 % confidence interval.
-type interval struct{ ratio, low, high float64 }
-
-func (i interval) String() string { return fmt.Sprintf("%.2f (%.2f–%.2f)", i.ratio, i.low, i.high) }
-
-// bootstrap returns the median of ratios with its interval.
-func bootstrap(ratios []float64) interval {
-	median, low, high := stats.Bootstrap(ratios)
-	return interval{median, low, high}
-}
-
-// relativeTo compares the two blocks of b in each round with those of a.
-func relativeTo(a, b []block, value func(block) float64) interval {
-	var ratios []float64
-	for i := 0; i+1 < min(len(a), len(b)); i += 2 {
-		ratios = append(ratios, math.Sqrt(value(b[i])*value(b[i+1])/(value(a[i])*value(a[i+1]))))
-	}
-	return bootstrap(ratios)
-}
-
-// selfRatio compares the two blocks of each round, in alternating order: the result is noise.
-func selfRatio(a []block, value func(block) float64) interval {
-	var ratios []float64
-	for i := 0; i+1 < len(a); i += 2 {
-		r := value(a[i+1]) / value(a[i])
-		if i%4 == 0 {
-			r = 1 / r
-		}
-		ratios = append(ratios, r)
-	}
-	return bootstrap(ratios)
-}
-
 func printAlternating(w io.Writer, list []*sizeProcess) {
 	fmt.Fprintf(w, "\n**Endpoint update by cluster size**, all sizes at once, %d alternating blocks of %d updates each\n\n", 2*rounds, perBlock)
 	fmt.Fprint(w, "| Services × endpoints |")
@@ -212,20 +178,15 @@ func printAlternating(w io.Writer, list []*sizeProcess) {
 	} {
 		fmt.Fprintf(w, "| %s, median of blocks |", f.name)
 		for _, a := range list {
-			v := make([]float64, len(a.blocks))
-			for i, b := range a.blocks {
-				v[i] = f.of(b)
-			}
-			slices.Sort(v)
-			fmt.Fprintf(w, " %.3f |", stats.Quantile(v, 0.5))
+			fmt.Fprintf(w, " %.3f |", stats.Summarize(stats.Of(a.blocks, f.of)).Median)
 		}
 		fmt.Fprintf(w, "\n| … relative to the first size (95 %% CI) |")
 		for i, a := range list {
 			if i == 0 {
-				fmt.Fprintf(w, " itself: %s |", selfRatio(a.blocks, f.of))
+				fmt.Fprintf(w, " itself: %s |", stats.Noise(stats.Of(a.blocks, f.of)).Text(2))
 				continue
 			}
-			fmt.Fprintf(w, " %s |", relativeTo(list[0].blocks, a.blocks, f.of))
+			fmt.Fprintf(w, " %s |", stats.Ratios(stats.Of(list[0].blocks, f.of), stats.Of(a.blocks, f.of)).Text(2))
 		}
 		fmt.Fprintln(w)
 	}

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
@@ -27,7 +29,6 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/metrics"
 	"github.com/sluice-proxy/sluice/host/util/gctuner"
 	"github.com/sluice-proxy/sluice/sdk/abi"
-	"golang.org/x/sys/unix"
 )
 
 // harness is what `sluice run` consists of, except for the source: engine, planner, nftables, plugins, health checks and

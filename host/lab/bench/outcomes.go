@@ -5,18 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"net/netip"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/util/stats"
-	"golang.org/x/sys/unix"
 )
 
 // Costs of counting the outcomes of connections. Each round measures all settings there and back.
@@ -210,15 +210,6 @@ func threadCPU() int64 {
 	return t.Nano()
 }
 
-// outcomeRatio compares the two blocks of each round with those of a.
-func outcomeRatio(a, b []float64) interval {
-	var ratios []float64
-	for i := 0; i+1 < len(a); i += 2 {
-		ratios = append(ratios, math.Sqrt(b[i]*b[i+1]/(a[i]*a[i+1])))
-	}
-	return bootstrap(ratios)
-}
-
 func printOutcomes(w io.Writer, costs []outcomeCost) {
 	fmt.Fprintf(w, "\n**Counting outcomes**, CPU µs of the sender, %d alternating blocks of %d connections and %d packets each\n\n",
 		2*outcomeRounds, outcomeConnections, outcomePackets)
@@ -244,7 +235,7 @@ func printOutcomes(w io.Writer, costs []outcomeCost) {
 				fmt.Fprint(w, " |")
 				continue
 			}
-			fmt.Fprintf(w, " %s |", outcomeRatio(f.of(costs[0]), f.of(c)))
+			fmt.Fprintf(w, " %s |", stats.Ratios(f.of(costs[0]), f.of(c)).Text(2))
 		}
 		fmt.Fprintln(w)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testcluster/binaries"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
+	"github.com/sluice-proxy/sluice/host/util/stats"
 )
 
 func TestMain(m *testing.M) { testnet.Main(m) }
@@ -116,17 +117,16 @@ func TestConnectTimesOutWithoutAnswer(t *testing.T) {
 	}
 }
 
-// blocks returns blocks with a noisy rate.
-func blocks(seed uint64, n int, wobble, factor float64) (out []block) {
+// rates returns noisy values.
+func rates(seed uint64, n int, wobble, factor float64) (out []float64) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for range n {
-		out = append(out, block{Rate: 10000 * factor * (1 + wobble*rng.NormFloat64())})
+		out = append(out, 10000*factor*(1+wobble*rng.NormFloat64()))
 	}
 	return out
 }
 
 func TestVerdictIgnoresDifferencesWithinNoise(t *testing.T) {
-	rate := func(b block) float64 { return b.Rate }
 	for _, c := range []struct {
 		name         string
 		wobble       float64
@@ -141,16 +141,13 @@ func TestVerdictIgnoresDifferencesWithinNoise(t *testing.T) {
 		{"a tenth less time", 0.02, 0.9, false, "better"},
 		{"a tenth less in much noise", 0.5, 0.9, true, "no difference beyond noise"},
 	} {
-		a, b := blocks(1, 30, c.wobble, 1), blocks(2, 30, c.wobble, c.factor)
-		got, noise := ratio(a, b, rate), selfRatio(a, rate)
+		a, b := rates(1, 30, c.wobble, 1), rates(2, 30, c.wobble, c.factor)
+		got, noise := stats.Ratios(a, b), stats.Noise(a)
 		if v := verdict(got, noise, c.moreIsBetter); v != c.want {
-			t.Errorf("%s: %s beside noise of %s: %q, want %q", c.name, got, noise, v, c.want)
+			t.Errorf("%s: %s beside noise of %s: %q, want %q", c.name, got.Text(3), noise.Text(3), v, c.want)
 		}
-		if got != ratio(a, b, rate) {
-			t.Errorf("%s: the same figures give another answer", c.name)
-		}
-		if c.wobble < 0.1 && math.Abs(got.Ratio-c.factor) > 0.03 {
-			t.Errorf("%s: ratio %s", c.name, got)
+		if c.wobble < 0.1 && math.Abs(got.Median-c.factor) > 0.03 {
+			t.Errorf("%s: ratio %s", c.name, got.Text(3))
 		}
 	}
 }

@@ -133,19 +133,11 @@ func (p *dataPlaneResult) print(w io.Writer, other string) {
 		{"p50, µs, one at a time", false, func(b block) float64 { return b.P50 }},
 		{"p99, µs, one at a time", false, func(b block) float64 { return b.P99 }},
 	} {
-		middle := func(blocks []block) string {
-			var v []float64
-			for _, b := range blocks {
-				v = append(v, q.of(b))
-			}
-			return formatNumber(median(v))
-		}
-		got, noise := ratio(k, s, q.of), selfRatio(k, q.of)
-		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s | %s |\n", q.name, middle(d), middle(k), middle(s), got, noise, verdict(got, noise, q.more))
+		none, other, own := stats.Of(d, q.of), stats.Of(k, q.of), stats.Of(s, q.of)
+		got, noise := stats.Ratios(other, own), stats.Noise(other)
+		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s | %s |\n", q.name, formatNumber(median(none)), formatNumber(median(other)), formatNumber(median(own)), got.Text(3), noise.Text(3), verdict(got, noise, q.more))
 	}
 }
-
-func (i interval) String() string { return fmt.Sprintf("%.3f (%.3f–%.3f)", i.Ratio, i.Low, i.High) }
 
 func parseTarget(addr string) (netip.AddrPort, error) {
 	a, err := netip.ParseAddr(addr)

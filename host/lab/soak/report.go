@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 
 	"github.com/sluice-proxy/sluice/host/util/stats"
 )
@@ -97,13 +96,5 @@ func allUpdates(samples []sample) stats.Summary {
 
 // median returns the median of a value of samples, 0 without samples.
 func median(samples []sample, value func(sample) float64) float64 {
-	var values []float64
-	for _, s := range samples {
-		values = append(values, value(s))
-	}
-	if len(values) == 0 {
-		return 0
-	}
-	slices.Sort(values)
-	return stats.Quantile(values, 0.5)
+	return stats.Summarize(stats.Of(samples, value)).Median
 }

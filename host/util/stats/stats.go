@@ -2,6 +2,7 @@
 package stats
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -22,6 +23,15 @@ func Summarize(values []float64) Summary {
 	return Summary{len(values), Quantile(values, 0.5), Quantile(values, 0.99), values[len(values)-1]}
 }
 
+// Of returns a value of each item.
+func Of[T any](items []T, value func(T) float64) []float64 {
+	out := make([]float64, len(items))
+	for i, item := range items {
+		out[i] = value(item)
+	}
+	return out
+}
+
 // Quantile returns a quantile of sorted values, of which there must be one, with linear interpolation.
 func Quantile(sorted []float64, q float64) float64 {
 	at := q * float64(len(sorted)-1)
@@ -32,12 +42,23 @@ func Quantile(sorted []float64, q float64) float64 {
 	return sorted[low] + (at-float64(low))*(sorted[low+1]-sorted[low])
 }
 
-// Bootstrap returns the median of values and its 95 % confidence interval by percentile bootstrap, NaN without values.
-// The result is deterministic.
-func Bootstrap(values []float64) (median, low, high float64) {
+// Interval is a median with its 95 % confidence interval.
+type Interval struct {
+	Median float64 `json:"median"`
+	Low    float64 `json:"low"`
+	High   float64 `json:"high"`
+}
+
+// Text formats an interval with a number of decimals.
+func (i Interval) Text(decimals int) string {
+	return fmt.Sprintf("%.*f (%.*f–%.*f)", decimals, i.Median, decimals, i.Low, decimals, i.High)
+}
+
+// bootstrap returns the median of values with its interval by percentile bootstrap, NaN without values. It is deterministic.
+func bootstrap(values []float64) Interval {
 	const resamples = 4000
 	if len(values) == 0 {
-		return math.NaN(), math.NaN(), math.NaN()
+		return Interval{math.NaN(), math.NaN(), math.NaN()}
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	medianOf := func(v []float64) float64 {
@@ -53,14 +74,7 @@ func Bootstrap(values []float64) (median, low, high float64) {
 		medians[i] = medianOf(sample)
 	}
 	slices.Sort(medians)
-	return medianOf(values), Quantile(medians, 0.025), Quantile(medians, 0.975)
-}
-
-// Interval is a median with its 95 % confidence interval.
-type Interval struct {
-	Median float64 `json:"median"`
-	Low    float64 `json:"low"`
-	High   float64 `json:"high"`
+	return Interval{medianOf(values), Quantile(medians, 0.025), Quantile(medians, 0.975)}
 }
 
 // Ratios returns by what factor b differs from a. Both have two values of each round, measured in the order a, b, b, a, so that a drift of
@@ -70,6 +84,18 @@ func Ratios(a, b []float64) Interval {
 	for i := 0; i+1 < min(len(a), len(b)); i += 2 {
 		ratios = append(ratios, math.Sqrt(b[i]*b[i+1]/(a[i]*a[i+1])))
 	}
-	median, low, high := Bootstrap(ratios)
-	return Interval{median, low, high}
+	return bootstrap(ratios)
+}
+
+// Noise compares the two values of each round with each other, in alternating order: by so much, values differ that are the same.
+func Noise(a []float64) Interval {
+	var ratios []float64
+	for i := 0; i+1 < len(a); i += 2 {
+		r := a[i+1] / a[i]
+		if i%4 == 0 {
+			r = 1 / r
+		}
+		ratios = append(ratios, r)
+	}
+	return bootstrap(ratios)
 }

@@ -32,6 +32,12 @@ func TestRatiosIgnoreADrift(t *testing.T) {
 	if got := stats.Ratios(a, b); got.Low > 1.3 || got.High < 1.3 || got.High-got.Low > 0.05 {
 		t.Errorf("%+v", got)
 	}
+	if stats.Ratios(a, b) != stats.Ratios(a, b) {
+		t.Error("the same values give another answer")
+	}
+	if got := stats.Noise(a); got.Low > 1 || got.High < 1 {
+		t.Errorf("noise: %+v", got)
+	}
 	if got := stats.Ratios(nil, nil); !math.IsNaN(got.Median) {
 		t.Errorf("of nothing: %+v", got)
 	}
