@@ -53,7 +53,7 @@ func (b *bench) measureProxy(ctx context.Context, p *proxy, services int, into *
 		return nil, r.withLog(err)
 	}
 	// By now the proxy has opened all watches, and those of its predecessor have ended.
-	watches, err := loadgen.CountWatches(ctx, b.env.cluster)
+	watches, err := loadgen.CountWatches(ctx, b.env.Cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func (r *runningProxy) measureStart(services int, timeout time.Duration, into *p
 	if err != nil {
 		return err
 	}
-	received, err := r.node.received()
+	received, err := loadgen.Received(r.node.lab.Node)
 	if err != nil {
 		return err
 	}

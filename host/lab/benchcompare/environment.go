@@ -7,11 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
-
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-proxy/sluice/host/lab/loadgen"
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
@@ -23,62 +18,33 @@ import (
 //	api ── net ──┬── node 0: kube-proxy ── client, pods, left, right
 //	             └── node 1: sluice     ── client, pods, left, right
 type environment struct {
-	net     *testnet.Lab
-	cluster *testcluster.Cluster
-	dir     string
-	nodes   []*node
-	users   map[string]string // kubeconfig files
-	watches map[string]int    // at the API server, before any proxy comes
+	*loadgen.Environment
+	dir         string
+	nodes       []*node
+	kubeconfigs [2]string      // of kube-proxy and sluice
+	watches     map[string]int // at the API server, before any proxy comes
 }
-
-// Users of the API server. Both proxies get the same permissions; sluice's own ClusterRole is tested elsewhere.
-const (
-	kubeProxyUser = "system:kube-proxy"
-	sluiceUser    = "system:serviceaccount:kube-system:sluice"
-)
 
 // podCIDR contains the Pods on the nodes: the client and the two endpoints that a Service moves between.
 var podCIDR = netip.MustParsePrefix("10.244.0.0/16")
 
 func newEnvironment(ctx context.Context, dir string) (*environment, error) {
-	s := &environment{dir: dir, users: map[string]string{}}
-	err := s.open(ctx)
+	control, err := loadgen.NewEnvironment(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &environment{Environment: control, dir: dir}
+	if s.kubeconfigs[0], err = s.Cluster.UserKubeconfig("system:kube-proxy"); err == nil {
+		s.kubeconfigs[1], err = s.Kubeconfig()
+	}
+	if err == nil {
+		s.watches, err = loadgen.CountWatches(ctx, s.Cluster)
+	}
 	if err != nil {
 		s.close()
 		return nil, err
 	}
 	return s, nil
-}
-
-func (s *environment) open(ctx context.Context) (err error) {
-	if s.net, err = testnet.New(); err != nil {
-		return err
-	}
-	api, err := s.net.AddHost("api", netip.MustParseAddr("192.0.2.1"))
-	if err != nil {
-		return err
-	}
-	if s.cluster, err = testcluster.Start(ctx, testcluster.Options{Host: api, NoControllers: true}); err != nil {
-		return err
-	}
-	for user, groups := range map[string][]string{
-		kubeProxyUser: nil, sluiceUser: {"system:serviceaccounts", "system:serviceaccounts:kube-system"},
-	} {
-		if s.users[user], err = s.cluster.UserKubeconfig(user, groups...); err != nil {
-			return err
-		}
-	}
-	// kube-proxy's built-in ClusterRole has all permissions that sluice needs to forward.
-	_, err = s.cluster.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "sluice"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-proxier"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: sluiceUser}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		return fmt.Errorf("ClusterRoleBinding sluice: create: %w", err)
-	}
-	s.watches, err = loadgen.CountWatches(ctx, s.cluster)
-	return err
 }
 
 // close removes everything. Nodes are closed only here, because the kernel frees namespaces with many rules
@@ -87,12 +53,7 @@ func (s *environment) close() {
 	for _, n := range s.nodes {
 		n.lab.Close()
 	}
-	if s.cluster != nil {
-		s.cluster.Close()
-	}
-	if s.net != nil {
-		s.net.Close()
-	}
+	s.Close()
 }
 
 // node is a node, initially without rules.
@@ -115,11 +76,11 @@ func (s *environment) addNode(ctx context.Context) (*node, error) {
 	if err := os.Mkdir(n.dir, 0o755); err != nil {
 		return nil, err
 	}
-	if err := s.cluster.AddNode(ctx, testcluster.Node{Name: n.name, Zone: "zone-0", Addrs: []netip.Addr{addr}}); err != nil {
+	if err := s.Cluster.AddNode(ctx, testcluster.Node{Name: n.name, Zone: "zone-0", Addrs: []netip.Addr{addr}}); err != nil {
 		return nil, err
 	}
 	var err error
-	if n.lab, err = s.net.AddNode(fmt.Sprint("n", i), nil, addr); err != nil {
+	if n.lab, err = s.Net.AddNode(fmt.Sprint("n", i), nil, addr); err != nil {
 		return nil, err
 	}
 	s.nodes = append(s.nodes, n)
@@ -155,20 +116,4 @@ func (n *node) addHosts() (err error) {
 // endpoint returns the endpoint on the left (0) or the right (1).
 func (n *node) endpoint(i int) testcluster.Endpoint {
 	return testcluster.Endpoint{Addr: n.sides[i].Addrs[0], Node: n.name, Zone: "zone-0"}
-}
-
-// received returns the bytes received on the node's uplink, all of them from the API server. Segments that the kernel
-// delivers as one packet count one header.
-func (n *node) received() (bytes float64, err error) {
-	var text []byte
-	err = n.lab.Node.Do(func() error {
-		text, err = os.ReadFile("/proc/thread-self/net/dev")
-		return err
-	})
-	for l := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(strings.TrimSpace(l), "eth0:"); ok {
-			return strconv.ParseFloat(strings.Fields(rest)[0], 64)
-		}
-	}
-	return 0, errors.Join(err, fmt.Errorf("%s: no link eth0", n.name))
 }

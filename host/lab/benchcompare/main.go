@@ -10,18 +10,15 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 	"github.com/sluice-proxy/sluice/host/lab/loadgen"
 	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
-	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 type options struct {
@@ -62,10 +59,7 @@ func main() {
 	if o.quick {
 		o.setQuick()
 	}
-	if err := o.run(); err != nil {
-		fmt.Fprintln(os.Stderr, "benchcompare:", err)
-		os.Exit(1)
-	}
+	benchutil.RunInNamespace("benchcompare", o.run)
 }
 
 // setQuick configures a run of less than a minute, even on a busy machine.
@@ -74,12 +68,7 @@ func (o *options) setQuick() {
 	o.rounds, o.block, o.startTimeout, o.minSync = 1, 50*time.Millisecond, 2*time.Minute, time.Second
 }
 
-func (o *options) run() error {
-	if err := testnet.Enter(); err != nil {
-		return err
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+func (o *options) run(ctx context.Context) error {
 	got, err := o.measureAll(ctx)
 	if err != nil {
 		return err
@@ -177,12 +166,12 @@ const minServices = 10
 // createServices adds Services up to a total.
 func (b *bench) createServices(ctx context.Context, services int) error {
 	b.progress("%d Services of %d endpoints", services, b.endpoints)
-	if err := loadgen.CreateServices(ctx, b.env.cluster, b.services, services, b.endpoints); err != nil {
+	if err := loadgen.CreateServices(ctx, b.env.Cluster, b.services, services, b.endpoints); err != nil {
 		return err
 	}
 	b.services = services
 	var err error
-	b.updater, err = loadgen.NewSliceUpdater(ctx, b.env.cluster, loadgen.ServiceName(movingService))
+	b.updater, err = loadgen.NewSliceUpdater(ctx, b.env.Cluster, loadgen.ServiceName(movingService))
 	return err
 }
 

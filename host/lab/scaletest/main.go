@@ -9,12 +9,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/lab/benchutil"
-	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 type options struct {
@@ -45,24 +42,15 @@ func main() {
 	flag.StringVar(&dir, "child", "", "run agents with the kubeconfigs of this folder (this program starts itself so)")
 	flag.DurationVar(&over, "over", 0, "with -child: over how long they start")
 	flag.Parse()
-	err := func() error {
-		if dir != "" {
-			return runAgents(o.agents, dir, over, os.Stdin, os.Stdout)
-		}
-		return o.main()
-	}()
-	if err != nil {
+	if dir == "" {
+		benchutil.RunInNamespace("scaletest", o.main)
+	} else if err := runAgents(o.agents, dir, over, os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "scaletest:", err)
 		os.Exit(1)
 	}
 }
 
-func (o *options) main() error {
-	if err := testnet.Enter(); err != nil {
-		return err
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+func (o *options) main(ctx context.Context) error {
 	got, err := o.measure(ctx)
 	if err != nil {
 		return err

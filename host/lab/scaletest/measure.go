@@ -78,7 +78,7 @@ func (o *options) measure(ctx context.Context) (*results, error) {
 		return nil, err
 	}
 	r.MemoryBefore = s.server().RSS()
-	if r.watchesBefore, err = loadgen.CountWatches(ctx, s.cluster); err != nil {
+	if r.watchesBefore, err = loadgen.CountWatches(ctx, s.Cluster); err != nil {
 		return nil, err
 	}
 	for i, slice := range r.updatedSlices() {
@@ -150,7 +150,7 @@ func (r *results) measureStart(ctx context.Context, s *environment, name string,
 
 // measureRunning measures updates and a restart while all agents are running.
 func (r *results) measureRunning(ctx context.Context, s *environment, c *agentProcess) (err error) {
-	if _, r.Connections, err = s.received(); err != nil {
+	if r.Connections, err = s.connections(); err != nil {
 		return err
 	}
 	time.Sleep(r.idleDuration)
@@ -169,7 +169,7 @@ func (r *results) measureRunning(ctx context.Context, s *environment, c *agentPr
 		return err
 	}
 	// Count watches only now: some, such as that of the Node, may start late because nothing waits for them.
-	now, err := loadgen.CountWatches(ctx, s.cluster)
+	now, err := loadgen.CountWatches(ctx, s.Cluster)
 	if err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func (r *results) nextEndpoints(what updatedSlice, i int) []testcluster.Endpoint
 // measureUpdates updates a slice at the configured rate and waits until all agents have received all updates. Without
 // agents it measures the writes alone.
 func (r *results) measureUpdates(ctx context.Context, s *environment, c *agentProcess, what updatedSlice) (l updateResult, err error) {
-	changing, err := loadgen.NewSliceUpdater(ctx, s.cluster, what.service)
+	changing, err := loadgen.NewSliceUpdater(ctx, s.Cluster, what.service)
 	if err != nil {
 		return l, err
 	}
@@ -240,7 +240,7 @@ func (r *results) measureUpdates(ctx context.Context, s *environment, c *agentPr
 
 // measureSingleUpdates makes single updates and measures until the last agent has programmed each.
 func (r *results) measureSingleUpdates(ctx context.Context, s *environment, c *agentProcess, what updatedSlice) error {
-	changing, err := loadgen.NewSliceUpdater(ctx, s.cluster, what.service)
+	changing, err := loadgen.NewSliceUpdater(ctx, s.Cluster, what.service)
 	if err != nil {
 		return err
 	}
@@ -278,22 +278,22 @@ func (r *results) measureRestart(ctx context.Context, s *environment, c *agentPr
 	for _, n := range r.Watches {
 		want += n
 	}
-	_, err := s.cluster.Client.CoreV1().ConfigMaps(loadgen.Namespace).Create(ctx, &corev1.ConfigMap{
+	_, err := s.Cluster.Client.CoreV1().ConfigMaps(loadgen.Namespace).Create(ctx, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "something-else"},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("ConfigMap %s/something-else: create: %w", loadgen.Namespace, err)
 	}
-	bytes, _, err := s.received()
+	bytes, err := s.received()
 	if err != nil {
 		return err
 	}
-	if err := s.cluster.RestartAPIServer(ctx); err != nil {
+	if err := s.Cluster.RestartAPIServer(ctx); err != nil {
 		return err
 	}
 	ready := time.Now()
 	for {
-		now, err := loadgen.CountWatches(ctx, s.cluster)
+		now, err := loadgen.CountWatches(ctx, s.Cluster)
 		if err != nil {
 			return err
 		}
@@ -312,7 +312,7 @@ func (r *results) measureRestart(ctx context.Context, s *environment, c *agentPr
 	r.Restart.Took = time.Since(ready).Seconds()
 	// An update that reaches all agents shows that all are connected.
 	slice := r.updatedSlices()[0]
-	changing, err := loadgen.NewSliceUpdater(ctx, s.cluster, slice.service)
+	changing, err := loadgen.NewSliceUpdater(ctx, s.Cluster, slice.service)
 	if err != nil {
 		return err
 	}
@@ -332,7 +332,7 @@ func (r *results) measureRestart(ctx context.Context, s *environment, c *agentPr
 	if err != nil {
 		return err
 	}
-	after, _, err := s.received()
+	after, err := s.received()
 	r.Restart.CPU, r.Restart.Bytes, r.Restart.Peak = cpu.Seconds(), after-bytes, s.server().PeakRSS()
 	return err
 }

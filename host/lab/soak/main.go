@@ -9,13 +9,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/lab/benchutil"
-	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
 // options are the flags.
@@ -42,20 +39,11 @@ func main() {
 	if o.interval == 0 {
 		o.interval = max(o.duration/60, 2*time.Second)
 	}
-	if err := testnet.Enter(); err != nil {
-		fmt.Fprintf(os.Stderr, "soak: cannot create network namespaces: %v\n", err)
-		os.Exit(1)
-	}
-	if err := run(o); err != nil {
-		fmt.Fprintf(os.Stderr, "soak: %v\n", err)
-		os.Exit(1)
-	}
+	benchutil.RunInNamespace("soak", o.run)
 }
 
 // run runs the soak and returns an error if a check fails.
-func run(o options) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+func (o options) run(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "sluice-soak-")
 	if err != nil {
 		return err
