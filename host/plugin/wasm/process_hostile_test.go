@@ -46,7 +46,7 @@ var mischief = map[string]struct {
 		l.Reply()
 	}, ""},
 	"wakes sluice without an answer": {func(_ *server, l *lane.Lane, _ *lane.Stopwatch) {
-		for ; ; time.Sleep(time.Millisecond) {
+		for ; ; time.Sleep(time.Millisecond) { // pace of an attacker
 			wake(l)
 		}
 	}, "killed after"},
