@@ -137,7 +137,7 @@ func (n *scriptNode) shed(ts *testscript.TestScript) int {
 	if len(steps) == 0 {
 		return 0
 	}
-	count, deferred, err := n.kernel.Shed(context.Background(), steps)
+	count, deferred, err := n.kernel.Shed(context.Background(), steps, nil)
 	ts.Check(err)
 	n.planner.ShedsDone(n.now, true, deferred)
 	return count.Connections

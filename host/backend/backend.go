@@ -89,6 +89,14 @@ type ConnectionCounter interface {
 	CountConnections(ctx context.Context, frontends []plan.Key, count map[model.EndpointKey]uint32) error
 }
 
+// Resetter is implemented by backends whose data plane balances TCP connections that conntrack does not know. Others reset them.
+type Resetter interface {
+	// ResetTCP makes the data plane answer the next packets of these connections with RST, and returns how many it cannot remember. The
+	// caller deletes their conntrack entries afterwards: before, a packet could be balanced in between. Calls may overlap with those of
+	// Backend, except for Close, and with each other.
+	ResetTCP(ctx context.Context, list []plan.Connection) (left int, err error)
+}
+
 // UDPRemover is implemented by backends that remember which frontends of UDP they have removed without a delta that names them. Calls are
 // serialized with those of Backend.
 type UDPRemover interface {

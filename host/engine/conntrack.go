@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
@@ -13,7 +14,7 @@ func (e *Engine) reset(ctx context.Context, resets []plan.Reset) {
 		return
 	}
 	begin := time.Now()
-	n, err := e.ConnTable.Reset(ctx, resets)
+	n, err := e.ConnTable.Reset(ctx, resets, e.resetter())
 	e.Observer.OnEvent(Event{Kind: ConnectionsReset, At: begin, Duration: time.Since(begin), Count: n.Connections, Omitted: n.Uncertain, Err: err})
 	e.warnUncertain(n)
 	if err != nil {
@@ -21,6 +22,12 @@ func (e *Engine) reset(ctx context.Context, resets []plan.Reset) {
 		return
 	}
 	e.Log.Info("reset connections", "endpoints", len(resets), "first", resets[0].Endpoint, "connections", n.Connections)
+}
+
+// resetter returns the backend if it has to be told of TCP connections to reset.
+func (e *Engine) resetter() backend.Resetter {
+	r, _ := e.Backend.(backend.Resetter)
+	return r
 }
 
 // warnUncertain logs when there begin or cease to be connections that may go on although they were reset.

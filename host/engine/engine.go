@@ -198,6 +198,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		case s := <-e.swaps:
 			unwatch() // writes of the new backend are not external changes
 			e.stopSignals()
+			e.sheds.wait(false) // it may use the backend
 			e.swap(ctx, s)
 			check, unwatch = e.watch()
 			close(s.done)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/policy"
@@ -29,8 +30,8 @@ type NodeRememberer interface {
 // ConnTable modifies the kernel's connection tracking table.
 type ConnTable interface {
 	// Reset ends the connections through the given frontends to the given endpoints. The next packet of a TCP connection is answered
-	// with RST; that of another protocol starts a new connection.
-	Reset(ctx context.Context, resets []plan.Reset) (plan.ResetCount, error)
+	// with RST, by a data plane that is told of it first unless tcp is nil; that of another protocol starts a new connection.
+	Reset(ctx context.Context, resets []plan.Reset, tcp backend.Resetter) (plan.ResetCount, error)
 	// DeleteStaleUDP deletes the UDP flows of a family for which stale returns true, and returns their number. stale is called with the
 	// destination of a flow and the source of its replies, which is the destination unless the flow was translated. It may be true only for
 	// flows to the given frontends. DeleteStaleUDP is called outside of the loop, one call at a time, works in the calling thread, and may
@@ -44,10 +45,10 @@ type ConnTable interface {
 
 // ConnShedder is implemented by a ConnTable that resets part of the connections to endpoints.
 type ConnShedder interface {
-	// Shed resets the established connections that the sheds select. deferred are the sheds that it has not begun with and that are to
+	// Shed resets the established connections that the sheds select, as Reset does. deferred are the sheds that it has not begun with and that are to
 	// be repeated; nil: none. It is called outside of the loop, one call at a time, at least a second apart, and may overlap
 	// with the methods of ConnTable.
-	Shed(ctx context.Context, sheds []plan.Shed) (n plan.ResetCount, deferred []bool, err error)
+	Shed(ctx context.Context, sheds []plan.Shed, tcp backend.Resetter) (n plan.ResetCount, deferred []bool, err error)
 }
 
 // ConnCounter is implemented by a ConnTable that counts open connections.

@@ -19,9 +19,10 @@ func (e *Engine) shed(ctx context.Context) {
 	}
 	now, _ := e.clock.now()
 	if sheds := e.Planner.Sheds(now); len(sheds) > 0 {
+		tcp := e.resetter()
 		e.sheds.start(ctx, shedTimeout, func(during context.Context) func() {
 			begin := time.Now()
-			n, deferred, err := table.Shed(during, sheds)
+			n, deferred, err := table.Shed(during, sheds, tcp)
 			took := time.Since(begin)
 			return func() {
 				e.shedDone(ctx, deferred, Event{Kind: ConnectionsShed, At: begin, Duration: took, Count: n.Connections, Omitted: n.Uncertain, Err: err})

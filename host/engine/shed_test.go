@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
@@ -138,7 +140,7 @@ type failingTable struct {
 	calls int
 }
 
-func (f *failingTable) Shed(context.Context, []plan.Shed) (plan.ResetCount, []bool, error) {
+func (f *failingTable) Shed(context.Context, []plan.Shed, backend.Resetter) (plan.ResetCount, []bool, error) {
 	f.calls++
 	return plan.ResetCount{}, nil, errors.New("no memory")
 }
@@ -171,8 +173,8 @@ type uncertainTable struct {
 	full atomic.Bool
 }
 
-func (u *uncertainTable) Shed(ctx context.Context, sheds []plan.Shed) (plan.ResetCount, []bool, error) {
-	n, deferred, err := u.Kernel.Shed(ctx, sheds)
+func (u *uncertainTable) Shed(ctx context.Context, sheds []plan.Shed, tcp backend.Resetter) (plan.ResetCount, []bool, error) {
+	n, deferred, err := u.Kernel.Shed(ctx, sheds, tcp)
 	if u.full.Load() {
 		n.Uncertain = n.Connections
 	}
@@ -195,6 +197,80 @@ func TestUncertainResetsAreLoggedWhenTheyBeginAndEnd(t *testing.T) {
 		for _, line := range []string{"remembers no more", "remembered again"} {
 			if n := strings.Count(r.log.String(), line); n != 1 {
 				t.Errorf("%d lines %q\n%s", n, line, r.log)
+			}
+		}
+	})
+}
+
+// remembering is a backend that is told of the connections to reset.
+type remembering struct {
+	*fake.Backend
+	name string
+}
+
+func (*remembering) ResetTCP(context.Context, []plan.Connection) (int, error) { return 0, nil }
+
+// askedTable records which backends are told of resets.
+type askedTable struct {
+	*fake.Kernel
+	told          []string // "" for none
+	shedding, end chan struct{}
+}
+
+func (a *askedTable) tell(tcp backend.Resetter) {
+	name := ""
+	if r, ok := tcp.(*remembering); ok {
+		name = r.name
+	}
+	a.told = append(a.told, name)
+}
+
+func (a *askedTable) Shed(_ context.Context, _ []plan.Shed, tcp backend.Resetter) (plan.ResetCount, []bool, error) {
+	a.tell(tcp)
+	if a.shedding != nil {
+		close(a.shedding)
+		<-a.end
+		a.shedding = nil
+	}
+	return plan.ResetCount{}, nil, nil
+}
+
+// TestResetsGoToTheBackendInUse: a switch of the backend waits for those in progress, the next ones go to the new backend, and to none if it
+// has not to be told.
+func TestResetsGoToTheBackendInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
+		table := &askedTable{Kernel: r.kernel, shedding: make(chan struct{}), end: make(chan struct{})}
+		begun := table.shedding
+		r.connTable = table
+		r.run(&remembering{fake.Open(r.kernel), "first"}, policytest.Plugin{Answer: shedding}, false)
+		t.Cleanup(r.end)
+		r.shedLoad(10)
+		r.emit(eps(1, 2, 3))
+		<-begun
+		for i, next := range []backend.Backend{&remembering{fake.Open(r.kernel), "second"}, fake.Open(r.kernel)} {
+			swapped := make(chan struct{})
+			go func() {
+				defer close(swapped)
+				if _, err := r.engine.Swap(context.Background(), next); err != nil {
+					t.Error(err)
+				}
+			}()
+			if i == 0 {
+				synctest.Wait()
+				select {
+				case <-swapped:
+					t.Error("the backend was switched while connections were reset")
+				default:
+				}
+				close(table.end)
+			}
+			<-swapped
+			table.told = nil
+			r.advance(15 * time.Second)
+			want := []string{"second", ""}[i]
+			if len(table.told) == 0 || slices.ContainsFunc(table.told, func(name string) bool { return name != want }) {
+				t.Errorf("told %q, want %q", table.told, want)
 			}
 		}
 	})

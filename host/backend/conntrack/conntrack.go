@@ -6,27 +6,21 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // Table is the conntrack table of this network namespace. It implements engine.ConnTable, and engine.ConnShedder.
-type Table struct {
-	// ResetTCP is called with TCP connections before their entries are deleted. It makes the data plane answer their next packets with RST,
-	// and returns how many it cannot remember. nil: the data plane does so with all packets of unknown TCP connections.
-	ResetTCP func(ctx context.Context, list []plan.Connection) (left int, err error)
+type Table struct{ shedder shedder }
 
-	shedder shedder
-}
-
-// Reset ends the given connections: it deletes their entries. The next packet of a TCP client is answered with RST, that of others is
-// balanced like the first one of a new connection. The table is listed once per IP family, streamed.
-func (t *Table) Reset(ctx context.Context, resets []plan.Reset) (total plan.ResetCount, err error) {
+// Reset implements engine.ConnTable: it deletes the entries of the connections. The table is listed once per IP family, streamed.
+func (t *Table) Reset(ctx context.Context, resets []plan.Reset, tcp backend.Resetter) (total plan.ResetCount, err error) {
 	wanted, families := map[plan.Reset]bool{}, map[model.Family]bool{}
 	for _, r := range resets {
 		wanted[r], families[r.Frontend.Family()] = true, true
 	}
-	return t.endMatching(ctx, func(f model.Family) func(*flowEntry) bool {
+	return t.endMatching(ctx, tcp, func(f model.Family) func(*flowEntry) bool {
 		if !families[f] {
 			return nil
 		}
@@ -35,7 +29,7 @@ func (t *Table) Reset(ctx context.Context, resets []plan.Reset) (total plan.Rese
 }
 
 // endMatching ends the connections for which the function that match returns for their family reports true; nil: none.
-func (t *Table) endMatching(ctx context.Context, match func(model.Family) func(*flowEntry) bool) (total plan.ResetCount, err error) {
+func (t *Table) endMatching(ctx context.Context, tcp backend.Resetter, match func(model.Family) func(*flowEntry) bool) (total plan.ResetCount, err error) {
 	var errs []error
 	for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
 		matches := match(f)
@@ -52,7 +46,7 @@ func (t *Table) endMatching(ctx context.Context, match func(model.Family) func(*
 			errs = append(errs, fmt.Errorf("conntrack: list connections, %s: %w", f, err))
 			continue
 		}
-		n, _, err := t.end(ctx, f, list)
+		n, _, err := t.end(ctx, f, list, tcp)
 		total.Connections, total.Uncertain = total.Connections+n.Connections, total.Uncertain+n.Uncertain
 		errs = append(errs, err)
 	}

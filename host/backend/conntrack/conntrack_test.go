@@ -90,7 +90,7 @@ func TestResetDeletesConnectionsOfOneFrontendAndEndpoint(t *testing.T) {
 	member := netip.MustParseAddrPort("10.244.1.1:8080")
 	n, err := (&Table{}).Reset(context.Background(), []plan.Reset{
 		{Frontend: key("10.96.0.10:80", model.TCP), Endpoint: member}, {Frontend: key("0.0.0.0:30080", model.TCP), Endpoint: member},
-	})
+	}, nil)
 	if n != (plan.ResetCount{Connections: 2}) || err != nil {
 		t.Fatalf("%+v, %v", n, err)
 	}

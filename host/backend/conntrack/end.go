@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
@@ -32,10 +33,10 @@ func pickEntry(c *flowEntry, hash uint32) picked {
 // returns how many entries existed, and how many connections need not be passed again.
 //
 // If the data plane cannot be told, the entries are deleted nevertheless: most connections meet another endpoint, which resets them.
-func (t *Table) end(ctx context.Context, f model.Family, list []picked) (n plan.ResetCount, done int, err error) {
+func (t *Table) end(ctx context.Context, f model.Family, list []picked, tcp backend.Resetter) (n plan.ResetCount, done int, err error) {
 	var errs []error
 	for chunk := range slices.Chunk(list, endedPerCall) {
-		left, err := t.resetTCP(ctx, chunk)
+		left, err := resetTCP(ctx, chunk, tcp)
 		n.Uncertain += left
 		errs = append(errs, err)
 		for _, p := range chunk {
@@ -54,12 +55,12 @@ func (t *Table) end(ctx context.Context, f model.Family, list []picked) (n plan.
 	return n, done, errors.Join(errs...)
 }
 
-// resetTCP calls Table.ResetTCP with the TCP connections of a list.
-func (t *Table) resetTCP(ctx context.Context, list []picked) (left int, err error) {
-	if t.ResetTCP == nil {
+// resetTCP passes the TCP connections of a list to the data plane, unless it resets all connections without an entry: tcp is nil.
+func resetTCP(ctx context.Context, list []picked, tcp backend.Resetter) (left int, err error) {
+	if tcp == nil {
 		return 0, nil
 	}
-	var tcp []plan.Connection
+	var known []plan.Connection
 	for _, p := range list {
 		var c flowEntry
 		if !p.tcp {
@@ -68,10 +69,10 @@ func (t *Table) resetTCP(ctx context.Context, list []picked) (left int, err erro
 		if err := c.decode([]byte(p.what)); err != nil {
 			return 0, fmt.Errorf("conntrack: decode an entry: %w", err)
 		}
-		tcp = append(tcp, plan.Connection{Client: c.client, Frontend: c.frontend})
+		known = append(known, plan.Connection{Client: c.client, Frontend: c.frontend})
 	}
-	if len(tcp) == 0 {
+	if len(known) == 0 {
 		return 0, nil
 	}
-	return t.ResetTCP(ctx, tcp)
+	return tcp.ResetTCP(ctx, known)
 }

@@ -34,7 +34,7 @@ func TestDataPlaneIsToldBeforeEntriesAreDeleted(t *testing.T) {
 			createConns(t, c)
 		}
 		var told []netip.AddrPort
-		table := &Table{ResetTCP: func(_ context.Context, list []plan.Connection) (int, error) {
+		remember := resetter(func(list []plan.Connection) (int, error) {
 			left := clients(t)
 			for _, c := range list {
 				if told = append(told, c.Client); !left[c.Client] || c.Frontend != shedFrontend {
@@ -45,8 +45,8 @@ func TestDataPlaneIsToldBeforeEntriesAreDeleted(t *testing.T) {
 				t.Errorf("told of %d connections in one call", len(list))
 			}
 			return 1, fails
-		}}
-		got, err := table.Reset(t.Context(), resets)
+		})
+		got, err := (&Table{}).Reset(t.Context(), resets, remember)
 		if got != (plan.ResetCount{Connections: n, Uncertain: 2}) || !errors.Is(err, fails) || len(clients(t)) != 0 {
 			t.Errorf("%+v, %v; %d are left", got, err, len(clients(t)))
 		}
@@ -57,3 +57,8 @@ func TestDataPlaneIsToldBeforeEntriesAreDeleted(t *testing.T) {
 		}
 	}
 }
+
+// resetter is a data plane that is told of connections.
+type resetter func(list []plan.Connection) (left int, err error)
+
+func (r resetter) ResetTCP(_ context.Context, list []plan.Connection) (int, error) { return r(list) }

@@ -109,7 +109,7 @@ func TestFlowsInAFlowtableEnd(t *testing.T) {
 			return (&Table{}).DeleteStaleUDP(t.Context(), model.IPv4, []plan.Key{to}, func(_, from netip.AddrPort) bool { return from == old })
 		},
 		"reset": func() (int, error) {
-			n, err := (&Table{}).Reset(t.Context(), []plan.Reset{{Frontend: to, Endpoint: old}})
+			n, err := (&Table{}).Reset(t.Context(), []plan.Reset{{Frontend: to, Endpoint: old}}, nil)
 			return n.Connections, err
 		},
 	} {

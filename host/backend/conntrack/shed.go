@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
@@ -45,7 +46,7 @@ type shedder struct {
 // sheds have to be repeated because the table may not be listed so soon again; nil: none.
 //
 // The table is listed when a shed begins, and not for its further steps. The listing is streamed.
-func (t *Table) Shed(ctx context.Context, sheds []plan.Shed) (total plan.ResetCount, deferred []bool, err error) {
+func (t *Table) Shed(ctx context.Context, sheds []plan.Shed, tcp backend.Resetter) (total plan.ResetCount, deferred []bool, err error) {
 	s := &t.shedder
 	s.rest = max(0, s.rest-1)
 	missing := func(shed plan.Shed) bool { p := s.picks[idOf(&shed)]; return p == nil || p.until < shed.To }
@@ -69,7 +70,7 @@ func (t *Table) Shed(ctx context.Context, sheds []plan.Shed) (total plan.ResetCo
 			continue
 		}
 		due, _ := slices.BinarySearchFunc(p.list, shed.To, func(c picked, to uint64) int { return cmp.Compare(uint64(c.hash), to) })
-		n, done, err := t.end(ctx, model.FamilyOf(shed.Endpoint.Addr()), p.list[:due])
+		n, done, err := t.end(ctx, model.FamilyOf(shed.Endpoint.Addr()), p.list[:due], tcp)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("endpoint %s: %w", shed.Endpoint, err))
 		}

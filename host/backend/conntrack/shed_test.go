@@ -153,7 +153,7 @@ func TestShedResetsItsShareByHash(t *testing.T) {
 				}
 			}
 		}
-		got, deferred, err := table.Shed(context.Background(), []plan.Shed{s})
+		got, deferred, err := table.Shed(context.Background(), []plan.Shed{s}, nil)
 		if err != nil || deferred != nil {
 			t.Fatal(got, deferred, err)
 		}
@@ -211,7 +211,7 @@ func TestShedOfIPv6AndUDP(t *testing.T) {
 	n, deferred, err := (&Table{}).Shed(context.Background(), []plan.Shed{
 		{Frontends: []plan.Key{key("[::]:30080", model.TCP)}, Endpoint: six.endpoint, To: plan.ShedSpace, Until: plan.ShedSpace},
 		{Frontends: []plan.Key{key("10.96.0.10:80", model.UDP)}, Endpoint: udp.endpoint, To: plan.ShedSpace, Until: plan.ShedSpace},
-	})
+	}, nil)
 	if n.Connections != 2 || deferred != nil || err != nil || len(clients(t)) != 0 {
 		t.Errorf("%d, %v, %v; left: %v", n, deferred, err, clients(t))
 	}
@@ -225,20 +225,20 @@ func TestListingIsBounded(t *testing.T) {
 	table := &Table{}
 	keys := []plan.Key{key("10.96.0.10:80", model.TCP)}
 	first := plan.Shed{Frontends: keys, Endpoint: shedEndpoint, To: 1, Until: plan.ShedSpace}
-	if _, deferred, err := table.Shed(context.Background(), []plan.Shed{first}); deferred != nil || err != nil {
+	if _, deferred, err := table.Shed(context.Background(), []plan.Shed{first}, nil); deferred != nil || err != nil {
 		t.Fatal(deferred, err)
 	}
 	table.shedder.rest = 3 // as after 15,000 entries
 	second := plan.Shed{Frontends: keys, Endpoint: otherOne, To: plan.ShedSpace, Until: plan.ShedSpace}
 	for call := range 2 {
 		first.From, first.To = first.To, first.To+1
-		n, deferred, err := table.Shed(context.Background(), []plan.Shed{first, second})
+		n, deferred, err := table.Shed(context.Background(), []plan.Shed{first, second}, nil)
 		if n.Connections != 0 || err != nil || !slices.Equal(deferred, []bool{false, true}) {
 			t.Fatalf("call %d: %d connections, deferred %v, %v", call, n, deferred, err)
 		}
 	}
 	first.From, first.To = first.To, plan.ShedSpace
-	if n, deferred, err := table.Shed(context.Background(), []plan.Shed{first, second}); n.Connections != 2 || deferred != nil || err != nil {
+	if n, deferred, err := table.Shed(context.Background(), []plan.Shed{first, second}, nil); n.Connections != 2 || deferred != nil || err != nil {
 		t.Errorf("%d connections, deferred %v, %v", n, deferred, err)
 	}
 }

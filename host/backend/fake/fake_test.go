@@ -156,10 +156,10 @@ func TestEstablishedConnectionsSurviveChanges(t *testing.T) {
 	if len(conns) != 1 || conns[0].Endpoint != first.Endpoint {
 		t.Fatalf("%+v", conns)
 	}
-	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: first.Frontend, Endpoint: netip.MustParseAddrPort("10.244.1.2:8080")}}); n.Connections != 0 || err != nil {
+	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: first.Frontend, Endpoint: netip.MustParseAddrPort("10.244.1.2:8080")}}, nil); n.Connections != 0 || err != nil {
 		t.Errorf("reset of another member: %+v, %v", n, err)
 	}
-	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: first.Frontend, Endpoint: first.Endpoint}}); n.Connections != 1 || err != nil {
+	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: first.Frontend, Endpoint: first.Endpoint}}, nil); n.Connections != 1 || err != nil {
 		t.Errorf("reset: %+v, %v", n, err)
 	}
 	if r := k.Connect(web); r.Established || r.Endpoint.String() != "10.244.1.2:8080" {
@@ -194,7 +194,7 @@ func TestLeastConnectionsFollowsWeights(t *testing.T) {
 	}
 	// An endpoint that loses its connections gets the next ones.
 	first := netip.MustParseAddrPort("10.244.1.1:8080")
-	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: plan.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Protocol: model.TCP}, Endpoint: first}}); n.Connections != 10 || err != nil {
+	if n, err := k.Reset(context.Background(), []plan.Reset{{Frontend: plan.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Protocol: model.TCP}, Endpoint: first}}, nil); n.Connections != 10 || err != nil {
 		t.Fatalf("reset: %+v, %v", n, err)
 	}
 	for i := range 10 {

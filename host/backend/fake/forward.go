@@ -287,7 +287,7 @@ func (k *Kernel) Disconnect(p Packet) bool {
 }
 
 // Reset implements engine.ConnTable.
-func (k *Kernel) Reset(ctx context.Context, resets []plan.Reset) (n plan.ResetCount, err error) {
+func (k *Kernel) Reset(ctx context.Context, resets []plan.Reset, _ backend.Resetter) (n plan.ResetCount, err error) {
 	if err := ctx.Err(); err != nil {
 		return n, fmt.Errorf("fake: reset: %w", err)
 	}
@@ -300,7 +300,7 @@ func (k *Kernel) Reset(ctx context.Context, resets []plan.Reset) (n plan.ResetCo
 }
 
 // Shed implements engine.ConnShedder.
-func (k *Kernel) Shed(ctx context.Context, sheds []plan.Shed) (n plan.ResetCount, deferred []bool, err error) {
+func (k *Kernel) Shed(ctx context.Context, sheds []plan.Shed, _ backend.Resetter) (n plan.ResetCount, deferred []bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return n, nil, fmt.Errorf("fake: shed: %w", err)
 	}

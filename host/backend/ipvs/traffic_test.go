@@ -70,7 +70,7 @@ func TestAConnectionWhoseConntrackEntryIsDeletedIsReset(t *testing.T) {
 		conns[a.Server] = c
 	}
 	err := d.Lab.Node.Do(func() error {
-		n, err := (&conntrack.Table{}).Reset(context.Background(), []plan.Reset{{Frontend: p.Keys()[0], Endpoint: netip.MustParseAddrPort("10.244.0.1:9000")}})
+		n, err := (&conntrack.Table{}).Reset(context.Background(), []plan.Reset{{Frontend: p.Keys()[0], Endpoint: netip.MustParseAddrPort("10.244.0.1:9000")}}, nil)
 		if err == nil && n.Connections != 1 {
 			err = fmt.Errorf("%d connections", n.Connections)
 		}

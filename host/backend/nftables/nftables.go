@@ -63,11 +63,6 @@ func ReadRetries(ctx context.Context, netns int) (Retries, error) {
 	return rules.ReadRetries(ctx, netns)
 }
 
-// ResetTCP makes the tables answer the next packets of these TCP connections with RST. See rules.ResetTCP.
-func ResetTCP(ctx context.Context, netns int, list []plan.Connection) (left int, err error) {
-	return rules.ResetTCP(ctx, netns, list)
-}
-
 // Feature is a kernel feature that the ruleset uses, with the result of Probe.
 type Feature = rules.Feature
 

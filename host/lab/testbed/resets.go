@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/conntrack"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
@@ -24,6 +25,7 @@ type Resets struct {
 	Plan         *plan.Plan
 	To           netip.AddrPort
 	Table        *conntrack.Table
+	TCP          backend.Resetter // nil: the data plane resets all connections that conntrack does not know
 	// All: all connections to p1 are reset, as after ResetAfter of an endpoint. Otherwise half of them are shed.
 	All bool
 	// Then is called when they have been reset and none of them has sent a packet yet. It may be nil.
@@ -87,14 +89,14 @@ func (r *Resets) reset(ctx context.Context) (n plan.ResetCount, err error) {
 	shed := r.shed()
 	derr := r.Node.Do(func() error {
 		if !r.All {
-			n, _, err = r.Table.Shed(ctx, []plan.Shed{shed})
+			n, _, err = r.Table.Shed(ctx, []plan.Shed{shed}, r.TCP)
 			return err
 		}
 		var resets []plan.Reset
 		for _, k := range shed.Frontends {
 			resets = append(resets, plan.Reset{Frontend: k, Endpoint: shed.Endpoint})
 		}
-		n, err = r.Table.Reset(ctx, resets)
+		n, err = r.Table.Reset(ctx, resets, r.TCP)
 		return err
 	})
 	return n, derr

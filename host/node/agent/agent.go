@@ -103,7 +103,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.plane.Close()) }()
-	if a.plugins, err = plugins.Open(ctx, cfg, plugins.Options{Compiler: a.opts.PluginCompiler, Process: a.opts.PluginProcess, Precompiled: a.opts.Precompiled, Log: a.log}); err != nil {
+	if a.plugins, err = plugins.Open(ctx, cfg, plugins.Options{Modes: a.opts.Modes, Compiler: a.opts.PluginCompiler, Process: a.opts.PluginProcess, Precompiled: a.opts.Precompiled, Log: a.log}); err != nil {
 		return err
 	}
 	a.plugins.LoadCachedOnly() // a registry may be behind a Service that sluice makes
@@ -123,7 +123,7 @@ func (a *Agent) engineOptions() engine.Options {
 	o := engine.Options{
 		Backend:       a.plane.Backend(),
 		Planner:       planner.New(a.planSettings(cfg), a.plugins.Get),
-		ConnTable:     &conntrack.Table{ResetTCP: a.plane.ResetTCP},
+		ConnTable:     &conntrack.Table{},
 		Plugins:       a.calls,
 		Log:           a.log,
 		Clock:         clock(a.log),

@@ -6,6 +6,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/node/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/node/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/node/config"
 	"github.com/sluice-proxy/sluice/host/source/kube"
@@ -34,8 +35,9 @@ func SourceNeeds(cfg *config.Config, loaded func(string) (policy.Plugin, error))
 func serviceNeeds(cfg *config.Config, loaded func(string) (policy.Plugin, error), node *model.Node) func(*model.Service) kube.Needs {
 	policies := cfg.PolicySet()
 	policies.SetNode(planner.PolicyNode(cfg.HostnameOverride, node))
+	binds := dataplane.All().Get(cfg.Mode).BindsAddresses()
 	return func(s *model.Service) (needs kube.Needs) {
-		needs.Nodes = cfg.Mode == config.ModeIPVS && (len(s.LoadBalancerIPs) > 0 || len(s.ExternalIPs) > 0 && cfg.ExternalIPs != planner.IgnoreExternalIPs) // none of these may be a Node's
+		needs.Nodes = binds && (len(s.LoadBalancerIPs) > 0 || len(s.ExternalIPs) > 0 && cfg.ExternalIPs != planner.IgnoreExternalIPs) // none of these may be a Node's
 		// While the annotation chooses no policy, only the evaluator knows which one it has chosen before.
 		for _, p := range policies.Candidates(s) {
 			for step := range p.All() {

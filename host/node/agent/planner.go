@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/node/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/node/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/node/config"
 )
@@ -16,6 +17,7 @@ func NewPlanner(cfg *config.Config, local []netip.Addr, set *plugins.Set) *plann
 
 // PlanSettings returns the settings of a configuration for the planner.
 func PlanSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
+	mode := dataplane.All().Get(cfg.Mode)
 	return planner.Settings{
 		Planning:         cfg.Planning,
 		Node:             cfg.HostnameOverride,
@@ -26,11 +28,11 @@ func PlanSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
 		NodePortPrefixes: cfg.NodePortAddresses.Prefixes,
 		NodePortPrimary:  cfg.NodePortAddresses.Primary,
 		LocalAddrs:       local,
-		BindsAddresses:   cfg.Mode == config.ModeIPVS,
+		BindsAddresses:   mode.BindsAddresses(),
 		PodRanges:        cfg.ClusterCIDR,
 		Policies:         cfg.PolicySet(),
 		ClusterRanges:    cfg.ClusterRanges(),
-		OutcomeNeeds:     outcomeNeeds(cfg.Mode),
+		OutcomeNeeds:     mode.OutcomeNeeds,
 		CountAll:         cfg.Metrics.ServiceConnections == config.ConnectionsAll,
 	}
 }

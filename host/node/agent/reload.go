@@ -61,11 +61,11 @@ func (a *Agent) reload(ctx context.Context) error {
 // part of err, which is why the file is not in force.
 func (a *Agent) activate(ctx context.Context, next *config.Config, readErr error) (pluginErr, err error) {
 	current := a.config()
+	next, switchErr := a.switchBackend(ctx, current, next) // first: the mode in use says which plugins can be called
 	a.limitPlugins(next)
 	if _, pluginErr = a.plugins.Load(ctx, next, func() { a.pluginLoaded(ctx, next) }); pluginErr != nil && ctx.Err() == nil {
 		a.log.Error("loading plugins failed", "err", pluginErr)
 	}
-	next, switchErr := a.switchBackend(ctx, current, next)
 	a.pluginsReady()
 	a.setNeeds(a.source, next)
 	a.addrs.Lock()

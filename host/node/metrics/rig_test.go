@@ -59,7 +59,7 @@ func (u *uneven) Decide(_ *abi.Request, resp *abi.Response) error {
 // connTable is a connection table that always has connections to reset and flows to delete.
 type connTable struct{ fault }
 
-func (c *connTable) Reset(context.Context, []plan.Reset) (plan.ResetCount, error) {
+func (c *connTable) Reset(context.Context, []plan.Reset, backend.Resetter) (plan.ResetCount, error) {
 	return plan.ResetCount{Connections: 2, Uncertain: 1}, c.get()
 }
 func (c *connTable) DeleteStaleUDP(_ context.Context, _ model.Family, frontends []plan.Key, _ func(_, _ netip.AddrPort) bool) (int, error) {

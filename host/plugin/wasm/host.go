@@ -11,6 +11,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/plugin/confine"
@@ -58,7 +59,7 @@ type Host struct {
 	now      func() time.Time
 	seed     maphash.Seed // of the choice of decisions that are repeated
 
-	missing map[string]string // Options.Missing
+	missing atomic.Pointer[map[string]string] // see SetMissing
 
 	mu      sync.Mutex
 	plugins map[*Plugin]bool
@@ -74,8 +75,9 @@ func New(_ context.Context, opts Options) (*Host, error) {
 		return nil, fmt.Errorf("wasm: %w", err)
 	}
 	h := &Host{ctx: context.Background(), limits: limits, log: opts.Log, now: opts.Now, plugins: map[*Plugin]bool{}, codes: map[codeKey]*code{},
-		seed: maphash.MakeSeed(), missing: opts.Missing,
+		seed:        maphash.MakeSeed(),
 		precompiled: opts.Precompiled, process: opts.Process}
+	h.SetMissing(opts.Missing)
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}

@@ -51,14 +51,24 @@ func (in Input) Asked(needs uint32, keys []string) string {
 	return in.Text + ": " + strings.Join(names, ", ")
 }
 
+// SetMissing replaces Options.Missing. Plugins that have been loaded, and settings that have been checked, are not looked at: see Plugin.Missing.
+func (h *Host) SetMissing(missing map[string]string) { h.missing.Store(&missing) }
+
+// Missing returns why the plugin may not be called with settings that Check has found to be good: they ask for what the host cannot provide now.
+func (p *Plugin) Missing(settings string) error {
+	in := p.declared.of(settings)
+	return errors.Join(p.host.checkNeeds(in.needs), p.host.checkKeys(in.keys))
+}
+
 // checkNeeds refuses needs that this host does not serve: without its inputs a plugin would decide on missing data.
 func (h *Host) checkNeeds(needs uint32) error {
 	if unknown := needs &^ abi.AllNeeds; unknown != 0 {
 		return fmt.Errorf("module refused: sluice_needs asks for unknown inputs: bits %#x", unknown)
 	}
+	missing := *h.missing.Load()
 	var errs []error
 	for _, in := range Inputs() {
-		if why := h.missing[in.Name]; in.need&needs != 0 && why != "" {
+		if why := missing[in.Name]; in.need&needs != 0 && why != "" {
 			errs = append(errs, fmt.Errorf("module refused: sluice_needs asks for %s (%s, bit %#x): %s", in.Name, in.Text, in.need, why))
 		}
 	}
@@ -67,11 +77,12 @@ func (h *Host) checkNeeds(needs uint32) error {
 
 // checkKeys refuses keys whose values this host does not serve.
 func (h *Host) checkKeys(keys []string) error {
+	missing := *h.missing.Load()
 	var errs []error
 	for _, k := range keys {
 		kind, _, _ := abi.KeyKind(k)
 		for _, in := range Inputs() {
-			if why := h.missing[in.Name]; in.kind == kind && why != "" {
+			if why := missing[in.Name]; in.kind == kind && why != "" {
 				errs = append(errs, fmt.Errorf("module refused: sluice_keys declares %q (%s): %s", k, in.Text, why))
 			}
 		}

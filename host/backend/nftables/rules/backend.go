@@ -40,7 +40,7 @@ type Backend struct {
 	conn *nfnl.Conn
 	now  func() time.Time
 	log  *slog.Logger
-	// mu protects tables and inSync while ReadOutcomes runs beside another call.
+	// mu protects conn, tables and inSync while ReadOutcomes or ResetTCP runs beside another call.
 	mu     sync.Mutex
 	tables [2]*table
 	inSync bool // the tables represent the kernel's state
@@ -151,6 +151,8 @@ func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
 }
 
 func (b *Backend) read(ctx context.Context) (tables [2]*table, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	err = b.readConsistent(ctx, func() error {
 		for i, t := range b.tables {
 			tables[i] = newTable(t.family, b.conn, b.balancing, b.limits)

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
@@ -34,8 +35,6 @@ const (
 	resetsPerTx = 500
 	// resetTries is how often a table is looked for while another one replaces it.
 	resetTries = 3
-	// resetSendBuffer is enough for a transaction of ResetTCP.
-	resetSendBuffer = 256 << 10
 )
 
 // newResetsSet returns the set of connections whose conntrack entries were deleted in order to end them. Conntrack takes the next
@@ -59,16 +58,13 @@ func (r rulesetBuilder) resetChain() chain {
 		r.rule().l4proto(unix.IPPROTO_TCP).tcpReset())
 }
 
-// ResetTCP makes the tables answer the next packet of TCP connections that conntrack does not know with RST, unless it begins a new
-// connection. It returns for how many there is no room, or no table. It uses a socket of its own and may be called at any time.
-//
-// A call is to return before the conntrack entries are deleted: otherwise a packet could be balanced in between.
-func ResetTCP(ctx context.Context, netns int, list []plan.Connection) (left int, err error) {
-	conn, err := nfnl.Open(netns, resetSendBuffer)
-	if err != nil {
-		return len(list), fmt.Errorf("nftables: %w", nfnl.Hint(err))
-	}
-	defer conn.Close()
+var _ backend.Resetter = (*Backend)(nil)
+
+// ResetTCP implements backend.Resetter. It returns for how many connections there is no room, or no table. A packet that begins a new
+// connection is not answered with RST.
+func (b *Backend) ResetTCP(ctx context.Context, list []plan.Connection) (left int, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, f := range []model.Family{model.IPv4, model.IPv6} {
 		family := make([]plan.Connection, 0, len(list))
 		for _, c := range list {
@@ -80,7 +76,7 @@ func ResetTCP(ctx context.Context, netns int, list []plan.Connection) (left int,
 			if err := ctx.Err(); err != nil {
 				return len(list), fmt.Errorf("nftables: remember connections to reset: %w", err)
 			}
-			ok, err := addResets(conn, f, chunk)
+			ok, err := addResets(b.conn, f, chunk)
 			if err != nil {
 				return len(list), err
 			}

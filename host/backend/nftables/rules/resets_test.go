@@ -20,14 +20,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// connTable returns the connection table as mode nftables uses it: in the namespace of the calling thread.
-func connTable() *conntrack.Table {
-	return &conntrack.Table{ResetTCP: func(ctx context.Context, list []plan.Connection) (int, error) { return ResetTCP(ctx, 0, list) }}
-}
-
 // resets returns a check of connections from a host to a frontend.
 func (d *testEnv) resets(p *plan.Plan, from *testnet.Host, to string) *testbed.Resets {
-	return &testbed.Resets{Node: d.lab.Node, Client: from, Plan: p, To: netip.MustParseAddrPort(to), Table: connTable()}
+	return &testbed.Resets{Node: d.lab.Node, Client: from, Plan: p, To: netip.MustParseAddrPort(to), Table: &conntrack.Table{}, TCP: d.b}
 }
 
 // TestResetConnectionsMeetRST: the next packet of each connection that is shed, or whose endpoint is reset and keeps its weight, is answered
@@ -140,7 +135,7 @@ func TestPortOfAResetConnectionCanBeUsedAgain(t *testing.T) {
 	first, _ := d.dialFrom(port, vip)
 	r := d.resets(p, d.client, vip)
 	n, err := 0, d.lab.Node.Do(func() error {
-		n, err := ResetTCP(t.Context(), 0, []plan.Connection{{Client: netip.AddrPortFrom(d.client.Addr(node4), port), Frontend: r.To}})
+		n, err := d.b.ResetTCP(t.Context(), []plan.Connection{{Client: netip.AddrPortFrom(d.client.Addr(node4), port), Frontend: r.To}})
 		if err == nil && n != 0 {
 			err = fmt.Errorf("no room for %d", n)
 		}
@@ -204,7 +199,7 @@ func TestEndpointOfAResetConnectionMeetsRST(t *testing.T) {
 		defer server.Close()
 		var n plan.ResetCount
 		if err := d.lab.Node.Do(func() (err error) {
-			n, err = connTable().Reset(t.Context(), []plan.Reset{{Frontend: p.Keys()[0], Endpoint: at}})
+			n, err = (&conntrack.Table{}).Reset(t.Context(), []plan.Reset{{Frontend: p.Keys()[0], Endpoint: at}}, d.b)
 			return err
 		}); err != nil || n.Connections != 1 {
 			t.Fatal(n, err)
@@ -235,7 +230,7 @@ func TestResetsBeyondTheLimitAreCounted(t *testing.T) {
 	}
 	six := plan.Connection{Client: netip.MustParseAddrPort("[fd00:10:244::9]:4000"), Frontend: netip.MustParseAddrPort("[fd00:10:96::a]:80")}
 	left := 0
-	if err := d.lab.Node.Do(func() (err error) { left, err = ResetTCP(t.Context(), 0, append(list, six)); return err }); err != nil {
+	if err := d.lab.Node.Do(func() (err error) { left, err = d.b.ResetTCP(t.Context(), append(list, six)); return err }); err != nil {
 		t.Fatal(err)
 	}
 	if left < 2*resetsPerTx || left >= 3*resetsPerTx {
@@ -268,7 +263,7 @@ func TestWithoutTableNoConnectionIsRemembered(t *testing.T) {
 	d := newTestEnv(t, 0)
 	list := []plan.Connection{{Client: netip.MustParseAddrPort("10.244.0.9:4000"), Frontend: netip.MustParseAddrPort("10.96.0.10:80")}}
 	if err := d.lab.Node.Do(func() error {
-		if left, err := ResetTCP(t.Context(), 0, list); left != 1 || err != nil {
+		if left, err := d.b.ResetTCP(t.Context(), list); left != 1 || err != nil {
 			t.Errorf("%d, %v", left, err)
 		}
 		return nil
@@ -277,14 +272,14 @@ func TestWithoutTableNoConnectionIsRemembered(t *testing.T) {
 	}
 }
 
-// TestConnectionsToResetAreNoExternalChange, although another socket writes them.
+// TestConnectionsToResetAreNoExternalChange: neither Watch nor Drifted takes them for one.
 func TestConnectionsToResetAreNoExternalChange(t *testing.T) {
 	d := newTestEnv(t, 0)
 	d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
 	changes := d.watch()
 	d.expectNoChange(changes, "the first plan")
 	c := plan.Connection{Client: netip.MustParseAddrPort("10.244.0.9:4000"), Frontend: netip.MustParseAddrPort("10.96.0.10:80")}
-	if err := d.lab.Node.Do(func() error { _, err := ResetTCP(t.Context(), 0, []plan.Connection{c}); return err }); err != nil {
+	if err := d.lab.Node.Do(func() error { _, err := d.b.ResetTCP(t.Context(), []plan.Connection{c}); return err }); err != nil {
 		t.Fatal(err)
 	}
 	d.expectNoChange(changes, "a connection to reset")

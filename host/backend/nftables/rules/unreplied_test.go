@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/backend/conntrack"
 	"github.com/sluice-proxy/sluice/host/lab/testbed"
 )
 
@@ -15,7 +16,7 @@ func TestPortsThatMetSilenceMeetAnotherEndpoint(t *testing.T) {
 			d := newTestEnv(t, 2)
 			at := netip.MustParseAddrPort(to)
 			u := testbed.Unreplied{
-				Node: d.lab.Node, Client: d.client, Silent: d.pods[0], To: at, Endpoint: netip.AddrPortFrom(d.pods[0].Addr(at.Addr()), 9000), Table: connTable(),
+				Node: d.lab.Node, Client: d.client, Silent: d.pods[0], To: at, Endpoint: netip.AddrPortFrom(d.pods[0].Addr(at.Addr()), 9000), Table: &conntrack.Table{},
 				Source: d.client.Addr(at.Addr()),
 				Apply: func(silent, other uint16) {
 					d.apply(service(frontend(to+"/TCP ClusterIP masquerade=never", fmt.Sprintf("1*%d 2*%d", silent, other))))

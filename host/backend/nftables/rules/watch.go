@@ -146,10 +146,7 @@ func notification(kind uint16, body []byte) string {
 		return "set " + table + " " + nfnl.Text(nfnl.Attr(b, unix.NFTA_SET_NAME)) + " deleted"
 	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM:
 		set := nfnl.Text(nfnl.Attr(b, unix.NFTA_SET_ELEM_LIST_SET))
-		switch {
-		case set == resetsName:
-			return "" // ResetTCP writes with a socket of its own
-		case kind == unix.NFT_MSG_NEWSETELEM:
+		if kind == unix.NFT_MSG_NEWSETELEM {
 			return "element added to set " + table + " " + set
 		}
 		return "element deleted in set " + table + " " + set
@@ -167,6 +164,8 @@ type genTracker struct {
 // Drifted implements backend.Watcher. Each commit raises the generation by one, and is either one of ours or one that
 // was received. One that is just being received looks like an unknown one, so it takes two checks in a row.
 func (b *Backend) Drifted(ctx context.Context) (bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	known := b.conn.Commits + b.externalCommits.Load()
 	gen, err := b.generation(ctx)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/node/config"
 )
 
@@ -44,17 +43,6 @@ func (p *Plane) inUse() (backend.Backend, *config.Config) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.backend, p.cfg
-}
-
-// ResetTCP makes the data plane answer the next packets of TCP connections whose conntrack entries are about to be deleted with RST, and
-// returns how many it cannot remember.
-func (p *Plane) ResetTCP(ctx context.Context, list []plan.Connection) (left int, err error) {
-	_, cfg := p.inUse()
-	reset := p.modes.Get(cfg.Mode).ResetTCP
-	if reset == nil {
-		return 0, nil
-	}
-	return reset(ctx, list)
 }
 
 // Swapper is the engine.

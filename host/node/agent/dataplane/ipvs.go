@@ -13,12 +13,14 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/node/config"
 	"github.com/sluice-proxy/sluice/host/node/probe"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 func ipvsMode() Mode {
 	return Mode{
-		Name: config.ModeIPVS,
-		Caps: ipvs.Caps,
+		Name:         config.ModeIPVS,
+		OutcomeNeeds: abi.NeedOutcomes, // IPVS counts open connections
+		Caps:         ipvs.Caps,
 		Open: func(cfg *config.Config, log *slog.Logger) (backend.Backend, error) {
 			return ipvs.Open(ipvsOptions(cfg, log))
 		},

@@ -22,6 +22,9 @@ type Mode struct {
 	Name string // value of the configuration's field mode
 	// NFTablesMetrics: the metrics of kube-proxy's nftables mode are exported.
 	NFTablesMetrics bool
+	// OutcomeNeeds are the needs of plugins for which the outcomes of connections are counted. Where conntrack counts open connections, they
+	// need them too: between two dumps, the attempts since the last one are added.
+	OutcomeNeeds uint32
 	// Caps returns the capabilities of the backend. It needs no kernel.
 	Caps func() plan.Caps
 	// Open opens the backend.
@@ -39,9 +42,6 @@ type Mode struct {
 	// Drain removes virtual servers without connections after another mode has taken over, and returns how many remain;
 	// with force it removes all. It is called until none remain. nil: the other mode's first sync replaces everything.
 	Drain func(ctx context.Context, cfg *config.Config, log *slog.Logger, force bool) (remaining int, err error)
-	// ResetTCP makes the data plane answer the next packets of TCP connections whose conntrack entries are about to be deleted with RST, and
-	// returns how many it cannot remember. nil: it does so with all TCP connections that conntrack does not know.
-	ResetTCP func(ctx context.Context, list []plan.Connection) (left int, err error)
 	// Cleanup removes everything that the mode has programmed, and describes it.
 	Cleanup func(ctx context.Context) (removed []string, err error)
 	// ServiceAddrs returns the Service addresses that the mode has added to network interfaces. nil: it adds none.
@@ -51,6 +51,9 @@ type Mode struct {
 	// Stats reads the kernel's statistics of at most limit virtual servers. nil: the kernel has none.
 	Stats func(ctx context.Context, limit int) ([]ipvs.ServerStats, error)
 }
+
+// BindsAddresses reports whether the mode adds Service addresses to network interfaces.
+func (m *Mode) BindsAddresses() bool { return m.ServiceAddrs != nil }
 
 // Modes is a table of modes, in the order in which Read and Cleanup go through them.
 type Modes []Mode

@@ -14,21 +14,20 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/node/config"
 	"github.com/sluice-proxy/sluice/host/node/probe"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 func nftablesMode() Mode {
 	return Mode{
 		Name:            config.ModeNFTables,
 		NFTablesMetrics: true,
+		OutcomeNeeds:    abi.NeedOutcomes | abi.NeedConnections,
 		Caps:            nftables.Caps,
 		Open: func(cfg *config.Config, log *slog.Logger) (backend.Backend, error) {
 			return nftables.Open(nftables.Options{Now: time.Now, Log: log, Affinity: affinityLimits(cfg)})
 		},
 		Probe: probeNFTables,
 		Read:  readNFTables,
-		ResetTCP: func(ctx context.Context, list []plan.Connection) (int, error) {
-			return nftables.ResetTCP(ctx, 0, list)
-		},
 		Cleanup: func(ctx context.Context) ([]string, error) {
 			return nftables.Cleanup(ctx, 0)
 		},

@@ -7,10 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/host/node/agent/dataplane"
 	"github.com/sluice-proxy/sluice/host/node/config"
 	"github.com/sluice-proxy/sluice/host/plugin/wasm"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -133,4 +136,42 @@ func openPlugin(t *testing.T, cfg *config.Config) (*Set, policy.Plugin) {
 		t.Fatal(err)
 	}
 	return set, p
+}
+
+// TestPluginsFollowASwitchOfTheMode: what a mode cannot give, a plugin that needs it is not called without, whichever mode it was loaded in.
+func TestPluginsFollowASwitchOfTheMode(t *testing.T) {
+	gives := func(outcomes bool) func() plan.Caps { return func() plan.Caps { return plan.Caps{Outcomes: outcomes} } }
+	modes := dataplane.Modes{{Name: "counts", Caps: gives(true)}, {Name: "counts nothing", Caps: gives(false)}}
+	const reason = "mode counts nothing does not count the outcomes of connections"
+	for _, order := range [][]string{{"counts", "counts nothing", "counts"}, {"counts nothing", "counts", "counts nothing"}} {
+		cfg := config.Default()
+		cfg.PluginCacheDir = testenv.PluginCache(t)
+		for _, name := range []string{"outlier", "zone-spill"} {
+			cfg.Plugins = append(cfg.Plugins, config.Plugin{Name: name, File: filepath.Join(testenv.Plugins(t, "plugins/"+name), name+".wasm")})
+			cfg.Policies = append(cfg.Policies, config.Policy{Name: name, Plugins: []config.Step{{Name: name}}})
+		}
+		set, err := Open(t.Context(), cfg, Options{Modes: modes, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer set.Close(t.Context())
+		for i, mode := range order {
+			cfg.Mode = mode
+			passed := atomic.Int32{}
+			_, err := set.Load(t.Context(), cfg, func() { passed.Add(1) })
+			if refused := err != nil && strings.Contains(err.Error(), reason); refused != (mode != "counts") || passed.Load() == 0 {
+				t.Errorf("%s, load %d: %v; the engine was told %d times", mode, i, err, passed.Load())
+			}
+			for name, want := range map[string]bool{"outlier": mode == "counts", "zone-spill": true} {
+				p, err := set.Get(name)
+				if err == nil {
+					var resp abi.Response
+					err = p.Decide(wasm.SampleRequest(2), &resp)
+				}
+				if called := err == nil; called != want || !want && !strings.Contains(err.Error(), reason) {
+					t.Errorf("%s, load %d: %s: %v", mode, i, name, err)
+				}
+			}
+		}
+	}
 }

@@ -30,6 +30,7 @@ var errLoading = fmt.Errorf("%w: it is being loaded", policy.ErrPending)
 // previous one stays, and its Services keep their policy. Its methods may be called concurrently.
 type Set struct {
 	host   *wasm.Host
+	modes  dataplane.Modes
 	log    *slog.Logger
 	images *images
 
@@ -104,16 +105,16 @@ func UserCacheDir() string {
 
 // Options of Open.
 type Options struct {
-	Compiler []string // command line of the processes that compile modules; nil: this process does
-	Process  []string // command line of the processes in which plugins run; nil: in this process
+	Modes    dataplane.Modes // nil: all
+	Compiler []string        // command line of the processes that compile modules; nil: this process does
+	Process  []string        // command line of the processes in which plugins run; nil: in this process
 	// Precompiled has code of modules, such as the bundled ones.
 	Precompiled wasm.Precompiled
 	Offline     bool // for a command that answers for no node: see wasm.OfflineLimits
 	Log         *slog.Logger
 }
 
-// Open returns an empty set; Load loads the plugins. Compiled modules are cached in pluginCacheDir. Plugins that need what the mode
-// cannot give are refused.
+// Open returns an empty set; Load loads the plugins. Compiled modules are cached in pluginCacheDir.
 func Open(ctx context.Context, cfg *config.Config, opts Options) (*Set, error) {
 	cache := cfg.PluginCacheDir
 	if cache == "" {
@@ -125,6 +126,9 @@ func Open(ctx context.Context, cfg *config.Config, opts Options) (*Set, error) {
 			return nil, fmt.Errorf("pluginCacheDir: %w", err)
 		}
 	}
+	if opts.Modes == nil {
+		opts.Modes = dataplane.All()
+	}
 	limits := wasm.DefaultLimits()
 	if opts.Offline {
 		limits = wasm.OfflineLimits()
@@ -132,13 +136,12 @@ func Open(ctx context.Context, cfg *config.Config, opts Options) (*Set, error) {
 	limits.Compile.CPU = time.Duration(cfg.PluginLimits.CompileSeconds) * time.Second
 	host, err := wasm.New(ctx, wasm.Options{
 		CacheDir: cache, Compiler: opts.Compiler, Process: opts.Process, Precompiled: opts.Precompiled, Memory: int64(cfg.PluginLimits.MemoryMiB) << 20, Log: opts.Log, Now: time.Now, Limits: limits,
-		Missing: dataplane.All().Get(cfg.Mode).MissingInputs(),
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &Set{
-		host: host, log: opts.Log, images: openImages(cache),
+		host: host, modes: opts.Modes, log: opts.Log, images: openImages(cache),
 		loaded: map[string]*loadedPlugin{}, failed: map[string]error{}, problems: map[string]problem{}, closed: map[string]metrics.PluginStats{},
 	}, nil
 }
@@ -162,12 +165,13 @@ func (s *Set) Get(name string) (policy.Plugin, error) {
 // maxLoads is the maximum number of plugins that are loaded at the same time.
 const maxLoads = 4
 
-// Load updates the set to a configuration: plugins that are new or whose files have changed are compiled and checked with all their
+// Load updates the set to a configuration: plugins that need what its mode cannot provide are refused; plugins that are new or whose files have changed are compiled and checked with all their
 // settings, and replace the previous revision if that succeeds. New settings of a plugin that has not changed are checked only. loaded,
 // if not nil, is called as soon as that is done for a plugin, or has failed for another reason than before, by several goroutines: a module that
 // takes long to compile delays no other one. In shadows, plugins have names and instances of their own; they are loaded after all others, which come first if memory is scarce.
 // changed reports whether any plugin was replaced or has new settings; err joins the errors of those that failed.
 func (s *Set) Load(ctx context.Context, cfg *config.Config, loaded func()) (changed bool, err error) {
+	s.host.SetMissing(s.modes.Get(cfg.Mode).MissingInputs())
 	shadows := slices.Clone(cfg.Plugins)
 	for i := range shadows {
 		shadows[i].Name = policy.ShadowPlugin(shadows[i].Name)
@@ -257,7 +261,6 @@ func (s *Set) loadPlugin(ctx context.Context, cfg *config.Config, spec config.Pl
 	return true, refused
 }
 
-// check checks the plugin with those of the settings that it has not been checked with, and forgets others.
 func codeSource(r wasm.Report) string {
 	switch {
 	case r.Precompiled:
@@ -268,14 +271,17 @@ func codeSource(r wasm.Report) string {
 	return "compiled"
 }
 
+// check checks the plugin with settings that it has not been checked with, or that the mode decides on anew, and forgets others.
 func (p *loadedPlugin) check(ctx context.Context, name string, settings []config.PluginSettings) (changed bool, err error) {
 	refused := map[string][]config.PluginSettings{} // by cause
 	var causes []error
 	for _, s := range settings {
 		old, ok := p.verdict(s.Text)
-		if !ok || old != nil { // what has failed may have lacked memory
-			changed = changed || !ok
+		ok = ok && (old != nil || p.Missing(s.Text) == nil)
+		if !ok || old != nil { // what has failed may have lacked memory, or what another mode provides
+			failed := old != nil
 			_, old = p.Check(ctx, s.Text)
+			changed = changed || !ok || failed && old == nil
 			p.mu.Lock()
 			p.checked[s.Text] = old
 			p.mu.Unlock()
