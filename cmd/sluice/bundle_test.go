@@ -50,7 +50,7 @@ endpoints:
 	kernel, logs := fake.NewKernel(fake.Options{}), &agent.Logs{Verbosity: 1}
 	a := agent.New(agent.Options{
 		Config: cfg, Manifests: filepath.Join(dir, "m"), Socket: filepath.Join(dir, "sock"), Version: "v1.2.3",
-		Modes: dataplane.Modes{{Name: config.ModeNFTables, Open: func(*config.Config, *slog.Logger) (backend.Backend, error) { return fake.Open(kernel), nil }}},
+		Modes: dataplane.Modes{{Name: config.ModeNFTables, Caps: fake.Everything, Open: func(*config.Config, *slog.Logger) (backend.Backend, error) { return fake.Open(kernel), nil }}},
 		Log:   newLogger(io.Discard, cfg, logs), Logs: logs,
 	})
 	ctx, cancel := context.WithCancel(t.Context())

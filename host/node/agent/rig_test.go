@@ -18,7 +18,7 @@ import (
 // fakeModes is a table with one mode, which programs a kernel in memory.
 func fakeModes(k *fake.Kernel) dataplane.Modes {
 	return dataplane.Modes{{
-		Name: config.ModeNFTables,
+		Name: config.ModeNFTables, Caps: fake.Everything,
 		Open: func(*config.Config, *slog.Logger) (backend.Backend, error) { return fake.Open(k), nil },
 	}}
 }
