@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/util/netns"
 	"github.com/vishvananda/netlink"
 )
 
@@ -28,7 +29,7 @@ func Probe(ctx context.Context) ([]Feature, error) {
 	if out[0].Err != nil {
 		return out, nil
 	}
-	err := inNewNetns(func() error {
+	err := netns.DoInNew(func() error {
 		h, err := openIPVS(0)
 		if err != nil {
 			return err

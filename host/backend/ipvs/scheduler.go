@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/slots"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/util/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -70,7 +71,7 @@ func probeSchedulers(others ...string) (map[string]bool, error) {
 	}
 	have := map[string]bool{}
 	names := append(slices.Clone(standardSchedulers), others...)
-	err := inNewNetns(func() error {
+	err := netns.DoInNew(func() error {
 		h, err := openIPVS(0)
 		if err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/host/util/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -70,12 +71,12 @@ type sysctlStore interface {
 type procSysctls int
 
 func (p procSysctls) getSysctl(name string) (v int, err error) {
-	nerr := inNetns(int(p), func() error { v, err = Sysctl{Name: name}.read(); return nil })
+	nerr := netns.Do(int(p), func() error { v, err = Sysctl{Name: name}.read(); return nil })
 	return v, errors.Join(nerr, err)
 }
 
 func (p procSysctls) setSysctl(name string, v int) (err error) {
-	nerr := inNetns(int(p), func() error {
+	nerr := netns.Do(int(p), func() error {
 		err = os.WriteFile(Sysctl{Name: name}.path(), []byte(strconv.Itoa(v)), 0)
 		return nil
 	})

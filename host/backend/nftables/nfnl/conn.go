@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/sluice-proxy/sluice/host/util/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -66,10 +67,8 @@ func New(t Transport) *Conn {
 
 // Open opens a socket in the network namespace of a file descriptor (zero is the current one), with a send buffer of
 // sendBuffer bytes or what the kernel grants.
-func Open(netns, sendBuffer int) (*Conn, error) {
-	fd, err := InNetns(netns, func() (int, error) {
-		return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
-	})
+func Open(ns, sendBuffer int) (*Conn, error) {
+	fd, err := open(ns, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
@@ -80,6 +79,24 @@ func Open(netns, sendBuffer int) (*Conn, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// OpenIsolated opens a Conn to a new network namespace, which lives as long as the Conn.
+func OpenIsolated() (c *Conn, err error) {
+	err = netns.DoInNew(func() (err error) {
+		c, err = Open(0, DefaultSendBuffer)
+		return err
+	})
+	return c, err
+}
+
+// open opens a socket in a network namespace.
+func open(ns, flags int) (fd int, err error) {
+	err = netns.Do(ns, func() (err error) {
+		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|flags, unix.NETLINK_NETFILTER)
+		return err
+	})
+	return fd, err
 }
 
 func (c *Conn) setup(sendBuffer int) error {

@@ -19,10 +19,8 @@ type Listener struct{ file *os.File }
 
 // Listen subscribes to the notifications of a network namespace, without those of what the socket exclude wrote: a
 // thousand elements are a thousand notifications.
-func Listen(netns int, exclude *Conn) (*Listener, error) {
-	fd, err := InNetns(netns, func() (int, error) {
-		return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
-	})
+func Listen(ns int, exclude *Conn) (*Listener, error) {
+	fd, err := open(ns, unix.SOCK_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}

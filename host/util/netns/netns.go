@@ -1,4 +1,5 @@
-package ipvs
+// Package netns runs functions in network namespaces.
+package netns
 
 import (
 	"fmt"
@@ -7,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNetns runs f on a thread in a network namespace; 0 is the current one.
-func inNetns(ns int, f func() error) error {
+// Do runs f on a thread in the network namespace of a file descriptor; 0 is the current one.
+func Do(ns int, f func() error) error {
 	if ns == 0 {
 		return f()
 	}
@@ -20,8 +21,8 @@ func inNetns(ns int, f func() error) error {
 	})
 }
 
-// inNewNetns runs f in a temporary network namespace.
-func inNewNetns(f func() error) error {
+// DoInNew runs f in a new network namespace, which lives as long as f or a socket that f has opened.
+func DoInNew(f func() error) error {
 	return onOwnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("create a network namespace: %w", err)
