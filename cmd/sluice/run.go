@@ -82,11 +82,9 @@ func (f *runFlags) run(ctx context.Context) error {
 	for _, w := range cfg.Warnings() {
 		log.Warn("configuration warning", "reason", w)
 	}
-	release, err := agent.ClaimNode(ctx, cfg, f.kubeProxy, log)
-	if err != nil {
+	if err := agent.ClaimNode(ctx, cfg, f.kubeProxy, log); err != nil {
 		return err
 	}
-	defer release()
 	signal.Ignore(syscall.SIGHUP) // files are watched, so there is nothing to do
 	return agent.New(agent.Options{
 		Config: cfg, ConfigFile: f.config, Reload: f.load,

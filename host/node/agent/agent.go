@@ -102,7 +102,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if a.plane, err = dataplane.Open(a.opts.Modes, cfg, a.log); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, a.plane.Close()) }()
+	defer func() { err = errors.Join(err, a.closePlane()) }()
 	if a.plugins, err = plugins.Open(ctx, cfg, plugins.Options{Modes: a.opts.Modes, Compiler: a.opts.PluginCompiler, Process: a.opts.PluginProcess, Precompiled: a.opts.Precompiled, Log: a.log}); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/node/config"
@@ -90,4 +92,37 @@ func TestRunDoesNotWaitForBackgroundTasks(t *testing.T) {
 		t.Errorf("it ends with %v\n%s", err, r.log)
 	}
 	close(answers)
+}
+
+// slowBackend closes no socket before the end of the test: on a busy node, the kernel takes seconds for one of nf_tables.
+type slowBackend struct {
+	backend.Backend
+	ended <-chan struct{}
+}
+
+func (b slowBackend) Close() error {
+	<-b.ended
+	return b.Backend.Close()
+}
+
+// TestStopDoesNotWaitForTheKernelToCloseSockets: it does so at the end of the process.
+func TestStopDoesNotWaitForTheKernelToCloseSockets(t *testing.T) {
+	r := newRig(t, noServers)
+	r.write("manifests/a.yaml", tenantManifests("shop", 0, 1, func(int) string { return "" }))
+	r.opts.Checkpoint = r.path("checkpoint")
+	open := r.opts.Modes[0].Open
+	r.opts.Modes[0].Open = func(cfg *config.Config, log *slog.Logger) (backend.Backend, error) {
+		b, err := open(cfg, log)
+		return slowBackend{b, t.Context().Done()}, err
+	}
+	stop := r.run()
+	waitFor(t, func() bool { p, _ := r.kernel.Table(fake.Name); return len(p.Frontends) == 1 })
+	begin := time.Now()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	t.Log(time.Since(begin))
+	if _, err := os.Stat(r.opts.Checkpoint); err != nil {
+		t.Errorf("what must be written before: %v", err)
+	}
 }

@@ -15,6 +15,8 @@ import (
 const (
 	stopWait = time.Second
 	endWait  = stopWait + 250*time.Millisecond
+	// closeWait is longer than closing takes on a node that is not busy.
+	closeWait = 100 * time.Millisecond
 )
 
 // reserveCPU lets the engine run while so many plugins do, also on a single CPU: the Go scheduler cannot preempt a guest.
@@ -59,6 +61,19 @@ func (a *Agent) end(ctx context.Context) {
 	case <-ended:
 	case <-time.After(endWait):
 		a.log.Warn("a task in the background did not end; it ends with the process")
+	}
+}
+
+// closePlane closes the data plane. It does not wait for the kernel, which closes sockets at the end of the process too: on a busy node, it takes
+// seconds for one of nf_tables.
+func (a *Agent) closePlane() error {
+	closed := make(chan error, 1)
+	go func() { closed <- a.plane.Close() }()
+	select {
+	case err := <-closed:
+		return err
+	case <-time.After(closeWait):
+		return nil
 	}
 }
 

@@ -10,22 +10,20 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/kubeproxy"
 )
 
-// ClaimNode makes this process the only Service proxy of the node and configures the host: it locks the data plane, and
-// returns an error while kube-proxy is running. release unlocks the data plane.
-func ClaimNode(ctx context.Context, cfg *config.Config, removeKubeProxy bool, log *slog.Logger) (release func(), err error) {
-	release, err = LockDataPlane()
-	if err != nil {
-		return nil, err
+// ClaimNode makes this process the only Service proxy of the node, until it ends, and configures the host: it locks the data plane, and
+// returns an error while kube-proxy is running.
+func ClaimNode(ctx context.Context, cfg *config.Config, removeKubeProxy bool, log *slog.Logger) error {
+	if _, err := LockDataPlane(); err != nil {
+		return err
 	}
 	if err := kubeproxy.RequireStopped(ctx, "only one Service proxy can run on a node"); err != nil {
-		release()
-		return nil, err
+		return err
 	}
 	if !removeKubeProxy {
 		warnLeftovers(ctx, cfg, log)
 	}
 	configureHost(cfg, log)
-	return release, nil
+	return nil
 }
 
 // warnLeftovers logs what kube-proxy has left in the kernel.

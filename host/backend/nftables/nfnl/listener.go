@@ -6,6 +6,7 @@ import (
 	"iter"
 	"os"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -56,14 +57,17 @@ func subscribe(fd int, exclude uint32) error {
 	return nil
 }
 
-// Close ends Run.
+// Stop ends Run.
+func (l *Listener) Stop() error { return l.file.SetReadDeadline(time.Unix(1, 0)) }
+
+// Close closes the socket. On a busy node, the kernel takes seconds for that.
 func (l *Listener) Close() error { return l.file.Close() }
 
 // SyscallConn returns the socket.
 func (l *Listener) SyscallConn() (syscall.RawConn, error) { return l.file.SyscallConn() }
 
 // Run calls datagram with what arrives, for Notifications to parse, and overflow when the kernel dropped notifications
-// because the buffer was full. It returns when the Listener is closed or its socket fails.
+// because the buffer was full. It returns after Stop, or when the socket fails.
 func (l *Listener) Run(datagram func(b []byte), overflow func()) error {
 	raw, err := l.file.SyscallConn()
 	if err != nil {

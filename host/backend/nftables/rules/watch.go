@@ -43,8 +43,10 @@ func (b *Backend) Watch(onChange func(backend.ExternalChange)) (stop func(), err
 	}()
 	return func() {
 		l.stopped.Store(true)
-		conn.Close()
-		<-done
+		if conn.Stop() == nil {
+			<-done
+		}
+		go conn.Close() // nobody waits for the kernel
 		b.watcher = nil
 	}, nil
 }
