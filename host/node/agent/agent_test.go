@@ -116,7 +116,7 @@ func TestStopDoesNotWaitForTheKernelToCloseSockets(t *testing.T) {
 		return slowBackend{b, t.Context().Done()}, err
 	}
 	stop := r.run()
-	waitFor(t, func() bool { p, _ := r.kernel.Table(fake.Name); return len(p.Frontends) == 1 })
+	testenv.Eventually(t, "the Service is programmed", func() bool { p, _ := r.kernel.Table(fake.Name); return len(p.Frontends) == 1 })
 	begin := time.Now()
 	if err := stop(); err != nil {
 		t.Error(err)
