@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Endpoint is an endpoint of a Request. It may get weight if it is Eligible. It is valid as long as its Request.
+// Endpoint is an endpoint of a Request. It may have capacity if it is Eligible. It is valid as long as its Request.
 type Endpoint struct{ p unsafe.Pointer }
 
 // Conditions is a set of conditions of an endpoint.
@@ -21,7 +21,7 @@ const (
 	Chosen      Conditions = abi.Chosen     // by the default rules
 	HintedZone  Conditions = abi.HintedZone // to this node's zone
 	HintedNode  Conditions = abi.HintedNode // to this node
-	Eligible    Conditions = abi.Eligible   // may get weight
+	Eligible    Conditions = abi.Eligible   // may have capacity
 	Held        Conditions = abi.Held       // eligible only because the policy's panic hold is in force
 )
 
@@ -51,8 +51,8 @@ func (e Endpoint) Local() bool { return e.Conditions()&Local != 0 }
 // Chosen reports whether it gets new connections by the default rules, that is without a policy.
 func (e Endpoint) Chosen() bool { return e.Conditions()&Chosen != 0 }
 
-// Eligible reports whether it may get weight: it is ready, terminating and still serving, or Held. Weight for any other
-// endpoint is ignored.
+// Eligible reports whether it may have capacity: it is ready, terminating and still serving, or Held. That of any other endpoint is 0,
+// whatever a plugin sets.
 func (e Endpoint) Eligible() bool { return e.Conditions()&Eligible != 0 }
 
 // Held reports whether it is eligible only because the policy's panic hold is in force: it was ready until recently.
@@ -67,11 +67,23 @@ func (e Endpoint) Zone() StringID { return StringID(u32(e.p, abi.EndpointZone)) 
 // ZoneIndex returns the index of its zone for Request.Zone, or -1.
 func (e Endpoint) ZoneIndex() int { return zoneIndex(u16(e.p, abi.EndpointZoneIndex)) }
 
-// Weight returns the weight set by the previous plugin of the chain. For the first plugin it is 1 if the endpoint is
-// Chosen, else 0.
-func (e Endpoint) Weight() int { return int(u32(e.p, abi.EndpointWeight)) }
+// Capacity returns how much of an ordinary endpoint there is, in millionths (One), as plugins before have set it. For the first plugin it is One if
+// the default rules use the endpoint, whatever the hints, else 0.
+func (e Endpoint) Capacity() int { return int(u32(e.p, abi.EndpointCapacity)) }
 
-// PriorWeight returns the weight of the chain's last decision; known is false if there is none.
+// Share returns what each unit of its capacity gets of the connections of its group, relative to the other endpoints, as plugins before
+// have set it. For the first plugin it is One, or 0 if its topology hints are not for this node.
+func (e Endpoint) Share() int { return int(u32(e.p, abi.EndpointShare)) }
+
+// Load returns Capacity times Share: what the endpoint gets of the connections of its group, relative to the other endpoints.
+func (e Endpoint) Load() uint64 {
+	return uint64(u32(e.p, abi.EndpointCapacity)) * uint64(u32(e.p, abi.EndpointShare))
+}
+
+// Group returns the index of its group for Request.GroupPart: 0 if no plugin before has set groups.
+func (e Endpoint) Group() int { return int(u16(e.p, abi.EndpointGroup)) }
+
+// PriorWeight returns the weight of the chain's last decision, in the data plane; known is false if there is none.
 func (e Endpoint) PriorWeight() (weight int, known bool) {
 	w := int32(u32(e.p, abi.EndpointPriorWeight))
 	return int(max(w, 0)), w != abi.NoWeight

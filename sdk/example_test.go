@@ -25,7 +25,7 @@ func (p *slowStart) Decide(req *sdk.Request, resp *sdk.Response) error {
 		e := req.Endpoint(i)
 		age := req.Now().Sub(e.ReadySince())
 		if e.ReadySince() == 0 || age >= window {
-			resp.SetWeight(i, 2*e.Weight())
+			resp.SetShare(i, 2*e.Share())
 			continue
 		}
 		resp.SetReason(i, "recently ready")
@@ -48,7 +48,7 @@ func ExamplePlugin() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(sdktest.Weights(resp), resp.Results[1].Reason)
+	fmt.Println(sdktest.Answers(resp), resp.Results[1].Reason)
 	fmt.Println("again after", resp.RequeueAfter)
 	// Output:
 	// [2 1] recently ready
@@ -100,7 +100,7 @@ func (warmUp) Decide(req *sdk.Request, resp *sdk.Response) error {
 	}
 	for i := range req.NumEndpoints() {
 		if e := req.Endpoint(i); e.Local() {
-			resp.SetWeight(i, 3*e.Weight())
+			resp.SetShare(i, 3*e.Share())
 		}
 	}
 	return nil
@@ -115,7 +115,7 @@ func ExampleResponse_SetState() {
 			fmt.Println(err)
 			return
 		}
-		fmt.Println(sdktest.Weights(resp), resp.RequeueAfter)
+		fmt.Println(sdktest.Answers(resp), resp.RequeueAfter)
 		req.State = resp.State
 		req.Now += time.Minute.Milliseconds()
 	}

@@ -16,6 +16,7 @@ type instance struct {
 	plugins   []Plugin // by settings handle
 	req       Request
 	resp      Response
+	role      Role  // 0: not known yet
 	err       error // of the last negative code
 }
 
@@ -76,10 +77,10 @@ func (in *instance) decideBytes(req, resp []byte) (int64, error) {
 	return n, nil
 }
 
-// The first eight bytes of a request of this version, and the initial reset and reason of a result.
+// The first eight bytes of a request of this version, and the initial reset, reason and group of a result.
 const (
 	currentVersion = abi.RequestMagic | abi.Major<<32 | abi.Minor<<48
-	resultDefaults = abi.NeverReset | abi.NoReasonIndex<<32
+	resultDefaults = abi.NeverReset | abi.NoReasonIndex<<32 // group 0
 )
 
 // decide decides the request of size bytes at req and writes the response to the room bytes at resp. It returns the
@@ -87,7 +88,7 @@ const (
 //
 // In a Go guest a call compiles to a dozen wasm instructions, a comparison to four and storing a pointer to ten. For few
 // endpoints half the cost of a call is here. So this is one function that reads two fields at a time and takes the slow
-// path, Request.view, only for requests with outcomes or values, or that are not laid out without gaps, as abi.Encoder does.
+// path, Request.view, only for requests with outcomes, values or groups, or that are not laid out without gaps, as abi.Encoder does.
 func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer, room uint64) int64 {
 	if size < abi.ReqSize {
 		return in.failShort(size)
@@ -103,7 +104,7 @@ func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 	other := (u64(req, abi.ReqMagic) ^ currentVersion) | (u64(req, abi.ReqTotal) ^ (size | abi.ReqSize<<32)) |
 		(uint64(uint32(endpoints)) ^ abi.ReqSize) | (u64(req, abi.ReqEndpointsStride) ^ (abi.EndpointSize | behindEndpoints<<32)) |
 		(zones>>32 ^ abi.ZoneSize) | (uint64(uint32(strides)) ^ abi.StringSize) | text%8 |
-		uint64(u32(req, abi.ReqOutcomesCount)|u32(req, abi.ReqValuesCount)|u32(req, abi.ReqServiceValuesCount))
+		uint64(u32(req, abi.ReqOutcomesCount)|u32(req, abi.ReqValuesCount)|u32(req, abi.ReqServiceValuesCount)|u32(req, abi.ReqGroupsCount))
 	outside := (text - behindZones) | (size - text - texts>>32*abi.StringSize) |
 		(state - abi.ReqSize) | (size - state - uint64(u32(req, abi.ReqStateLength))) // negative if any of them is
 	r := &in.req
@@ -137,25 +138,33 @@ func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 	if a.buf != resp {
 		a.buf = resp
 	}
-	a.count = uint32(n)
+	a.count, a.set = uint32(n), 0
 	if a.hasTail {
 		a.reset()
 	}
-	at, step, to := r.offset, r.stride, uintptr(abi.RespSize)
+	if in.role == 0 {
+		in.role = roleOf(plugin)
+		a.role = in.role
+	}
+	value := uintptr(abi.EndpointShare)
+	if in.role <= RoleReduce {
+		value = abi.EndpointCapacity
+	}
+	at, step, to := r.offset+value, r.stride, uintptr(abi.RespSize)
 	for ; to+4*abi.ResultSize <= uintptr(total); to += 4 * abi.ResultSize { // unrolled: a loop iteration is expensive in wasm
 		f, t := unsafe.Add(req, at), unsafe.Add(resp, to)
-		putU64(t, abi.ResultWeight, uint64(u32(f, abi.EndpointWeight))) // flags and shed 0
+		putU64(t, abi.ResultValue, uint64(u32(f, 0))) // flags and shed 0
 		putU64(t, abi.ResultResetAfter, resultDefaults)
-		putU64(t, abi.ResultSize+abi.ResultWeight, uint64(u32(unsafe.Add(f, step), abi.EndpointWeight)))
+		putU64(t, abi.ResultSize+abi.ResultValue, uint64(u32(f, step)))
 		putU64(t, abi.ResultSize+abi.ResultResetAfter, resultDefaults)
-		putU64(t, 2*abi.ResultSize+abi.ResultWeight, uint64(u32(unsafe.Add(f, 2*step), abi.EndpointWeight)))
+		putU64(t, 2*abi.ResultSize+abi.ResultValue, uint64(u32(f, 2*step)))
 		putU64(t, 2*abi.ResultSize+abi.ResultResetAfter, resultDefaults)
-		putU64(t, 3*abi.ResultSize+abi.ResultWeight, uint64(u32(unsafe.Add(f, 3*step), abi.EndpointWeight)))
+		putU64(t, 3*abi.ResultSize+abi.ResultValue, uint64(u32(f, 3*step)))
 		putU64(t, 3*abi.ResultSize+abi.ResultResetAfter, resultDefaults)
 		at += 4 * step
 	}
 	for ; to < uintptr(total); to += abi.ResultSize {
-		putU64(unsafe.Add(resp, to), abi.ResultWeight, uint64(u32(unsafe.Add(req, at), abi.EndpointWeight)))
+		putU64(unsafe.Add(resp, to), abi.ResultValue, uint64(u32(req, at)))
 		putU64(unsafe.Add(resp, to), abi.ResultResetAfter, resultDefaults)
 		at += step
 	}
@@ -166,15 +175,20 @@ func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 	if r.badText {
 		return in.fail(abi.CodeBadRequest, errTextOutside)
 	}
+	if err := a.misuse(); err != nil {
+		return in.fail(abi.CodeFailed, err)
+	}
 
-	var stateArea, reasonsArea uint64 // offset, and length or count
+	var stateArea, reasonsArea, groupsArea uint64 // offset, and length or count
 	if a.hasTail {
 		end, code, err := a.writeTail(total, room)
 		if err != nil {
 			return in.fail(code, err)
 		}
 		reasonsArea = total | uint64(len(a.reasons))<<32
-		stateArea = end - uint64(len(a.state)+7)&^7 | uint64(len(a.state))<<32
+		groups := end - uint64(len(a.groups))*abi.GroupSize
+		groupsArea = groups | uint64(len(a.groups))<<32
+		stateArea = groups - uint64(len(a.state)+7)&^7 | uint64(len(a.state))<<32
 		total = end
 	}
 	putU64(resp, abi.RespMagic, abi.ResponseMagic|total<<32)
@@ -183,6 +197,7 @@ func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 	putU64(resp, abi.RespRequeueAfter, uint64(a.requeue)|uint64(a.balance)<<32)
 	putU64(resp, abi.RespStateOffset, stateArea)
 	putU64(resp, abi.RespReasonsOffset, reasonsArea)
+	putU64(resp, abi.RespGroupsOffset, groupsArea)
 	return int64(total)
 }
 
@@ -205,6 +220,13 @@ func (in *instance) fail(code int64, err error) int64 {
 // number formats a number for an error. A module without package fmt is smaller by a quarter.
 func number[T ~int | ~uint8 | ~uint16 | ~uint32 | ~uint64](n T) string {
 	return strconv.FormatUint(uint64(n), 10)
+}
+
+func roleOf(p Plugin) Role {
+	if r, ok := p.(Roler); ok {
+		return r.Role()
+	}
+	return RoleShare
 }
 
 func needsOf(p Plugin) uint32 {

@@ -29,7 +29,7 @@ func (s *scaled) Keys() []string {
 }
 
 func (s *scaled) Decide(_ *Request, resp *Response) error {
-	resp.SetWeight(0, int(s.weight))
+	resp.SetShare(0, int(s.weight))
 	return nil
 }
 
@@ -47,7 +47,7 @@ func TestInstanceServesAnyNumberOfSettings(t *testing.T) {
 	}
 	var e abi.Encoder
 	var d abi.Decoder
-	decide := func(handle uint32) (uint16, int64, error) {
+	decide := func(handle uint32) (uint32, int64, error) {
 		var resp abi.Response
 		room := make([]byte, abi.MaxResponse(1))
 		n, err := in.decideBytes(e.AppendRequest(nil, requestOf(1), abi.View{Settings: handle}), room)
@@ -55,11 +55,11 @@ func TestInstanceServesAnyNumberOfSettings(t *testing.T) {
 			return 0, n, err
 		}
 		err = d.DecodeResponse(room[:n], 1, &resp)
-		return resp.Results[0].Weight, n, err
+		return resp.Results[0].Value, n, err
 	}
 	keys := make([]byte, abi.MaxKeysLen)
 	for _, handle := range []uint32{99, 0, 7, 42} {
-		if w, _, err := decide(handle); err != nil || w != uint16(handle+1) {
+		if w, _, err := decide(handle); err != nil || w != uint32(handle+1) {
 			t.Errorf("handle %d: weight %d, %v", handle, w, err)
 		}
 		n, err := in.writeKeys(handle, keys)

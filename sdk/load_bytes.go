@@ -28,3 +28,7 @@ func putU32(p unsafe.Pointer, at uintptr, v uint32) {
 func putU64(p unsafe.Pointer, at uintptr, v uint64) {
 	binary.LittleEndian.PutUint64((*[8]byte)(unsafe.Add(p, at))[:], v)
 }
+
+func putU16(p unsafe.Pointer, at uintptr, v uint16) {
+	binary.LittleEndian.PutUint16((*[2]byte)(unsafe.Add(p, at))[:], v)
+}

@@ -61,6 +61,9 @@ func (n *NativePlugin) DecideNoRecover(req *abi.Request, resp *abi.Response) err
 	return nil
 }
 
+// Role returns what the plugin decides.
+func (n *NativePlugin) Role() abi.Role { return roleOf(n.instance.plugin) }
+
 // Needs returns the inputs that the plugin needs with its settings, as abi.Need bits.
 func (n *NativePlugin) Needs() uint32 { return needsOf(n.instance.plugin) }
 

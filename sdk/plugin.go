@@ -14,11 +14,33 @@ import "github.com/sluice-proxy/sluice/sdk/abi"
 type Plugin interface {
 	// Configure receives settings, a JSON object or nothing, before the first Decide. See ParseSettings.
 	Configure(settings []byte) error
-	// Decide fills in the response to a request. Endpoints for which it sets nothing keep their weight. It must not
+	// Decide fills in the response to a request. Endpoints for which it sets nothing keep their capacity and share. It must not
 	// retain req or resp. After an error or a panic the host discards the plugin instance and keeps the last good
 	// decision.
 	Decide(req *Request, resp *Response) error
 }
+
+// Roler is implemented by a Plugin with another role than RoleShare. Role must always return the same value.
+type Roler interface {
+	Role() Role
+}
+
+// Role is what a plugin decides. A chain is in the order of roles.
+type Role = abi.Role
+
+// The roles. Plugins with one of the first two set capacities, RoleReset sets neither, the others set shares.
+const (
+	RoleExclude  = abi.RoleExclude  // which endpoints get no connections at all, such as those that fail
+	RoleReduce   = abi.RoleReduce   // how much of an endpoint there is: warming up, draining, or of another size
+	RoleShare    = abi.RoleShare    // parts of the connections for groups of endpoints; for plugins without a Role
+	RoleLocality = abi.RoleLocality // between zones, nodes or priorities, within each group
+	RolePick     = abi.RolePick     // which of these endpoints this node uses, and how one is picked for a client
+	RoleReset    = abi.RoleReset    // which established connections are reset; nothing about new ones
+	RoleAdjust   = abi.RoleAdjust   // corrections of the shares by what this node observes
+)
+
+// One is the capacity of an ordinary endpoint, and its share before any plugin has set one.
+const One = abi.One
 
 // Needer is implemented by a Plugin that needs inputs which the host does not provide by default. Needs is called after Configure
 // and must always return the same value for the same settings.

@@ -79,6 +79,7 @@ func checkRequest(p unsafe.Pointer, size uint64) error {
 		{"strings", abi.ReqStringsOffset, abi.StringSize},
 		{"outcomes", abi.ReqOutcomesOffset, abi.OutcomesSize},
 		{"values", abi.ReqValuesOffset, abi.ValueSize},
+		{"groups", abi.ReqGroupsOffset, abi.GroupSize},
 	} {
 		if err := checkTable(p, t.name, header, t.at, t.least); err != nil {
 			return err
@@ -222,6 +223,17 @@ func (r *Request) Endpoint(i int) Endpoint {
 		panic(outOfRange)
 	}
 	return Endpoint{unsafe.Add(r.base, r.offset+uintptr(i)*r.stride)}
+}
+
+// NumGroups returns the number of groups of endpoints that share the connections, at least 1.
+func (r *Request) NumGroups() int { return max(1, int(u32(r.base, abi.ReqGroupsCount))) }
+
+// GroupPart returns what group i of NumGroups gets of the connections, relative to the other groups; One without groups. It panics if i is out of range.
+func (r *Request) GroupPart(i int) int {
+	if i == 0 && u32(r.base, abi.ReqGroupsCount) == 0 {
+		return One
+	}
+	return int(u32(r.record(abi.ReqGroupsOffset, i), abi.GroupPart))
 }
 
 // NumZones returns the number of zones in the request: this node's, those of endpoints and, with NeedNodes, those of Nodes.

@@ -19,7 +19,7 @@ func TestMalformedRequestsAreRefusedByField(t *testing.T) {
 		want string
 	}{
 		"magic":           {abi.ReqMagic, 1, "magic"},
-		"version":         {abi.ReqMajor, 2, "ABI version is 2.0, not 1"},
+		"version":         {abi.ReqMajor, 3, "ABI version is 3.0, not 2"},
 		"total":           {abi.ReqTotal, 8, "total length"},
 		"header short":    {abi.ReqHeaderLength, 8, "header length"},
 		"header long":     {abi.ReqHeaderLength, math.MaxUint32, "header length"},

@@ -76,7 +76,7 @@ func random(rnd *rand.Rand) *abi.Request {
 		}
 		e := abi.Endpoint{
 			Addr: netip.AddrPortFrom(a, uint16(rnd.Uint32())), Conditions: rnd.Uint32() & 511, Node: word(), Zone: word(), Pod: word(),
-			Weight: rnd.Uint32N(65536), PriorWeight: rnd.Int32N(100) - 1, ReadySince: rnd.Int64(), TerminatingSince: rnd.Int64(),
+			Capacity: rnd.Uint32(), Share: rnd.Uint32(), PriorWeight: rnd.Int32N(100) - 1, ReadySince: rnd.Int64(), TerminatingSince: rnd.Int64(),
 			Connections: rnd.Uint32(),
 		}
 		for range podKeys {
@@ -144,7 +144,7 @@ func read(r *Request, keys []string) *abi.Request {
 				Since: int64(since),
 			},
 			Conditions: uint32(e.Conditions()), Node: r.Text(e.Node()), Zone: r.Text(e.Zone()),
-			Weight: uint32(e.Weight()), PriorWeight: prior, ReadySince: int64(e.ReadySince()),
+			Capacity: uint32(e.Capacity()), Share: uint32(e.Share()), Group: uint16(e.Group()), PriorWeight: prior, ReadySince: int64(e.ReadySince()),
 			TerminatingSince: int64(e.TerminatingSince()), Connections: connections,
 		})
 	}
@@ -276,7 +276,7 @@ func (readAll) Configure([]byte) error { return nil }
 func (readAll) Decide(req *Request, resp *Response) error {
 	read(req, nil)
 	for i := range req.NumEndpoints() {
-		resp.SetWeight(i, resp.Weight(i)+1)
+		resp.SetShare(i, resp.Value(i)+1)
 		resp.SetReason(i, req.Text(req.Endpoint(i).Zone()))
 	}
 	resp.SetState(req.State()[:min(len(req.State()), MaxStateLen)])

@@ -22,29 +22,32 @@ const (
 	BalanceLeastConnections Balance = abi.BalanceLeastConnections
 )
 
-// MaxWeight is the largest weight.
-const MaxWeight = abi.MaxWeight
+// MaxGroups is the largest number of groups.
+const MaxGroups = abi.MaxGroups
 
 // MaxStateLen is the largest state for a Service port and pool, in bytes.
 const MaxStateLen = abi.MaxStateLen
 
-// Response is what a plugin decides. Initially every endpoint keeps its weight, no connection is reset or shed, no requeue is
+// Response is what a plugin decides. Initially every endpoint keeps its capacity and share, no connection is reset or shed, no requeue is
 // requested and the state is empty. Methods that take the index of an endpoint panic if it is out of range.
 type Response struct {
 	buf         unsafe.Pointer
 	count       uint32
-	hasTail     bool // any of the following fields is set
+	role        Role
+	set         uint8 // what results have been set to
+	hasTail     bool  // any of the following fields is set
 	requeue     uint32
 	balance     Balance
 	state       []byte
 	reasons     []string
 	reasonBytes int // of all reasons
+	groups      []uint32
 	err         error
 }
 
 // reset restores the initial state of everything but the results.
 func (r *Response) reset() {
-	r.hasTail, r.requeue, r.balance, r.state, r.reasons, r.reasonBytes, r.err = false, 0, 0, r.state[:0], r.reasons[:0], 0, nil
+	r.hasTail, r.requeue, r.balance, r.state, r.reasons, r.reasonBytes, r.groups, r.err = false, 0, 0, r.state[:0], r.reasons[:0], 0, r.groups[:0], nil
 }
 
 // result returns the record of endpoint i.
@@ -55,15 +58,70 @@ func (r *Response) result(i int) unsafe.Pointer {
 	return unsafe.Add(r.buf, abi.RespSize+i*abi.ResultSize)
 }
 
-// SetWeight sets the weight of endpoint i: its share of new connections is weight ÷ the sum of all weights. The weight is
-// clamped to 0 (no new connections) to MaxWeight. Keep sums small: a data plane may represent sums up to 1000 only, and
-// changing many weights costs more than changing few.
-func (r *Response) SetWeight(i, weight int) {
-	putU32(r.result(i), abi.ResultWeight, uint32(min(max(weight, 0), MaxWeight)))
+// SetCapacity sets the capacity of endpoint i: how much of an ordinary endpoint there is, in millionths (One), 0 for no new connections. It is
+// for plugins with RoleExclude and RoleReduce.
+func (r *Response) SetCapacity(i, capacity int) {
+	r.set |= setCapacity
+	putU32(r.result(i), abi.ResultValue, uint32(min(max(capacity, 0), math.MaxUint32)))
 }
 
-// Weight returns the weight that SetWeight set for endpoint i, or its weight in the request.
-func (r *Response) Weight(i int) int { return int(u32(r.result(i), abi.ResultWeight)) }
+// SetShare sets what each unit of the capacity of endpoint i gets of the new connections of its group, relative to the other endpoints: the host
+// multiplies it by the capacity, and scales groups to their parts. 0 is for no new connections. It is for plugins with RoleShare,
+// RoleLocality, RolePick and RoleAdjust.
+func (r *Response) SetShare(i, share int) {
+	r.set |= setShare
+	putU32(r.result(i), abi.ResultValue, uint32(min(max(share, 0), math.MaxUint32)))
+}
+
+// Value returns the capacity or share that has been set for endpoint i, or that of the request.
+func (r *Response) Value(i int) int { return int(u32(r.result(i), abi.ResultValue)) }
+
+// SetGroups divides the endpoints into groups and sets the part of the new connections that each group gets, relative to the others, whatever the
+// endpoints that it has. It is for plugins with RoleShare. Every endpoint is in group 0 until SetGroup. More than MaxGroups make the decision
+// fail, and so does an endpoint in a group that there is not.
+func (r *Response) SetGroups(parts ...uint32) {
+	r.set |= setGroups
+	if len(parts) > MaxGroups {
+		r.hasTail, r.err = true, errors.New("response: "+number(len(parts))+" groups, more than "+number(MaxGroups))
+		return
+	}
+	r.hasTail, r.groups = true, append(r.groups[:0], parts...)
+}
+
+// SetGroup puts endpoint i into a group of SetGroups.
+func (r *Response) SetGroup(i, group int) { putU16(r.result(i), abi.ResultGroup, uint16(group)) }
+
+// Bits of Response.set. Whether the plugin's role permits them is checked once, after the decision.
+const (
+	setCapacity = 1 << iota
+	setShare
+	setGroups
+)
+
+// misuse returns an error if the plugin has called a method that is not for its role.
+func (r *Response) misuse() error {
+	permitted := uint8(setShare)
+	switch {
+	case r.role.WritesCapacity():
+		permitted = setCapacity
+	case r.role == RoleReset:
+		permitted = 0
+	case r.role == RoleShare:
+		permitted |= setGroups
+	}
+	method := ""
+	switch wrong := r.set &^ permitted; {
+	case wrong == 0:
+		return nil
+	case wrong&setCapacity != 0:
+		method = "SetCapacity"
+	case wrong&setShare != 0:
+		method = "SetShare"
+	default:
+		method = "SetGroups"
+	}
+	return errors.New("response: " + method + " is not for a plugin of role " + number(uint8(r.role)))
+}
 
 // KeepDraining keeps endpoint i as a draining endpoint: with weight 0 it gets no new connections, and established ones
 // continue.
@@ -112,7 +170,7 @@ func (r *Response) AddReason(text string) ReasonID {
 
 // SetReasonID sets the reason of endpoint i to one that AddReason returned for this response.
 func (r *Response) SetReasonID(i int, reason ReasonID) {
-	putU32(r.result(i), abi.ResultReason, uint32(reason))
+	putU16(r.result(i), abi.ResultReason, uint16(reason))
 }
 
 // RequeueAfter makes the host call Decide again after d, even if nothing changes. The shortest of several calls wins; d ≤ 0
@@ -138,7 +196,7 @@ func (r *Response) SetState(state []byte) {
 // SetBalance sets the algorithm that picks endpoints for new connections.
 func (r *Response) SetBalance(b Balance) { r.hasTail, r.balance = true, b }
 
-// writeTail writes reasons and state at offset table and returns their end, or an error and its code.
+// writeTail writes reasons, state and groups at offset table and returns their end, or an error and its code.
 func (r *Response) writeTail(table, room uint64) (end uint64, code int64, err error) {
 	if r.err != nil {
 		return 0, abi.CodeFailed, r.err
@@ -148,7 +206,8 @@ func (r *Response) writeTail(table, room uint64) (end uint64, code int64, err er
 	}
 	text := uint64(len(r.reasons)) * abi.ReasonSize // offsets from table, like the following
 	state := (text + uint64(r.reasonBytes) + 7) &^ 7
-	last := state + uint64(len(r.state)+7)&^7
+	groups := state + uint64(len(r.state)+7)&^7
+	last := groups + uint64(len(r.groups))*abi.GroupSize
 	if end = table + last; end > room {
 		return 0, abi.CodeNoRoom, errors.New("response: it needs " + number(end) + " bytes, the buffer has " + number(room))
 	}
@@ -160,7 +219,10 @@ func (r *Response) writeTail(table, room uint64) (end uint64, code int64, err er
 		text += uint64(n)
 	}
 	clear(b[text:state])
-	clear(b[state+uint64(copy(b[state:], r.state)):])
+	clear(b[state+uint64(copy(b[state:], r.state)) : groups])
+	for i, part := range r.groups {
+		putU64(p, uintptr(groups)+uintptr(i)*abi.GroupSize, uint64(part))
+	}
 	return end, 0, nil
 }
 

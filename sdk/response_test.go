@@ -22,7 +22,7 @@ func requestOf(weights ...uint32) *abi.Request {
 	req := &abi.Request{Service: "web"}
 	for i, w := range weights {
 		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)
-		req.Endpoints = append(req.Endpoints, abi.Endpoint{Addr: addr, Weight: w, PriorWeight: abi.NoWeight})
+		req.Endpoints = append(req.Endpoints, abi.Endpoint{Addr: addr, Share: w, PriorWeight: abi.NoWeight})
 	}
 	return req
 }
@@ -42,7 +42,7 @@ func TestUnsetResultsKeepTheInput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "{0s 0 [] [{0 0 0 4294967295 } {1 0 0 4294967295 } {65535 0 0 4294967295 }]}"
+	want := "{0s 0 [] [{0 0 0 0 4294967295 } {1 0 0 0 4294967295 } {65535 0 0 0 4294967295 }] []}"
 	if got := fmt.Sprint(*resp); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -50,10 +50,10 @@ func TestUnsetResultsKeepTheInput(t *testing.T) {
 
 func TestResponseRoundTrip(t *testing.T) {
 	resp, err := ask(t, requestOf(1, 1, 1, 1), func(_ *Request, resp *Response) error {
-		resp.SetWeight(0, 7)
-		resp.SetWeight(1, -3)
-		resp.SetWeight(2, 1<<20)
-		if resp.Weight(0) != 7 || resp.Weight(3) != 1 {
+		resp.SetShare(0, 7)
+		resp.SetShare(1, -3)
+		resp.SetShare(2, 1<<20)
+		if resp.Value(0) != 7 || resp.Value(3) != 1 {
 			return errors.New("Weight does not return the value that was set")
 		}
 		resp.SetReason(0, "same")
@@ -78,7 +78,7 @@ func TestResponseRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "{1.001s 3 [116 119 111] [{7 0 0 4294967295 same} {0 7 1 1500 other} {65535 1000 1 0 same} {1 0 0 4294967294 }]}"
+	want := "{1.001s 3 [116 119 111] [{7 0 0 0 4294967295 same} {0 0 7 1 1500 other} {1048576 0 1000 1 0 same} {1 0 0 0 4294967294 }] []}"
 	if got := fmt.Sprint(*resp); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -138,7 +138,7 @@ func TestPluginErrorsAreReturned(t *testing.T) {
 		want string
 	}{
 		"error":   {func(*Request, *Response) error { return errors.New("no such thing") }, "the plugin returned an error: no such thing"},
-		"panic":   {func(_ *Request, resp *Response) error { resp.SetWeight(9, 1); return nil }, "panic: sdk: index out of range"},
+		"panic":   {func(_ *Request, resp *Response) error { resp.SetShare(9, 1); return nil }, "panic: sdk: index out of range"},
 		"state":   {func(_ *Request, r *Response) error { r.SetState(make([]byte, 1025)); return nil }, "state is 1025 bytes, more than 1024"},
 		"balance": {func(_ *Request, r *Response) error { r.SetBalance(9); return nil }, "balance 9 is unknown"},
 	} {
@@ -188,7 +188,7 @@ func (c *counting) Configure(s []byte) error {
 }
 func (c *counting) Needs() Need { return NeedConnections }
 func (c *counting) Decide(_ *Request, resp *Response) error {
-	resp.SetWeight(0, int(c.weight))
+	resp.SetShare(0, int(c.weight))
 	return nil
 }
 
@@ -204,9 +204,9 @@ func TestNativePluginNeedsAndRevision(t *testing.T) {
 	if a.Needs() != abi.NeedConnections || a.Revision() == b.Revision() || a.Revision() != native(`{"weight":4}`).Revision() {
 		t.Errorf("needs %d, revisions %s and %s", a.Needs(), a.Revision(), b.Revision())
 	}
-	for n, want := range map[*NativePlugin]uint16{a: 4, b: 3} {
+	for n, want := range map[*NativePlugin]uint32{a: 4, b: 3} {
 		var resp abi.Response
-		if err := n.Decide(requestOf(1), &resp); err != nil || resp.Results[0].Weight != want {
+		if err := n.Decide(requestOf(1), &resp); err != nil || resp.Results[0].Value != want {
 			t.Errorf("weight %v, want %d, %v", resp.Results, want, err)
 		}
 	}
@@ -239,7 +239,7 @@ func (readWeights) Decide(req *Request, resp *Response) error {
 	zone := req.NodeZone()
 	for i := range req.NumEndpoints() {
 		if e := req.Endpoint(i); e.Zone() == zone {
-			resp.SetWeight(i, e.Weight()+1)
+			resp.SetShare(i, e.Share()+1)
 			resp.SetReason(i, "in the zone")
 		}
 	}

@@ -95,6 +95,9 @@ DaemonSet in deploy/kustomize: it reports files that are not mounted there and p
 			if _, err := set.Load(cmd.Context(), cfg, nil); err != nil {
 				return config.PrefixErrors("configuration "+args[0], err)
 			}
+			if problems := set.WrongOrders(cfg); len(problems) > 0 {
+				return config.PrefixErrors("configuration "+configName(args[0]), config.AddLines(text, problems))
+			}
 			for _, w := range set.UnknownServiceSettings(cmd.Context(), cfg) {
 				warn(args[0] + ": " + w)
 			}

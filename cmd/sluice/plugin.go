@@ -166,7 +166,7 @@ func (c *pluginCheck) faults(p *wasm.Plugin) (warnings []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	warnings, weightErr := checkWeights(all)
+	warnings, weightErr := checkWeights(all, p.Role())
 	grows, stateErr := checkState(p, settings, keys)
 	if warnings = append(warnings, checkModes(all, dataplane.All())...); grows != "" {
 		warnings = append(warnings, grows)

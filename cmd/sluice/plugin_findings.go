@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -16,96 +15,136 @@ import (
 // decider is a loaded plugin.
 type decider interface {
 	Decide(req *abi.Request, resp *abi.Response) error
+	Role() abi.Role
 }
 
 // sampleAnswer is the answer to a sample request with at least one eligible endpoint.
 type sampleAnswer struct {
-	name     string
-	req      *abi.Request
-	resp     abi.Response
-	eligible int  // weights above 0 of eligible endpoints
-	wasted   bool // others have weight
+	name    string
+	resp    abi.Response
+	parts   []float64 // of the new connections, by endpoint; nil: none gets any
+	weights []uint16
+	wasted  bool // endpoints that are not eligible have a value above 0
 }
 
 // askSamples asks for answers to all sample requests.
 func askSamples(p decider, settings string, keys []string) (all []sampleAnswer, err error) {
 	for _, s := range wasm.Samples(keys...) {
-		a := sampleAnswer{name: s.Name, req: s.Request}
-		a.req.Settings.Text = settings
-		a.resp.Reset(len(a.req.Endpoints))
-		if err := p.Decide(a.req, &a.resp); err != nil {
+		a := sampleAnswer{name: s.Name}
+		s.Request.Settings.Text = settings
+		a.resp.Reset(len(s.Request.Endpoints))
+		if err := p.Decide(s.Request, &a.resp); err != nil {
 			return nil, fmt.Errorf("sample request %q: %w", s.Name, err)
 		}
-		some := false
+		eligible := false
 		for i := range a.resp.Results {
-			switch weight := &a.resp.Results[i].Weight; {
-			case a.req.Endpoints[i].Conditions&abi.Eligible == 0:
-				a.wasted = a.wasted || *weight > 0
-				*weight = 0
-			default:
-				some = true
-				a.eligible += min(1, int(*weight))
-			}
+			ok := s.Request.Endpoints[i].Conditions&abi.Eligible != 0
+			eligible = eligible || ok
+			a.wasted = a.wasted || !ok && a.resp.Results[i].Value > 0
 		}
-		if some {
+		if a.parts, a.weights = applied(s.Request, p.Role(), &a.resp); eligible {
 			all = append(all, a)
 		}
 	}
 	return all, nil
 }
 
-// checkWeights returns an error if no answer has weight, and warnings about weights that are missing or too large.
-func checkWeights(all []sampleAnswer) (warnings []string, err error) {
-	var empty, wasted, largest []string
+// applied returns what endpoints get if a plugin's answer is that of a chain. It changes the request.
+func applied(req *abi.Request, role abi.Role, resp *abi.Response) (parts []float64, weights []uint16) {
+	req.Apply(role, abi.AnswerOf(resp))
+	parts, weights = req.Parts(nil), make([]uint16, len(req.Endpoints))
+	abi.Weights(weights, parts, abi.TotalFor(resp.Balance))
+	return parts, weights
+}
+
+// checkWeights returns an error if no answer leaves an endpoint for new connections, and warnings about answers that do not or that are rounded.
+func checkWeights(all []sampleAnswer, role abi.Role) (warnings []string, err error) {
+	value := "a share"
+	if role.WritesCapacity() {
+		value = "capacity"
+	}
+	var empty, wasted []string
 	for i := range all {
-		a := &all[i]
-		if a.eligible == 0 {
+		if a := &all[i]; a.parts == nil {
 			empty = append(empty, a.name)
 			if a.wasted {
 				wasted = append(wasted, a.name)
 			}
 		}
-		if slices.ContainsFunc(a.resp.Results, func(r abi.Result) bool { return r.Weight == abi.MaxWeight }) {
-			largest = append(largest, a.name)
-		}
 	}
 	switch {
 	case len(empty) == 0:
 	case len(empty) < len(all):
-		warnings = append(warnings, fmt.Sprintf("no eligible endpoint has a weight above 0 in the answer to sample %s: such a decision fails, and the last good "+
-			"one stays in force: give weight to at least one eligible endpoint", names(empty)))
+		warnings = append(warnings, fmt.Sprintf("no eligible endpoint has capacity and a share above 0 in the answer to sample %s: such a decision fails, and the last good "+
+			"one stays in force: give %s to at least one eligible endpoint", names(empty), value))
 	case len(wasted) > 0:
-		err = errors.New("only endpoints that are not eligible have weight, in the answers to all sample requests: every decision would fail: " +
-			"give weight to endpoints that have the condition eligible")
+		err = fmt.Errorf("only endpoints that are not eligible have %s, in the answers to all sample requests: every decision would fail: "+
+			"give %s to endpoints that have the condition eligible", value, value)
 	default:
-		err = errors.New("no endpoint has a weight above 0 in the answers to all sample requests: every decision would fail: " +
-			"give weight to at least one eligible endpoint; one for which the plugin sets nothing keeps its weight")
+		err = fmt.Errorf("no endpoint has capacity and a share above 0 in the answers to all sample requests: every decision would fail: "+
+			"give %s to at least one eligible endpoint; one for which the plugin sets nothing keeps what it has", value)
 	}
-	if len(largest) > 0 {
-		warnings = append(warnings, fmt.Sprintf("weights are %d in the answer to sample %s: that is the largest, and greater ones are clamped to it, "+
-			"so that their ratios are lost: use smaller weights", abi.MaxWeight, names(largest)))
+	if text := rounded(all); text != "" {
+		warnings = append(warnings, text)
 	}
 	return warnings, err
 }
 
-// mostEndpoints of a sample that is checked against the sums of weights that backends represent: with more endpoints than they represent
-// sums, any difference of weights is lost.
+// mostEndpoints of a sample that is checked against rounding: with more endpoints than the sum of weights can be, any difference is lost.
 const mostEndpoints = 100
+
+// mostRounding is by what factor rounding may change what an endpoint gets without a warning.
+const mostRounding = 1.1
+
+// rounded returns how the answer that rounding changes most is rounded, "" if it changes none much.
+func rounded(all []sampleAnswer) string {
+	var samples []string // of which the first is the one that is described
+	worst, share, got, total := mostRounding, 0.0, 0.0, 0
+	for i := range all {
+		a := &all[i]
+		if len(a.parts) > mostEndpoints {
+			continue
+		}
+		sum, some, isWorst := 0, false, false
+		for _, w := range a.weights {
+			sum += int(w)
+		}
+		for j, part := range a.parts {
+			if part == 0 {
+				continue
+			}
+			now := float64(a.weights[j]) / float64(sum)
+			by := max(now/part, part/now)
+			if some = some || by > mostRounding; by > worst {
+				worst, share, got, total, isWorst = by, part, now, sum, true
+			}
+		}
+		if isWorst {
+			samples = slices.Insert(samples, 0, a.name)
+		} else if some {
+			samples = append(samples, a.name)
+		}
+	}
+	if len(samples) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("shares are rounded to weights with a sum of %d, and an endpoint gets %.3g %% of the connections instead of %.3g %%, in the answer to sample %s: "+
+		"use shares that differ less", total, 100*got, 100*share, names(samples))
+}
 
 // checkModes returns what modes cannot represent of the answers, once for modes with the same limits.
 func checkModes(all []sampleAnswer, modes dataplane.Modes) (warnings []string) {
 	found := map[string][]string{} // names of modes by text
 	for i := range modes {
 		caps := modes[i].Caps()
-		for _, text := range []string{roundedBy(all, &caps), balanceOf(all, &caps)} {
-			if text == "" {
-				continue
-			}
-			if found[text] == nil {
-				warnings = append(warnings, text)
-			}
-			found[text] = append(found[text], modes[i].Name)
+		text := balanceOf(all, &caps)
+		if text == "" {
+			continue
 		}
+		if found[text] == nil {
+			warnings = append(warnings, text)
+		}
+		found[text] = append(found[text], modes[i].Name)
 	}
 	for i, text := range warnings {
 		noun := "mode "
@@ -115,49 +154,6 @@ func checkModes(all []sampleAnswer, modes dataplane.Modes) (warnings []string) {
 		warnings[i] = noun + strings.Join(found[text], " and ") + ": " + text
 	}
 	return warnings
-}
-
-// roundedBy returns how a backend rounds the answer that it changes most, "" if it represents all.
-func roundedBy(all []sampleAnswer, caps *plan.Caps) string {
-	var samples []string // of which the first is the one that is described
-	var worst, total int
-	var share, got float64
-	for i := range all {
-		a := &all[i]
-		if len(a.resp.Results) > mostEndpoints || a.eligible == 0 {
-			continue
-		}
-		f := &plan.Frontend{Key: plan.Key{Protocol: caps.Protocols[0]}, Balance: caps.Balances[0]}
-		for j, r := range a.resp.Results {
-			if r.Weight > 0 {
-				f.Pool.Endpoints = append(f.Pool.Endpoints, plan.Endpoint{Addr: a.req.Endpoints[j].Addr, Weight: r.Weight})
-			}
-		}
-		n, _ := plan.NormalizeFrontend(f, *caps)
-		before, after := f.Pool.Total(), n.Pool.Total()
-		rounded, isWorst := false, false
-		for j := range f.Pool.Endpoints {
-			want, have := int(f.Pool.Endpoints[j].Weight), int(n.Pool.Endpoints[j].Weight)
-			if want*after == have*before {
-				continue
-			}
-			rounded = true
-			w, h := float64(want)/float64(before), float64(have)/float64(after)
-			if worst == 0 || max(w/h, h/w) > max(share/got, got/share) {
-				worst, total, share, got, isWorst = before, after, w, h, true
-			}
-		}
-		if isWorst {
-			samples = slices.Insert(samples, 0, a.name)
-		} else if rounded {
-			samples = append(samples, a.name)
-		}
-	}
-	if len(samples) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("weights that sum to %d are rounded to a sum of %d, and an endpoint gets %.3g %% of the connections instead of %.3g %%, in the answer to sample %s: "+
-		"use smaller weights", worst, total, 100*got, 100*share, names(samples))
 }
 
 // balanceOf returns which balance of an answer a backend replaces, "" if it supports all.
@@ -204,8 +200,9 @@ func checkState(p decider, settings string, keys []string) (warning string, err 
 		}
 		state = append(state[:0], resp.State...)
 		clear(prior)
+		_, weights := applied(req, p.Role(), &resp)
 		for i := range req.Endpoints {
-			prior[req.Endpoints[i].Addr] = int32(resp.Results[i].Weight)
+			prior[req.Endpoints[i].Addr] = int32(weights[i])
 		}
 		quarter := &largest[n*len(largest)/sequenceLength]
 		*quarter = max(*quarter, len(state))

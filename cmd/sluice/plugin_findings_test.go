@@ -26,12 +26,11 @@ func TestPluginCheckFindsFaults(t *testing.T) {
 	module := faulty(t)
 	for _, c := range []struct{ fault, warning, err string }{
 		{"", "", ""},
-		{"zero weights", "", `no endpoint has a weight above 0 in the answers to all sample requests: every decision would fail: give weight to at least one`},
-		{"weights for others", "", `only endpoints that are not eligible have weight, in the answers to all sample requests: .*: give weight to endpoints that have the condition`},
-		{"terminating only", `no eligible endpoint has a weight above 0 in the answer to sample request "1 endpoint" and \d+ more: .*: give weight to at least one`, ""},
-		{"more than the maximum", `weights are 65535 in the answer to sample request "1 endpoint" and \d+ more: .* clamped .*: use smaller weights`, ""},
-		{"ratios", `modes nftables and ipvs: weights that sum to 34950 are rounded to a sum of 1000, and an endpoint gets 0.9 % of the connections instead of 0.95 %, ` +
-			`in the answer to sample request "100 endpoints" and \d+ more: use smaller weights`, ""},
+		{"zero shares", "", `no endpoint has capacity and a share above 0 in the answers to all sample requests: every decision would fail: give a share to at least one`},
+		{"wasted shares", "", `only endpoints that are not eligible have a share, in the answers to all sample requests: .*: give a share to endpoints that have the condition`},
+		{"terminating only", `no eligible endpoint has capacity and a share above 0 in the answer to sample request "1 endpoint" and \d+ more: .*: give a share to at least one`, ""},
+		{"ratios", `shares are rounded to weights with a sum of \d+, and an endpoint gets 0.0997 % of the connections instead of 0.000202 %, ` +
+			`in the answer to sample request "100 endpoints" and \d+ more: use shares that differ less`, ""},
 		{"least connections", `mode nftables: balance least-connections, in the answer to sample request "1 endpoint", is replaced by random`, ""},
 		{"growing state", "", `the state grows: after 128 requests for a Service whose endpoints are replaced one by one it has 1024 bytes, and the next decision fails: remove what .* more than 1024`},
 		{"slowly growing state", `the state grows: 64, 128, 192 and 256 bytes after 128, 256, 384 and 512 requests .*; at 1024 bytes, decisions fail: remove what`, ""},

@@ -42,11 +42,13 @@ type producerInfo struct {
 type pluginInfo struct {
 	Revision  string   `json:"revision"` // of module and ABI
 	ABI       string   `json:"abi"`      // major.minor
-	Needs     []string `json:"needs"`    // names of inputs
+	Role      string   `json:"role"`
+	Needs     []string `json:"needs"` // names of inputs
 	Keys      []string `json:"keys"`
 	RefusedBy []string `json:"refusedBy"` // modes, with the input that they cannot give
 
-	asks string // needs and keys in words
+	asks   string // needs and keys in words
+	values string // what those of results are, by the role
 }
 
 func newModuleInfo(file string, module []byte, m *meter.Info) moduleInfo {
@@ -74,8 +76,11 @@ func newModuleInfo(file string, module []byte, m *meter.Info) moduleInfo {
 
 func newPluginInfo(r *wasm.Report) pluginInfo {
 	out := pluginInfo{
-		Revision: r.Revision, ABI: fmt.Sprintf("%d.%d", r.ABI>>16, r.ABI&0xffff), Needs: []string{}, Keys: append([]string{}, r.Keys...),
-		RefusedBy: append([]string{}, refusedBy(dataplane.All(), r.Needs, r.Keys)...), asks: needsText(r.Needs, r.Keys),
+		Revision: r.Revision, ABI: fmt.Sprintf("%d.%d", r.ABI>>16, r.ABI&0xffff), Role: r.Role.String(), Needs: []string{}, Keys: append([]string{}, r.Keys...),
+		RefusedBy: append([]string{}, refusedBy(dataplane.All(), r.Needs, r.Keys)...), asks: needsText(r.Needs, r.Keys), values: "shares",
+	}
+	if r.Role.WritesCapacity() {
+		out.values = "capacities"
 	}
 	for _, in := range wasm.Inputs() {
 		if in.Asked(r.Needs, nil) != "" {
@@ -89,6 +94,7 @@ func newPluginInfo(r *wasm.Report) pluginInfo {
 func (p *pluginInfo) print(line func(name, format string, args ...any)) {
 	line("revision", "%s (module and ABI)", p.Revision[:16])
 	line("ABI version", "%s", p.ABI)
+	line("role", "%s", p.Role)
 	line("needs", "%s", p.asks)
 	for _, text := range p.RefusedBy {
 		line("refused by", "%s", text)

@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/host/plugin/wasm"
 	"github.com/sluice-proxy/sluice/host/util/printable"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -56,10 +57,10 @@ type callCost struct {
 
 // sampleResult is the answer to a sample request.
 type sampleResult struct {
-	Sample              string   `json:"sample"`
-	RequeueMilliseconds int64    `json:"requeueMilliseconds,omitempty"` // 0: only on a change
-	Weights             []uint16 `json:"weights"`
-	Reasons             []string `json:"reasons"` // distinct
+	Sample              string    `json:"sample"`
+	RequeueMilliseconds int64     `json:"requeueMilliseconds,omitempty"` // 0: only on a change
+	Values              []float64 `json:"values"`                        // capacities or shares, by the role; 1 is that of an ordinary endpoint
+	Reasons             []string  `json:"reasons"`                       // distinct
 }
 
 func microseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
@@ -112,28 +113,28 @@ func (r *checkResult) print(out io.Writer) error {
 		return nil
 	}
 	w = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "\nsample request\trequeue after\tweights\treasons\n")
+	fmt.Fprintf(w, "\nsample request\trequeue after\t%s\treasons\n", r.values)
 	for i := range r.Answers {
 		a := &r.Answers[i]
 		requeue := "-"
 		if a.RequeueMilliseconds > 0 {
 			requeue = (time.Duration(a.RequeueMilliseconds) * time.Millisecond).String()
 		}
-		var weights []string
-		for _, n := range a.Weights[:min(len(a.Weights), maxWeights)] {
-			weights = append(weights, fmt.Sprint(n))
+		var values []string
+		for _, n := range a.Values[:min(len(a.Values), maxValues)] {
+			values = append(values, api.Number(n))
 		}
-		if len(a.Weights) > maxWeights {
-			weights = append(weights, "…")
+		if len(a.Values) > maxValues {
+			values = append(values, "…")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", a.Sample, requeue, strings.Join(weights, " "), printable.Escape(strings.Join(a.Reasons[:min(len(a.Reasons), maxReasons)], "; ")))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", a.Sample, requeue, strings.Join(values, " "), printable.Escape(strings.Join(a.Reasons[:min(len(a.Reasons), maxReasons)], "; ")))
 	}
 	return w.Flush()
 }
 
-// How many weights and reasons of an answer are printed as text.
+// How many values and reasons of an answer are printed as text.
 const (
-	maxWeights = 12
+	maxValues  = 12
 	maxReasons = 4
 )
 
@@ -146,9 +147,9 @@ func (c *pluginCheck) answers(p *wasm.Plugin) (out []sampleResult, err error) {
 		if err := p.Decide(s.Request, &resp); err != nil {
 			return nil, fmt.Errorf("sample request %q: %w", s.Name, err)
 		}
-		a := sampleResult{Sample: s.Name, RequeueMilliseconds: resp.RequeueAfter.Milliseconds(), Weights: []uint16{}, Reasons: []string{}}
+		a := sampleResult{Sample: s.Name, RequeueMilliseconds: resp.RequeueAfter.Milliseconds(), Values: []float64{}, Reasons: []string{}}
 		for _, r := range resp.Results {
-			a.Weights = append(a.Weights, r.Weight)
+			a.Values = append(a.Values, float64(r.Value)/abi.One)
 			if r.Reason != "" && !slices.Contains(a.Reasons, r.Reason) {
 				a.Reasons = append(a.Reasons, r.Reason)
 			}

@@ -1,4 +1,5 @@
-/* A complete plugin in C: endpoints in this node's zone get three times the weight of the others. */
+/* A complete plugin in C: endpoints in this node's zone get three times the share of the others. */
+#define SLUICE_ROLE SLUICE_LOCALITY
 #include "sluice.h"
 
 SLUICE_EXPORT("sluice_decide")
@@ -10,7 +11,7 @@ int64_t sluice_decide(const sluice_request *restrict req, uint32_t length, sluic
 		const sluice_endpoint *e = sluice_endpoint_at(req, i);
 		/* Zones are compared by id: equal names have equal ids for the life of the instance. */
 		if (e->zone_id == req->zone_id && req->zone_id != SLUICE_NO_STRING)
-			sluice_result_at(resp, i)->weight = e->weight * 3;
+			sluice_set(resp, i, (uint64_t)e->share * 3);
 	}
 	return n;
 }

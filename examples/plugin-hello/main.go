@@ -1,4 +1,4 @@
-// Command plugin-hello is a minimal plugin with settings: it multiplies the weight of endpoints on this node. See
+// Command plugin-hello is a minimal plugin with settings: it multiplies the share of endpoints on this node. See
 // sdk/README.md.
 package main
 
@@ -22,7 +22,7 @@ func (p *plugin) Configure(settings []byte) error {
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	for i := range req.NumEndpoints() {
 		if e := req.Endpoint(i); e.Local() {
-			resp.SetWeight(i, e.Weight()*int(p.factor))
+			resp.SetShare(i, e.Share()*int(p.factor))
 			resp.SetReason(i, "on this node")
 		}
 	}

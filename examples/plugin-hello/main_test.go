@@ -8,14 +8,14 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-func TestLocalEndpointsGetMoreWeight(t *testing.T) {
+func TestLocalEndpointsGetALargerShare(t *testing.T) {
 	req := sdktest.NewRequest("a", nil, sdktest.Local("a"), sdktest.Ready("a"), sdktest.Unchosen("b"))
 	resp, err := sdktest.Run(newPlugin(), `{"factor":5}`, req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := sdktest.Weights(resp); !slices.Equal(got, []int{5, 1, 0}) {
-		t.Errorf("weights %v", got)
+	if got := sdktest.Answers(resp); !slices.Equal(got, []float64{5, 1, 0}) {
+		t.Errorf("shares %v", got)
 	}
 	if got := resp.Results[0].Reason; got != "on this node" {
 		t.Errorf("reason %q", got)

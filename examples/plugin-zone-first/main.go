@@ -14,7 +14,7 @@ func (zoneFirst) Configure([]byte) error { return nil }
 func (zoneFirst) Decide(req *sdk.Request, resp *sdk.Response) error {
 	for i := range req.NumEndpoints() {
 		if e := req.Endpoint(i); e.Zone() == req.NodeZone() {
-			resp.SetWeight(i, 4*e.Weight())
+			resp.SetShare(i, 4*e.Share())
 			resp.SetReason(i, "same zone")
 		}
 	}

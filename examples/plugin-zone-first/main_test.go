@@ -9,14 +9,14 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-func TestSameZoneGetsFourTimesTheWeight(t *testing.T) {
+func TestSameZoneGetsFourTimesTheShare(t *testing.T) {
 	req := sdktest.NewRequest("zone-a", nil, sdktest.Ready("zone-a"), sdktest.Ready("zone-b"), sdktest.Unchosen("zone-a"))
 	resp, err := sdktest.Run(zoneFirst{}, "", req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := sdktest.Weights(resp); !slices.Equal(got, []int{4, 1, 0}) {
-		t.Errorf("weights %v, want 4, 1, 0", got)
+	if got := sdktest.Answers(resp); !slices.Equal(got, []float64{4, 1, 0}) {
+		t.Errorf("shares %v, want 4, 1, 0", got)
 	}
 }
 

@@ -49,7 +49,7 @@ func TestDrainResumesAfterRestart(t *testing.T) {
 				r.emit(svc(), eps(-1, 2), synced)
 				r.expect("going on", "1:1 2:2 forward")
 				r.advance(3 * time.Second)
-				r.expect("the stage ends at its time", "1:0 2:2 forward")
+				r.expect("the stage ends at its time", "1:0 2:1 forward")
 			})
 		})
 	}

@@ -96,7 +96,7 @@ func TestDrainTakesTrueTime(t *testing.T) {
 					elapsed := r.clock.elapsed() - start
 					stage := "1:1 2:2 forward"
 					if elapsed >= 10*time.Second {
-						stage = "1:0 2:2 forward"
+						stage = "1:0 2:1 forward"
 					}
 					r.expect(fmt.Sprint("after ", elapsed), stage)
 					if reset := left() == 0; reset != (elapsed >= 20*time.Second) {
@@ -133,7 +133,7 @@ func TestDrainTakesTrueTimeAcrossARestart(t *testing.T) {
 				r.advance(2900 * time.Millisecond)
 				r.expect("still stage one", "1:1 2:2 forward")
 				r.advance(100 * time.Millisecond)
-				r.expect("stage two", "1:0 2:2 forward")
+				r.expect("stage two", "1:0 2:1 forward")
 				r.advance(9900 * time.Millisecond)
 				if left() == 0 {
 					t.Fatal("the reset came early")
@@ -167,7 +167,7 @@ func TestDrainStartsOverAfterAReboot(t *testing.T) {
 		r.advance(9900 * time.Millisecond)
 		r.expect("stage one again", "1:1 2:2 forward")
 		r.advance(100 * time.Millisecond)
-		r.expect("stage two", "1:0 2:2 forward")
+		r.expect("stage two", "1:0 2:1 forward")
 		if !strings.Contains(r.log.String(), "before the machine was booted") {
 			t.Errorf("not logged:\n%s", r.log)
 		}

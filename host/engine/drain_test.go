@@ -19,15 +19,15 @@ type stagedDrain struct{ policytest.Plugin }
 func (stagedDrain) Decide(req *abi.Request, resp *abi.Response) error {
 	for i := range req.Endpoints {
 		e := &req.Endpoints[i]
-		resp.Results[i].Weight = 2
+		resp.Results[i].Value = 2 * abi.One
 		if e.Conditions&abi.Terminating != 0 {
 			gone := req.Now - e.TerminatingSince
 			resp.Results[i].ResetAfterMS = uint32(max(0, 20_000-gone))
 			if gone < 10_000 {
-				resp.Results[i].Weight = 1
+				resp.Results[i].Value = abi.One
 				resp.RequeueAfter = time.Duration(10_000-gone) * time.Millisecond
 			} else {
-				resp.Results[i].Weight = 0
+				resp.Results[i].Value = 0
 			}
 		}
 	}
@@ -38,7 +38,7 @@ func TestDrainRunsItsStagesAndResetsConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, fake.Options{}, stagedDrain{})
 		r.emit(svc(), eps(1, 2), synced)
-		r.expect("before", "1:2 2:2 forward")
+		r.expect("before", "1:1 2:1 forward")
 		established := 0
 		for port := range uint16(40) {
 			from := netip.AddrPortFrom(netip.MustParseAddr("10.244.9.9"), 1000+port)
@@ -62,7 +62,7 @@ func TestDrainRunsItsStagesAndResetsConnections(t *testing.T) {
 		r.advance(9 * time.Second)
 		r.expect("still stage one", "1:1 2:2 forward")
 		r.advance(2 * time.Second)
-		r.expect("the end", "1:0 2:2 forward")
+		r.expect("the end", "1:0 2:1 forward")
 		if to1() != established {
 			t.Fatalf("%d of %d established connections are left before the reset", to1(), established)
 		}

@@ -19,13 +19,11 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// slowPlugin returns a plugin that answers every endpoint with weight 3 after a time.
+// slowPlugin returns a plugin that gives all connections to the first endpoint after a time.
 func slowPlugin(d time.Duration) policy.Plugin {
 	return policytest.Plugin{Answer: func(_ *abi.Request, resp *abi.Response) error {
 		time.Sleep(d)
-		for i := range resp.Results {
-			resp.Results[i].Weight = 3
-		}
+		resp.Results[0].Value = abi.One
 		return nil
 	}}
 }
@@ -46,11 +44,11 @@ func dispatched(t *testing.T, plugin policy.Plugin) *rig {
 	return r
 }
 
-// slowServices are Services with the label slow and one endpoint each.
+// slowServices are Services with the label slow and two endpoints each.
 func slowServices(n int) (changes []model.Change) {
 	for i := range n {
 		name := model.Name{Namespace: "slow", Name: fmt.Sprint("s", i)}
-		s, e := *svc().Service, *eps(1).Slice
+		s, e := *svc().Service, *eps(1, 2).Slice
 		s.Name, s.Labels, s.ClusterIPs = name, map[string]string{"slow": ""}, []netip.Addr{netip.AddrFrom4([4]byte{10, 97, 0, byte(i)})}
 		e.Name, e.Service = name, name
 		changes = append(changes, model.Change{Kind: model.ServiceKind, Name: name, Service: &s}, model.Change{Kind: model.SliceKind, Name: name, Slice: &e})
@@ -58,11 +56,11 @@ func slowServices(n int) (changes []model.Change) {
 	return changes
 }
 
-// decided returns how many frontends have the weights of slowPlugin.
+// decided returns how many frontends have the answer of slowPlugin.
 func (r *rig) decided() (n int) {
 	p, _ := r.kernel.Table(fake.Name)
 	for _, f := range p.Frontends {
-		if f.Pool.Endpoints[0].Weight == 3 {
+		if len(f.Pool.Endpoints) == 1 {
 			n++
 		}
 	}

@@ -25,7 +25,7 @@ import (
 // shedding sheds a fifth of the connections of the endpoint 10.244.0.1 once there are three endpoints.
 func shedding(req *abi.Request, resp *abi.Response) error {
 	for i := range req.Endpoints {
-		resp.Results[i].Weight = 1
+		resp.Results[i].Value = abi.One
 		if len(req.Endpoints) > 2 && req.Endpoints[i].Addr.Addr().As4()[3] == 1 {
 			resp.Results[i].ShedPermille = 200
 		}

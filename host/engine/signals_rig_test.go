@@ -33,7 +33,7 @@ func (p *signalsPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	r.Endpoints = slices.Clone(req.Endpoints)
 	p.seen, p.at = append(p.seen, r), append(p.at, time.Now())
 	for i := range resp.Results {
-		resp.Results[i].Weight = 1
+		resp.Results[i].Value = abi.One
 	}
 	return nil
 }

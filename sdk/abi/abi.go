@@ -1,13 +1,12 @@
-// Package abi defines version 1 of the plugin ABI: the values that host and guest exchange, and their wire form. Both
+// Package abi defines version 2 of the plugin ABI: the values that host and guest exchange, and their wire form. Both
 // sides use it. It imports the standard library only. ../ABI.md is the contract.
 package abi
 
 // Version of the ABI. Minor versions only append: fields, records, needs and kinds of keys. A host refuses a guest of another major
-// version, and one of a minor version below MinMinor: those were never released.
+// version.
 const (
-	Major    = 1
-	Minor    = 2
-	MinMinor = 2
+	Major = 2
+	Minor = 0
 )
 
 // Pools: the two sets of endpoints of a Service port, each decided separately.
@@ -39,6 +38,23 @@ const (
 	Held        = 1 << 8 // eligible only because the policy's panic hold is in force
 )
 
+// Role is what a plugin decides: a chain is in the order of roles.
+type Role uint8
+
+// The roles. Plugins of the first two write the capacity of endpoints, Reset writes neither, the others write shares.
+const (
+	RoleExclude  Role = 1 // which endpoints get no connections at all, such as those that fail
+	RoleReduce   Role = 2 // how much of an endpoint there is: warming up, draining, or of another size
+	RoleShare    Role = 3 // parts of the connections for groups of endpoints; for plugins that declare no other role
+	RoleLocality Role = 4 // between zones, nodes or priorities, within each group
+	RolePick     Role = 5 // which of these endpoints this node uses, and how one is picked for a client
+	RoleReset    Role = 6 // which established connections are reset; nothing about new ones
+	RoleAdjust   Role = 7 // corrections of the shares by what this node observes
+)
+
+// WritesCapacity reports whether the values of results are capacities. Otherwise they are shares.
+func (r Role) WritesCapacity() bool { return r == RoleExclude || r == RoleReduce }
+
 // Load-balancing algorithms that a guest may request.
 const (
 	BalanceDefault          = 0
@@ -53,10 +69,18 @@ const FlagKeepDraining = 1 << 0 // keep the endpoint as a draining endpoint
 
 // Limits of the wire form.
 const (
-	MaxStateLen     = 1024  // bytes of state a plugin may keep for a Service port and pool
-	MaxWeight       = 65535 // weights are 0 to this; 0: no new connections
-	MaxReasonsLen   = 4096  // bytes of all reasons of a response together
-	MaxShedPermille = 1000  // ShedPermille is 0 to this
+	MaxStateLen     = 1024    // bytes of state a plugin may keep for a Service port and pool
+	One             = 1000000 // the capacity of an ordinary endpoint, and its share before any plugin
+	MaxGroups       = 64      // groups of a response
+	MaxReasonsLen   = 4096    // bytes of all reasons of a response together
+	MaxShedPermille = 1000    // ShedPermille is 0 to this
+)
+
+// Bounds of the sum of the weights in the data plane: nftables represents as many exactly. With BalanceSourceHash less, so that each unit has
+// more entries of the table.
+const (
+	MaxTotal     = 1000
+	MaxHashTotal = 100
 )
 
 // Values that mean "none".
@@ -70,5 +94,5 @@ const (
 	NoTime             = 0          // ReadySince, TerminatingSince: not ready, not terminating
 	NoString           = 0xFFFFFFFF // string id of the empty string
 	AbsentString       = 0xFFFFFFFE // string id of a value that the object does not have
-	NoReasonIndex      = 0xFFFFFFFF // a result without a reason
+	NoReasonIndex      = 0xFFFF     // a result without a reason
 )

@@ -95,7 +95,7 @@ func (noImports) Import(path string) (*types.Package, error) { return nil, fmt.E
 // layoutPrefixes are the beginnings of the names of offsets, by the name of the record's size.
 var layoutPrefixes = map[string]string{
 	"ReqSize": "Req", "EndpointSize": "Endpoint", "ZoneSize": "Zone", "OutcomesSize": "Outcomes", "StringSize": "String",
-	"RespSize": "Resp", "ResultSize": "Result", "ReasonSize": "Reason",
+	"RespSize": "Resp", "GroupSize": "Group", "ResultSize": "Result", "ReasonSize": "Reason",
 }
 
 func TestContractHasEveryOffset(t *testing.T) {
@@ -146,7 +146,7 @@ func TestContractHasEveryOtherConstant(t *testing.T) {
 		documented[m[1]] = true
 	}
 	inText := map[string]string{ // not in a table of their own
-		"Major": "version 1.2", "Minor": "version 1.2", "MinMinor": "a minor version below 2", "AllNeeds": "",
+		"Major": "version 2.0", "Minor": "version 2.0", "AllNeeds": "",
 		"RequestMagic": "0x51524C53", "ResponseMagic": "0x50524C53", "ValueSize": "a string id of 4 bytes (`ValueSize`)",
 		"PoolCluster": "0: cluster", "PoolLocal": "1: local", "PolicyInternalLocal": "bit 0: internalTrafficPolicy Local",
 		"PolicyExternalLocal": "bit 1: externalTrafficPolicy Local", "FlagKeepDraining": "bit 0: keep the endpoint",
@@ -170,7 +170,7 @@ func TestContractHasEveryOtherConstant(t *testing.T) {
 			t.Errorf("%s is not in the contract", kind)
 		}
 	}
-	if v := fmt.Sprintf("version %d.%d", Major, Minor); !strings.Contains(text, v) || !strings.Contains(text, fmt.Sprintf("minor version below %d", MinMinor)) {
+	if v := fmt.Sprintf("version %d.%d", Major, Minor); !strings.Contains(text, v) {
 		t.Errorf("%s is not in the contract", v)
 	}
 }
@@ -247,7 +247,7 @@ func (c *byContract) decode() *Request {
 		e := Endpoint{
 			Addr:       netip.AddrPortFrom(netip.AddrFrom16([16]byte(c.message[at:])).Unmap(), uint16(f("port"))),
 			Conditions: uint32(f("conditions")), Node: c.text(f("node_id")), Zone: c.text(f("zone_id")), Pod: c.text(f("pod_id")),
-			Weight: uint32(f("weight")), PriorWeight: int32(f("prior_weight")), ReadySince: f("ready_since_ms"),
+			Capacity: uint32(f("capacity")), Share: uint32(f("share")), Group: uint16(f("group")), PriorWeight: int32(f("prior_weight")), ReadySince: f("ready_since_ms"),
 			TerminatingSince: f("terminating_since_ms"), Connections: uint32(f("connections")),
 		}
 		if c.header("outcomes.count") > 0 {
@@ -261,6 +261,9 @@ func (c *byContract) decode() *Request {
 			e.Values = append(e.Values, c.value(c.row("values", i)+4*k))
 		}
 		req.Endpoints = append(req.Endpoints, e)
+	}
+	for i := range c.header("groups.count") {
+		req.Groups = append(req.Groups, uint32(c.get("GroupSize", c.row("groups", i), "part")))
 	}
 	return req
 }
@@ -279,14 +282,17 @@ func TestRequestsDecodeByTheContract(t *testing.T) {
 		for range rnd.IntN(9) {
 			req.State = append(req.State, byte(rnd.Uint32()))
 		}
-		req.ServiceValues = []Value{value(), value()}
+		req.ServiceValues, req.Groups = []Value{value(), value()}, nil
+		for range rnd.IntN(3) {
+			req.Groups = append(req.Groups, rnd.Uint32())
+		}
 		for i := range req.Zones {
 			req.Zones[i].Serving, req.Zones[i].Total = rnd.Uint32(), rnd.Uint32()
 		}
 		for i := range req.Endpoints {
 			e := &req.Endpoints[i]
 			e.Pod, e.Values, e.Connections, e.Conditions = word(), []Value{value(), value()}, rnd.Uint32(), rnd.Uint32()
-			e.TerminatingSince = rnd.Int64()
+			e.TerminatingSince, e.Capacity, e.Share, e.Group = rnd.Int64(), rnd.Uint32(), rnd.Uint32(), uint16(rnd.Uint32())
 			e.Outcomes = Outcomes{
 				rnd.Uint32(), rnd.Uint32(), rnd.Uint32(), rnd.Uint32(), rnd.Uint64(), rnd.Uint64(), rnd.Uint64(), rnd.Uint64(), rnd.Int64(),
 			}
@@ -294,8 +300,8 @@ func TestRequestsDecodeByTheContract(t *testing.T) {
 		req.Keys = keys
 		b := e.AppendRequest(nil, req, View{Settings: 7, Needs: AllNeeds, Keys: keys})
 		c := &byContract{t, b, records}
-		if c.header("magic") != RequestMagic || c.header("total") != len(b) || c.header("header_length") != 168 || c.header("settings") != 7 {
-			t.Fatalf("header % x", b[:168])
+		if c.header("magic") != RequestMagic || c.header("total") != len(b) || c.header("header_length") != 184 || c.header("settings") != 7 {
+			t.Fatalf("header % x", b[:184])
 		}
 		req.Keys = nil
 		if got, want := fmt.Sprintf("%+v", c.decode()), fmt.Sprintf("%+v", req); got != want {

@@ -63,6 +63,9 @@ func (d *Decoder) DecodeResponse(b []byte, want int, resp *Response) error {
 	if err := d.readReasons(b, header, h); err != nil {
 		return err
 	}
+	if err := readGroups(b, header, h, resp); err != nil {
+		return err
+	}
 	resp.RequeueAfter = time.Duration(le.Uint32(h[RespRequeueAfter:])) * time.Millisecond
 	resp.Balance = uint8(balance)
 	resp.State = append(resp.State[:0], state...)
@@ -73,21 +76,41 @@ func (d *Decoder) DecodeResponse(b []byte, want int, resp *Response) error {
 	for i := range resp.Results {
 		r := (*[ResultSize]byte)(results)
 		a := &resp.Results[i]
-		a.Weight = uint16(min(le.Uint32(r[ResultWeight:]), MaxWeight))
+		a.Value, a.Group = le.Uint32(r[ResultValue:]), le.Uint16(r[ResultGroup:])
 		both := le.Uint32(r[ResultFlags:])
 		a.Flags = both & FlagKeepDraining
 		a.ShedPermille = uint16(min(both>>16, MaxShedPermille))
 		a.ResetAfterMS = le.Uint32(r[ResultResetAfter:])
-		reason := le.Uint32(r[ResultReason:])
+		reason := le.Uint16(r[ResultReason:])
 		switch {
+		case len(resp.Groups) > 0 && int(a.Group) >= len(resp.Groups):
+			return fmt.Errorf("response: result %d: group is %d, but there are %d groups", i, a.Group, len(resp.Groups))
 		case reason == NoReasonIndex:
 			a.Reason = ""
-		case int64(reason) >= int64(len(d.reasons)):
+		case int(reason) >= len(d.reasons):
 			return fmt.Errorf("response: result %d: reason is %d, but there are %d reasons", i, reason, len(d.reasons))
 		default:
 			a.Reason = d.reasons[reason]
 		}
 		results = results[stride:]
+	}
+	return nil
+}
+
+// readGroups reads the groups of a response.
+func readGroups(b []byte, header uint32, h *[RespSize]byte, resp *Response) error {
+	le := binary.LittleEndian
+	count := le.Uint32(h[RespGroupsCount:])
+	if count > MaxGroups {
+		return fmt.Errorf("response: group count is %d, more than %d", count, MaxGroups)
+	}
+	table, err := section(b, "groups", header, le.Uint32(h[RespGroupsOffset:]), uint64(count)*GroupSize)
+	if err != nil {
+		return err
+	}
+	resp.Groups = resp.Groups[:0]
+	for i := range int(count) {
+		resp.Groups = append(resp.Groups, le.Uint32(table[i*GroupSize+GroupPart:]))
 	}
 	return nil
 }

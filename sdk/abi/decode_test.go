@@ -16,14 +16,15 @@ func wire(results []Result, reasons []string, state string, requeueMS uint32, ba
 	b := make([]byte, table+len(reasons)*ReasonSize)
 	for i, a := range results {
 		r := b[RespSize+i*ResultSize:]
-		le.PutUint32(r[ResultWeight:], uint32(a.Weight))
+		le.PutUint32(r[ResultValue:], a.Value)
 		le.PutUint16(r[ResultFlags:], uint16(a.Flags))
 		le.PutUint16(r[ResultShed:], a.ShedPermille)
 		le.PutUint32(r[ResultResetAfter:], a.ResetAfterMS)
-		le.PutUint32(r[ResultReason:], NoReasonIndex)
+		le.PutUint16(r[ResultReason:], NoReasonIndex)
+		le.PutUint16(r[ResultGroup:], a.Group)
 		for j, text := range reasons {
 			if text == a.Reason {
-				le.PutUint32(r[ResultReason:], uint32(j))
+				le.PutUint16(r[ResultReason:], uint16(j))
 			}
 		}
 	}
@@ -47,9 +48,9 @@ func wire(results []Result, reasons []string, state string, requeueMS uint32, ba
 
 func sampleResponse() []byte {
 	return wire([]Result{
-		{Weight: 3, ResetAfterMS: NeverReset, Reason: "in the zone"},
-		{Weight: 0, ShedPermille: 250, Flags: FlagKeepDraining, ResetAfterMS: 5000, Reason: "draining: stage 2 of 3, 50 %"},
-		{Weight: 65535, ResetAfterMS: NeverReset},
+		{Value: 3, ResetAfterMS: NeverReset, Reason: "in the zone"},
+		{Value: 0, ShedPermille: 250, Flags: FlagKeepDraining, ResetAfterMS: 5000, Reason: "draining: stage 2 of 3, 50 %"},
+		{Value: 65535, ResetAfterMS: NeverReset},
 	}, []string{"in the zone", "draining: stage 2 of 3, 50 %"}, "kept", 7000, BalanceRandom)
 }
 
@@ -60,7 +61,7 @@ func TestResponseRoundTrip(t *testing.T) {
 		if err := d.DecodeResponse(sampleResponse(), 3, &resp); err != nil {
 			t.Fatal(err)
 		}
-		want := "{7s 1 [107 101 112 116] [{3 0 0 4294967295 in the zone} {0 250 1 5000 draining: stage 2 of 3, 50 %} {65535 0 0 4294967295 }]}"
+		want := "{7s 1 [107 101 112 116] [{3 0 0 0 4294967295 in the zone} {0 0 250 1 5000 draining: stage 2 of 3, 50 %} {65535 0 0 0 4294967295 }] []}"
 		if got := fmt.Sprint(resp); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
@@ -148,8 +149,8 @@ func TestTotalLengthOfReasonsIsLimited(t *testing.T) {
 func TestNewerAndUnusualResponsesAreRead(t *testing.T) {
 	var d Decoder
 	var resp Response
-	b := wire([]Result{{Weight: 1, ResetAfterMS: 9}}, nil, "", 0, 0)
-	binary.LittleEndian.PutUint32(b[RespSize+ResultWeight:], 70000)
+	b := wire([]Result{{Value: 1, ResetAfterMS: 9}}, nil, "", 0, 0)
+	binary.LittleEndian.PutUint32(b[RespSize+ResultValue:], 70000)
 	binary.LittleEndian.PutUint32(b[RespSize+ResultFlags:], math.MaxUint32)
 	// A later minor version: longer header and records.
 	newer := append(append(append([]byte(nil), b[:RespSize]...), make([]byte, 8)...), b[RespSize:]...)
@@ -162,7 +163,7 @@ func TestNewerAndUnusualResponsesAreRead(t *testing.T) {
 		if err := d.DecodeResponse(b, 1, &resp); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if a := resp.Results[0]; a != (Result{Weight: MaxWeight, ShedPermille: MaxShedPermille, Flags: FlagKeepDraining, ResetAfterMS: 9}) {
+		if a := resp.Results[0]; a != (Result{Value: 70000, ShedPermille: MaxShedPermille, Flags: FlagKeepDraining, ResetAfterMS: 9}) {
 			t.Errorf("%s: %+v", name, a)
 		}
 	}
@@ -226,7 +227,7 @@ func BenchmarkDecodeResponse(b *testing.B) {
 			reasons := []string{"in the zone", "draining"}
 			results := make([]Result, n)
 			for i := range results {
-				results[i] = Result{Weight: 1, ResetAfterMS: NeverReset, Reason: reasons[i%2]}
+				results[i] = Result{Value: 1, ResetAfterMS: NeverReset, Reason: reasons[i%2]}
 			}
 			wire := wire(results, reasons, "state", 1000, 0)
 			var d Decoder

@@ -72,7 +72,7 @@ func (e *Encoder) AppendRequest(dst []byte, req *Request, v View) []byte {
 	endpoints := ReqSize
 	zones := endpoints + len(req.Endpoints)*EndpointSize
 	state := zones + len(req.Zones)*ZoneSize
-	var outcomes, values, services area
+	var outcomes, values, services, groups area
 	var c columns
 	if v.Needs&NeedOutcomes != 0 && req.OutcomesWindowMS != 0 {
 		outcomes = area{state, len(req.Endpoints), OutcomesSize}
@@ -86,6 +86,10 @@ func (e *Encoder) AppendRequest(dst []byte, req *Request, v View) []byte {
 		}
 		services = area{state, c.services, ValueSize}
 		state = align(state + services.size())
+	}
+	if len(req.Groups) > 0 {
+		groups = area{state, len(req.Groups), GroupSize}
+		state += groups.size()
 	}
 	table := align(state + len(req.State))
 	dst = slices.Grow(dst, table)[:start+table]
@@ -114,6 +118,9 @@ func (e *Encoder) AppendRequest(dst []byte, req *Request, v View) []byte {
 	}
 	if services.count > 0 {
 		putValues(b[services.offset:][:align(services.size())], req.ServiceValues, c.service[:c.services], t)
+	}
+	for i, part := range req.Groups {
+		binary.LittleEndian.PutUint64(b[groups.offset+i*GroupSize:], uint64(part)) // and the 4 zero bytes after it
 	}
 	clear(b[state+copy(b[state:], req.State):])
 
@@ -157,6 +164,8 @@ func (e *Encoder) AppendRequest(dst []byte, req *Request, v View) []byte {
 	le.PutUint32(h[ReqPodKeys:], uint32(c.pods))
 	le.PutUint32(h[ReqServiceValuesOffset:], uint32(services.offset))
 	le.PutUint32(h[ReqServiceValuesCount:], uint32(services.count))
+	groups.put(h[ReqGroupsOffset:])
+	le.PutUint32(h[ReqGroupsStride+4:], 0)
 
 	for i := range req.Zones {
 		if id := le.Uint32(b[zones+i*ZoneSize+ZoneName:]); id != NoString {
@@ -183,10 +192,11 @@ func putEndpoint(r *[EndpointSize]byte, e *Endpoint, uncounted uint32, named boo
 	le.PutUint64(r[EndpointAddr+8:], le.Uint64(addr[8:]))
 	le.PutUint64(r[EndpointPort:], uint64(e.Addr.Port())|uint64(t.zone(zone))<<16|uint64(e.Conditions)<<32)
 	le.PutUint64(r[EndpointNode:], uint64(node)|uint64(zone)<<32)
-	le.PutUint64(r[EndpointWeight:], uint64(e.Weight)|uint64(uint32(e.PriorWeight))<<32)
+	le.PutUint64(r[EndpointCapacity:], uint64(e.Capacity)|uint64(e.Share)<<32)
 	le.PutUint64(r[EndpointReadySince:], uint64(e.ReadySince))
 	le.PutUint64(r[EndpointTerminatingSince:], uint64(e.TerminatingSince))
 	le.PutUint64(r[EndpointConnections:], uint64(e.Connections|uncounted)|uint64(pod)<<32)
+	le.PutUint64(r[EndpointPriorWeight:], uint64(uint32(e.PriorWeight))|uint64(e.Group)<<32)
 }
 
 func putZone(r *[ZoneSize]byte, z *Zone, zoned bool, t *interner) (id uint32) {

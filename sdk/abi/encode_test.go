@@ -29,7 +29,7 @@ func sample(n int) *Request {
 	for i := range n {
 		req.Endpoints = append(req.Endpoints, Endpoint{
 			Addr:       netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 8080),
-			Conditions: Ready | Serving | Chosen | Eligible, Pod: fmt.Sprintf("web-7d9f8b6c5d-%05d", i), Node: strings.Clone(nodes[i*7%len(nodes)]), Zone: strings.Clone(req.Zones[i%3].Name), Weight: 1,
+			Conditions: Ready | Serving | Chosen | Eligible, Pod: fmt.Sprintf("web-7d9f8b6c5d-%05d", i), Node: strings.Clone(nodes[i*7%len(nodes)]), Zone: strings.Clone(req.Zones[i%3].Name), Capacity: One, Share: One,
 			PriorWeight: NoWeight, ReadySince: 1_749_000_000_000, Connections: ConnectionsUnknown,
 		})
 	}

@@ -59,7 +59,10 @@ const (
 	ReqPodKeys             = 156
 	ReqServiceValuesOffset = 160
 	ReqServiceValuesCount  = 164
-	ReqSize                = 168
+	ReqGroupsOffset        = 168
+	ReqGroupsCount         = 172
+	ReqGroupsStride        = 176
+	ReqSize                = 184
 )
 
 // NoZone is the index of a zone that is not in the zone table.
@@ -79,13 +82,21 @@ const (
 	EndpointConditions       = 20
 	EndpointNode             = 24
 	EndpointZone             = 28
-	EndpointWeight           = 32
-	EndpointPriorWeight      = 36
+	EndpointCapacity         = 32
+	EndpointShare            = 36
 	EndpointReadySince       = 40
 	EndpointTerminatingSince = 48
 	EndpointConnections      = 56
 	EndpointPod              = 60
-	EndpointSize             = 64
+	EndpointPriorWeight      = 64
+	EndpointGroup            = 68
+	EndpointSize             = 72
+)
+
+// Offsets in a group record, and its stride.
+const (
+	GroupPart = 0
+	GroupSize = 8
 )
 
 // Offsets in a zone record, and its stride.
@@ -143,16 +154,19 @@ const (
 	RespStateLength   = 36
 	RespReasonsOffset = 40
 	RespReasonsCount  = 44
-	RespSize          = 48
+	RespGroupsOffset  = 48
+	RespGroupsCount   = 52
+	RespSize          = 56
 )
 
 // Offsets in a result record, and its stride.
 const (
-	ResultWeight     = 0
+	ResultValue      = 0
 	ResultFlags      = 4
 	ResultShed       = 6
 	ResultResetAfter = 8
 	ResultReason     = 12
+	ResultGroup      = 14
 	ResultSize       = 16
 )
 
@@ -172,7 +186,7 @@ const (
 // MaxResponse returns the size of the longest response for n endpoints, in bytes: the capacity of the buffer that a host
 // passes to sluice_decide.
 func MaxResponse(n int) int {
-	return RespSize + n*ResultSize + MaxStateLen + MaxReasonCount*ReasonSize + MaxReasonsLen
+	return RespSize + n*ResultSize + MaxStateLen + MaxReasonCount*ReasonSize + MaxReasonsLen + MaxGroups*GroupSize
 }
 
 // Error codes of sluice_decide, sluice_configure, sluice_needs and sluice_keys; the message goes through sluice.log. Other negative

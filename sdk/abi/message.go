@@ -26,12 +26,14 @@ type Request struct {
 	Zone                string     `json:"zone"`              // this node's zone, "" when unknown
 	Zones               []Zone     `json:"zones"`             // sorted by name
 	Endpoints           []Endpoint `json:"endpoints"`
-	ConnectionsAgeMS    uint32     `json:"connectionsAgeMS"` // age of Endpoint.Connections; NoAge: not counted
-	OutcomesWindowMS    uint32     `json:"outcomesWindowMS"` // length of the last window of Endpoint.Outcomes; 0: not counted
-	Keys                []string   `json:"keys"`             // declared by the plugins of the chain, see ParseKeys
-	ServiceValues       []Value    `json:"serviceValues"`    // of the Service keys among Keys, in their order
-	Generation          uint64     `json:"generation"`       // increases with each change of the input for this Service port and pool
-	State               []byte     `json:"state"`            // what the plugin last returned for this Service port and pool, at most MaxStateLen
+	// Groups are the parts of the new connections that groups of endpoints get, of any sum. Empty: one group has all.
+	Groups           []uint32 `json:"groups,omitempty"`
+	ConnectionsAgeMS uint32   `json:"connectionsAgeMS"` // age of Endpoint.Connections; NoAge: not counted
+	OutcomesWindowMS uint32   `json:"outcomesWindowMS"` // length of the last window of Endpoint.Outcomes; 0: not counted
+	Keys             []string `json:"keys"`             // declared by the plugins of the chain, see ParseKeys
+	ServiceValues    []Value  `json:"serviceValues"`    // of the Service keys among Keys, in their order
+	Generation       uint64   `json:"generation"`       // increases with each change of the input for this Service port and pool
+	State            []byte   `json:"state"`            // what the plugin last returned for this Service port and pool, at most MaxStateLen
 
 	Settings Settings `json:"-"`
 }
@@ -54,7 +56,9 @@ type Endpoint struct {
 	Node             string         `json:"node"`
 	Zone             string         `json:"zone"`
 	Pod              string         `json:"pod"`              // name, "" when unknown or unless NeedPodNames
-	Weight           uint32         `json:"weight"`           // from the previous plugin of the chain, or the default rules
+	Capacity         uint32         `json:"capacity"`         // how much of an endpoint this is, in millionths: from the previous plugin of the chain, or One if the default rules use it
+	Share            uint32         `json:"share"`            // of the connections of its group, for each unit of capacity, of any sum: from the previous plugin, or One if its topology hints are for this node
+	Group            uint16         `json:"group,omitempty"`  // in Request.Groups
 	PriorWeight      int32          `json:"priorWeight"`      // from the chain's last decision, or NoWeight
 	ReadySince       int64          `json:"readySince"`       // Unix milliseconds, or NoTime
 	TerminatingSince int64          `json:"terminatingSince"` // Unix milliseconds, or NoTime
@@ -90,20 +94,22 @@ type Response struct {
 	Balance      uint8
 	State        []byte
 	Results      []Result // one per Request.Endpoints, in the same order
+	Groups       []uint32 // by RoleShare: the parts of groups; empty: those of the request
 }
 
 // Result is the decision on one endpoint.
 type Result struct {
-	Weight       uint16
+	Value        uint32 // the endpoint's capacity (RoleExclude, RoleReduce) or its share
+	Group        uint16 // in Response.Groups
 	ShedPermille uint16 // part of the established connections that is reset over the next minute, in thousandths; 0: none
 	Flags        uint32
 	ResetAfterMS uint32 // established connections are reset this long from now, or NeverReset
 	Reason       string // short and human-readable
 }
 
-// Reset prepares r for n endpoints: no requeue, default balance, no state, weight 0, and no connections reset or shed.
+// Reset prepares r for n endpoints: no requeue, default balance, no state, no groups, value 0, and no connections reset or shed.
 func (r *Response) Reset(n int) {
-	r.RequeueAfter, r.Balance, r.State = 0, BalanceDefault, r.State[:0]
+	r.RequeueAfter, r.Balance, r.State, r.Groups = 0, BalanceDefault, r.State[:0], r.Groups[:0]
 	if cap(r.Results) < n {
 		r.Results = make([]Result, n)
 	}

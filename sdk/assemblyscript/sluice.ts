@@ -1,4 +1,4 @@
-// SDK of sluice plugins in AssemblyScript, for ABI 1.2. Build with --runtime stub: nothing here allocates for a decision, and memory that a
+// SDK of sluice plugins in AssemblyScript, for ABI 2.0. Build with --runtime stub: nothing here allocates for a decision, and memory that a
 // plugin allocates for one is never freed. sdk/ABI.md of sluice is the specification.
 
 // Bits of sluice_needs. A host refuses a module that needs what it cannot give.
@@ -15,8 +15,17 @@ export const LOCAL: u32 = 8;
 export const CHOSEN: u32 = 16;
 export const HINTED_ZONE: u32 = 32;
 export const HINTED_NODE: u32 = 64;
-export const ELIGIBLE: u32 = 128; // may get weight
+export const ELIGIBLE: u32 = 128; // may have capacity
 export const HELD: u32 = 256; // eligible only because of the panic hold
+
+// What a plugin decides, for setRole. A chain is in the order of roles.
+export const EXCLUDE: u32 = 1; // which endpoints get no connections at all, such as those that fail: sets capacities
+export const REDUCE: u32 = 2; // how much of an endpoint there is: warming up, draining, or of another size: sets capacities
+export const SHARE: u32 = 3; // parts of the connections for groups of endpoints: sets shares, like the following
+export const LOCALITY: u32 = 4; // between zones, nodes or priorities, within each group
+export const PICK: u32 = 5; // which of these endpoints this node uses, and how one is picked for a client
+export const RESET: u32 = 6; // which established connections are reset: sets neither
+export const ADJUST: u32 = 7; // corrections of the shares by what this node observes
 
 // Error codes.
 export const FAILED: i32 = -1;
@@ -32,9 +41,10 @@ export const NO_INDEX: u32 = u32.MAX_VALUE; // nodeIndex: unknown
 export const NO_AGE: u32 = u32.MAX_VALUE; // connectionsAgeMs: not counted
 export const UNCOUNTED: u32 = u32.MAX_VALUE; // connections
 export const NEVER: u32 = u32.MAX_VALUE; // resetAfterMs
-export const NO_REASON: u32 = u32.MAX_VALUE; // reason
+export const NO_REASON: u16 = u16.MAX_VALUE; // reason
 
-export const MAX_WEIGHT: u32 = 65535;
+export const ONE: u32 = 1000000; // the capacity of an ordinary endpoint, and its share at first
+export const MAX_GROUPS: u32 = 64;
 export const MAX_STATE: u32 = 1024;
 export const MAX_REASONS: u32 = 256;
 export const MAX_REASON: u32 = 256;
@@ -55,10 +65,23 @@ export const ERROR: u32 = 3;
 
 const REQUEST_MAGIC: u32 = 0x51524c53;
 const RESPONSE_MAGIC: u32 = 0x50524c53;
-const REQUEST_HEADER: u32 = 168;
-const RESPONSE_HEADER: u32 = 48;
+const REQUEST_HEADER: u32 = 184;
+const ENDPOINT: u32 = 72;
+const RESPONSE_HEADER: u32 = 56;
 const RESULT: u32 = 16;
 const REASON: u32 = 8;
+const GROUP: u32 = 8;
+
+let role: u32 = SHARE;
+
+// Declares the plugin's role, at the top level of its module.
+export function setRole(r: u32): void {
+  role = r;
+}
+
+export function sluice_role(): u32 {
+  return role;
+}
 
 // Bytes of a request.
 export class View {
@@ -141,10 +164,20 @@ export class Request {
   podKeys: u32; // declared keys of Pods
   serviceValuesOffset: u32;
   serviceValuesCount: u32; // declared keys of Services
+  groupsOffset: u32;
+  groupsCount: u32; // 0: one group has all connections
+  groupsStride: u32;
+  zero: u32;
 
   // Returns endpoint i, which is less than endpointsCount.
   endpoint(i: u32): Endpoint {
     return changetype<Endpoint>(changetype<usize>(this) + this.endpointsOffset + i * this.endpointsStride);
+  }
+
+  // Returns the part of the connections that a group of endpoints gets, relative to the other groups; ONE without groups.
+  groupPart(group: u32): u32 {
+    if (group >= this.groupsCount) return this.groupsCount == 0 ? ONE : 0;
+    return load<u32>(changetype<usize>(this) + this.groupsOffset + group * this.groupsStride);
   }
 
   // Returns zone i, which is less than zonesCount. Zones are sorted by name.
@@ -226,12 +259,15 @@ export class Endpoint {
   conditions: u32;
   nodeId: u32;
   zoneId: u32;
-  weight: u32; // from the previous plugin of the chain, or the default rules
-  priorWeight: i32; // the chain's last answer; -1: none
+  capacity: u32; // how much of an ordinary endpoint there is, in millionths: ONE. From the previous plugin of the chain, or the default rules,
+  share: u32; // like what each unit of capacity gets of the connections of the group, relative to the other endpoints
   readySinceMs: i64; // Unix milliseconds; 0: not
   terminatingSinceMs: i64;
   connections: u32; // with NEED_CONNECTIONS, those from this node; UNCOUNTED
   podId: u32; // with NEED_POD_NAMES
+  priorWeight: i32; // of the chain's last answer, in the data plane; -1: none
+  group: u16; // see groupPart
+  zero: u16;
 }
 
 // A zone. nodes and millicores are 0 without NEED_NODES.
@@ -263,14 +299,15 @@ export class Outcomes {
 // What is decided about an endpoint.
 @unmanaged
 export class Result {
-  weight: u32;
+  value: u32; // capacity or share, by the role
   flags: u16; // bit 0: keep it as a draining endpoint
   shedPermille: u16; // this part of its connections is reset over the next minute, when the value changes
   resetAfterMs: u32; // its connections that are still established then are reset; NEVER
-  reason: u32;
+  reason: u16;
+  group: u16;
 }
 
-// The reasons and the state of the response that is being made, which follow its results.
+// The reasons, the state and the groups of the response that is being made, which follow its results.
 const reasonEnds = memory.data(1024, 8); // 4 bytes each
 const reasonText = memory.data(4096, 8);
 const newState = memory.data(1024, 8);
@@ -278,9 +315,12 @@ let reasonCount: u32 = 0;
 let reasonBytes: u32 = 0;
 let hasState = false;
 let stateBytes: u32 = 0;
+const parts = memory.data(256, 8); // MAX_GROUPS of 4 bytes
+let groupCount: u32 = 0;
+let problem: string = "";
 let space: u32 = 0; // of the response's buffer
 
-// A response, at first one in which each endpoint keeps its weight and no connection is reset.
+// A response, at first one in which each endpoint keeps its capacity and share and no connection is reset.
 @unmanaged
 export class Response {
   magic: u32;
@@ -295,18 +335,40 @@ export class Response {
   stateLength: u32;
   reasonsOffset: u32;
   reasonsCount: u32;
+  groupsOffset: u32;
+  groupsCount: u32;
 
   // Returns what is decided about endpoint i of the request.
   result(i: u32): Result {
     return changetype<Result>(changetype<usize>(this) + RESPONSE_HEADER + i * RESULT);
   }
 
-  // Sets the share of endpoint i of new connections, at most MAX_WEIGHT.
-  setWeight(i: u32, weight: u64): void {
-    this.result(i).weight = weight < MAX_WEIGHT ? u32(weight) : MAX_WEIGHT;
+  // Sets the capacity of endpoint i in millionths (ONE), 0 for no new connections. For plugins of the roles EXCLUDE and REDUCE.
+  setCapacity(i: u32, capacity: u64): void {
+    if (role > REDUCE) problem = "setCapacity is for the roles EXCLUDE and REDUCE";
+    this.set(i, capacity);
   }
 
-  // Says why endpoint i gets its weight. Characters that are not printable ASCII become "?". A text is cut to MAX_REASON bytes; when there
+  // Sets what each unit of the capacity of endpoint i gets of the new connections of its group, relative to the other endpoints. For plugins of
+  // the roles SHARE, LOCALITY, PICK and ADJUST.
+  setShare(i: u32, share: u64): void {
+    if (role <= REDUCE || role == RESET) problem = "setShare is for the roles SHARE, LOCALITY, PICK and ADJUST";
+    this.set(i, share);
+  }
+
+  private set(i: u32, value: u64): void {
+    this.result(i).value = value < u32.MAX_VALUE ? u32(value) : u32.MAX_VALUE;
+  }
+
+  // Appends a group that gets a part of the connections, relative to the other groups, whatever the endpoints that it has. Returns its number,
+  // for result(i).group; every endpoint is in group 0 at first. For plugins of the role SHARE. More than MAX_GROUPS make the decision fail.
+  addGroup(part: u32): u16 {
+    if (role != SHARE) problem = "addGroup is for the role SHARE";
+    if (groupCount < MAX_GROUPS) store<u32>(parts + groupCount * 4, part);
+    return u16(groupCount++);
+  }
+
+  // Says why endpoint i gets what it gets. Characters that are not printable ASCII become "?". A text is cut to MAX_REASON bytes; when there
   // are too many, it is left out.
   setReason(i: u32, text: string): void {
     this.result(i).reason = addReason(builder.clear().push(text));
@@ -329,12 +391,15 @@ export class Response {
     if (length <= MAX_STATE) memory.copy(newState, at, length);
   }
 
-  // Appends the reasons and the state. Returns the length of the response, which sluice_decide returns in turn, or an error code.
+  // Appends the reasons, the state and the groups. Returns the length of the response, which sluice_decide returns in turn, or an error code.
   finish(): i64 {
+    if (problem.length) return fail(problem);
+    if (groupCount > MAX_GROUPS) return fail("there are more than 64 groups");
     if (stateBytes > MAX_STATE) return fail("the state is longer than 1024 bytes");
-    if (!reasonCount && !hasState && !this.requeueMs && !this.balance) return this.total;
+    if (!reasonCount && !hasState && !groupCount && !this.requeueMs && !this.balance) return this.total;
     const table = this.total, text = table + reasonCount * REASON;
-    const state = (text + reasonBytes + 7) & ~7, end = (state + stateBytes + 7) & ~7;
+    const state = (text + reasonBytes + 7) & ~7, groups = (state + stateBytes + 7) & ~7;
+    const end = groups + groupCount * GROUP;
     if (end > space) return noRoom();
     const base = changetype<usize>(this);
     memory.fill(base + table, 0, end - table);
@@ -346,17 +411,20 @@ export class Response {
     }
     memory.copy(base + text, reasonText, reasonBytes);
     memory.copy(base + state, newState, stateBytes);
+    for (let i: u32 = 0; i < groupCount; i++) store<u32>(base + groups + i * GROUP, load<u32>(parts + i * 4));
     this.stateOffset = state;
     this.stateLength = stateBytes;
     this.reasonsOffset = table;
     this.reasonsCount = reasonCount;
+    this.groupsOffset = groups;
+    this.groupsCount = groupCount;
     this.total = end;
     return end;
   }
 }
 
 // Returns the number of a reason. Equal texts are sent once.
-function addReason(text: Text): u32 {
+function addReason(text: Text): u16 {
   const length = text.length < MAX_REASON ? text.length : MAX_REASON;
   const to = reasonText + reasonBytes;
   if (length > MAX_REASON_BYTES - reasonBytes) return NO_REASON;
@@ -366,13 +434,13 @@ function addReason(text: Text): u32 {
   }
   for (let j: u32 = 0, begin: u32 = 0; j < reasonCount; j++) {
     const end = load<u32>(reasonEnds + j * 4);
-    if (end - begin == length && memory.compare(reasonText + begin, to, length) == 0) return j;
+    if (end - begin == length && memory.compare(reasonText + begin, to, length) == 0) return u16(j);
     begin = end;
   }
   if (reasonCount == MAX_REASONS) return NO_REASON;
   reasonBytes += length;
   store<u32>(reasonEnds + reasonCount * 4, reasonBytes);
-  return reasonCount++;
+  return u16(reasonCount++);
 }
 
 const textBytes = memory.data(1024);
@@ -428,8 +496,8 @@ function within(req: Request, area: usize, record: u32): bool {
 }
 
 function malformed(req: Request, length: u32): bool {
-  if (length < REQUEST_HEADER || req.magic != REQUEST_MAGIC || req.major != 1 || req.total > length || req.total < REQUEST_HEADER) return true;
-  if (!within(req, 72, 64) || !within(req, 84, 32) || !within(req, 96, 16) || !within(req, 132, 56)) return true;
+  if (length < REQUEST_HEADER || req.magic != REQUEST_MAGIC || req.major != 2 || req.total > length || req.total < REQUEST_HEADER) return true;
+  if (!within(req, 72, ENDPOINT) || !within(req, 84, 32) || !within(req, 96, 16) || !within(req, 132, 56) || !within(req, 168, GROUP)) return true;
   if (req.podKeys > 16 || !within(req, 144, req.podKeys * 4)) return true;
   if (req.serviceValuesCount && req.serviceValuesOffset + u64(req.serviceValuesCount) * 4 > req.total) return true;
   return req.stateLength > 0 && req.stateOffset + u64(req.stateLength) > req.total;
@@ -449,12 +517,13 @@ export function begin(req: Request, length: u32, resp: Response, room: u32): i64
   resp.resultsCount = count;
   resp.resultsStride = RESULT;
   for (let i: u32 = 0; i < count; i++) {
-    const r = resp.result(i);
-    r.weight = req.endpoint(i).weight;
+    const r = resp.result(i), e = req.endpoint(i);
+    r.value = role <= REDUCE ? e.capacity : e.share;
     r.flags = 0;
     r.shedPermille = 0;
     r.resetAfterMs = NEVER;
     r.reason = NO_REASON;
+    r.group = 0;
   }
   requestNumber++; // an instance does not live for 2^32 requests
   indexFilled = false;
@@ -462,6 +531,8 @@ export function begin(req: Request, length: u32, resp: Response, room: u32): i64
   reasonBytes = 0;
   hasState = false;
   stateBytes = 0;
+  groupCount = 0;
+  problem = "";
   space = room;
   return 0;
 }
@@ -595,5 +666,5 @@ export function sluice_alloc(size: u32): usize {
 }
 
 export function sluice_abi_version(): u32 {
-  return (1 << 16) | 2;
+  return 2 << 16;
 }

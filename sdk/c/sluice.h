@@ -1,4 +1,4 @@
-/* Header for sluice plugins in C: the wire form of ABI 1.2. There is no libc in the sandbox.
+/* Header for sluice plugins in C: the wire form of ABI 2.0. There is no libc in the sandbox.
  * Build: clang --target=wasm32 -O2 -nostdlib -ffreestanding -fno-builtin -Wl,--no-entry -I sdk/c plugin.c -o plugin.wasm
  * sdk/ABI.md is the specification. */
 #ifndef SLUICE_H
@@ -14,7 +14,19 @@
 #define SLUICE_IMPORT(name)
 #endif
 
-enum { SLUICE_ABI = 1 << 16 | 2 };
+enum { SLUICE_ABI = 2 << 16 | 0 };
+
+/* What a plugin decides. A plugin of another role than SLUICE_SHARE defines SLUICE_ROLE before it includes this file. */
+enum {
+	SLUICE_EXCLUDE = 1, SLUICE_REDUCE, /* results have capacities */
+	SLUICE_SHARE, SLUICE_LOCALITY, SLUICE_PICK, SLUICE_RESET, SLUICE_ADJUST, /* results have shares; ignored for SLUICE_RESET */
+};
+
+#ifndef SLUICE_ROLE
+#define SLUICE_ROLE SLUICE_SHARE
+#endif
+
+#define SLUICE_ONE 1000000 /* the capacity of an ordinary endpoint, and its share at first */
 
 /* Bits of sluice_needs. A host refuses a module that needs what it cannot give. */
 enum { SLUICE_NEED_CONNECTIONS = 1, SLUICE_NEED_OUTCOMES = 2, SLUICE_NEED_NODES = 4, SLUICE_NEED_POD_NAMES = 8 };
@@ -23,7 +35,7 @@ enum { SLUICE_NEED_CONNECTIONS = 1, SLUICE_NEED_OUTCOMES = 2, SLUICE_NEED_NODES 
 enum {
 	SLUICE_READY = 1, SLUICE_SERVING = 2, SLUICE_TERMINATING = 4, SLUICE_LOCAL = 8,
 	SLUICE_CHOSEN = 16, SLUICE_HINTED_ZONE = 32, SLUICE_HINTED_NODE = 64,
-	SLUICE_ELIGIBLE = 128, /* may get weight */
+	SLUICE_ELIGIBLE = 128, /* may have capacity */
 	SLUICE_HELD = 256,     /* eligible only because of the panic hold */
 };
 
@@ -32,7 +44,7 @@ enum { SLUICE_FAILED = -1, SLUICE_BAD_REQUEST = -2, SLUICE_NO_ROOM = -3, SLUICE_
 enum { SLUICE_DEBUG, SLUICE_INFO, SLUICE_WARN, SLUICE_ERROR }; /* levels of sluice_log */
 
 #define SLUICE_NEVER UINT32_MAX     /* reset_after_ms */
-#define SLUICE_NO_REASON UINT32_MAX /* reason */
+#define SLUICE_NO_REASON UINT16_MAX /* reason */
 #define SLUICE_NO_STRING UINT32_MAX /* string id of "" */
 #define SLUICE_ABSENT_STRING (UINT32_MAX - 1) /* string id of a value that the object does not have */
 #define SLUICE_NO_ZONE UINT16_MAX     /* index of a zone that is not in the zone table */
@@ -63,16 +75,22 @@ typedef struct {
 	sluice_area outcomes, values; /* one record for each endpoint, or none */
 	uint32_t pod_keys; /* values for each endpoint */
 	uint32_t service_values_offset, service_values_count;
+	sluice_area groups; /* none: one group has all connections */
+	uint32_t zero;
 } sluice_request;
 
 typedef struct {
 	uint8_t address[16]; /* IPv4 as ::ffff:a.b.c.d */
 	uint16_t port, zone_index; /* row of its zone, SLUICE_NO_ZONE */
-	uint32_t conditions, node_id, zone_id, weight;
-	int32_t prior_weight; /* -1: none */
+	uint32_t conditions, node_id, zone_id;
+	uint32_t capacity, share; /* from the previous plugin of the chain, or the default rules */
 	int64_t ready_since_ms, terminating_since_ms; /* 0: not */
 	uint32_t connections, pod_id;
+	int32_t prior_weight; /* of the chain's last answer; -1: none */
+	uint16_t group, zero;
 } sluice_endpoint;
+
+typedef struct { uint32_t part, zero; } sluice_group;
 
 typedef struct {
 	uint32_t zone_id, nodes, ready, serving, total, zero;
@@ -90,22 +108,24 @@ typedef struct { uint32_t id, offset, length, zero; } sluice_string;
 typedef struct {
 	uint32_t magic, total, header_length;
 	sluice_area results;
-	uint32_t requeue_ms, balance, state_offset, state_length, reasons_offset, reasons_count;
+	uint32_t requeue_ms, balance, state_offset, state_length, reasons_offset, reasons_count, groups_offset, groups_count;
 } sluice_response;
 
 typedef struct {
-	uint32_t weight;
+	uint32_t value; /* capacity or share, by the role */
 	uint16_t flags, shed_permille;
-	uint32_t reset_after_ms, reason;
+	uint32_t reset_after_ms;
+	uint16_t reason, group;
 } sluice_result;
 
 typedef struct { uint32_t offset, length; } sluice_reason;
 
-_Static_assert(sizeof(sluice_request) == 168, "layout");
-_Static_assert(sizeof(sluice_endpoint) == 64, "layout");
+_Static_assert(sizeof(sluice_request) == 184, "layout");
+_Static_assert(sizeof(sluice_endpoint) == 72, "layout");
+_Static_assert(sizeof(sluice_group) == 8, "layout");
 _Static_assert(sizeof(sluice_zone) == 32, "layout");
 _Static_assert(sizeof(sluice_outcomes) == 56, "layout");
-_Static_assert(sizeof(sluice_response) == 48, "layout");
+_Static_assert(sizeof(sluice_response) == 56, "layout");
 _Static_assert(sizeof(sluice_result) == 16, "layout");
 
 SLUICE_IMPORT("log")
@@ -129,6 +149,13 @@ static inline int32_t sluice_no_room(void) { return sluice_error(SLUICE_NO_ROOM,
 
 static inline const sluice_endpoint *sluice_endpoint_at(const sluice_request *r, uint32_t i) {
 	return (const sluice_endpoint *)((const char *)r + r->endpoints.offset + i * r->endpoints.stride);
+}
+
+/* Returns the part of the connections of the group of an endpoint, relative to the other groups; SLUICE_ONE without groups. */
+static inline uint32_t sluice_part_of(const sluice_request *r, const sluice_endpoint *e) {
+	if (e->group >= r->groups.count)
+		return SLUICE_ONE;
+	return ((const sluice_group *)((const char *)r + r->groups.offset + e->group * r->groups.stride))->part;
 }
 
 static inline const sluice_zone *sluice_zone_at(const sluice_request *r, uint32_t i) {
@@ -208,19 +235,20 @@ static inline sluice_result *sluice_result_at(sluice_response *r, uint32_t i) {
 	return (sluice_result *)((char *)r + r->results.offset) + i;
 }
 
-/* The reasons and the state of the response that is being made, which follow its results. See sluice_finish. */
-enum { SLUICE_MAX_REASONS = 256, SLUICE_MAX_REASON = 256, SLUICE_MAX_REASON_BYTES = 4096, SLUICE_MAX_STATE = 1024, SLUICE_MAX_WEIGHT = 65535 };
+/* The reasons, the state and the groups of the response that is being made, which follow its results. See sluice_finish. */
+enum { SLUICE_MAX_REASONS = 256, SLUICE_MAX_REASON = 256, SLUICE_MAX_REASON_BYTES = 4096, SLUICE_MAX_STATE = 1024, SLUICE_MAX_GROUPS = 64 };
 static struct {
-	uint32_t reasons, reason_bytes, state_length, has_state, too_much_state;
+	uint32_t reasons, reason_bytes, state_length, has_state, too_much_state, groups;
 	uint32_t ends[SLUICE_MAX_REASONS]; /* of the texts */
 	char text[SLUICE_MAX_REASON_BYTES];
 	uint8_t state[SLUICE_MAX_STATE];
+	uint32_t parts[SLUICE_MAX_GROUPS];
 } sluice_tail;
 
-/* Starts a response in which each endpoint keeps its weight and no connection is reset. Returns its length, which
- * sluice_decide returns in turn, or a negative error code. A plugin that gives reasons or a state returns sluice_finish instead. */
+/* Starts a response in which each endpoint keeps its capacity and share and no connection is reset. Returns its length, which
+ * sluice_decide returns in turn, or a negative error code. A plugin that gives reasons, a state or groups returns sluice_finish instead. */
 static inline int64_t sluice_begin(const sluice_request *restrict req, uint32_t length, sluice_response *restrict resp, uint32_t room) {
-	if (length < sizeof *req || req->magic != 0x51524C53 || req->major != 1 || req->total > length)
+	if (length < sizeof *req || req->magic != 0x51524C53 || req->major != 2 || req->total > length)
 		return sluice_error(SLUICE_BAD_REQUEST, "malformed request");
 	uint64_t total = sizeof *resp + (uint64_t)req->endpoints.count * sizeof(sluice_result);
 	if (total > room)
@@ -232,9 +260,12 @@ static inline int64_t sluice_begin(const sluice_request *restrict req, uint32_t 
 	sluice_index.filled = 0;
 	sluice_index.request++; /* an instance does not live for 2^32 requests */
 	sluice_tail.reasons = sluice_tail.reason_bytes = sluice_tail.state_length = sluice_tail.has_state = sluice_tail.too_much_state = 0;
+	sluice_tail.groups = 0;
 	sluice_result *restrict result = (sluice_result *)(resp + 1);
-	for (uint32_t i = 0; i < req->endpoints.count; i++)
-		result[i] = (sluice_result){ sluice_endpoint_at(req, i)->weight, 0, 0, SLUICE_NEVER, SLUICE_NO_REASON };
+	for (uint32_t i = 0; i < req->endpoints.count; i++) {
+		const sluice_endpoint *e = sluice_endpoint_at(req, i);
+		result[i] = (sluice_result){ SLUICE_ROLE <= SLUICE_REDUCE ? e->capacity : e->share, 0, 0, SLUICE_NEVER, SLUICE_NO_REASON, 0 };
+	}
 	return (int64_t)total;
 }
 
@@ -258,7 +289,7 @@ static inline void sluice_set_state(const void *state, uint32_t length) {
 
 /* Returns the number of a reason, for sluice_result.reason. Equal texts are sent once. Bytes that are not printable ASCII become "?". A
  * text is cut to SLUICE_MAX_REASON bytes; when there are too many, SLUICE_NO_REASON. */
-static inline uint32_t sluice_add_reason(const char *text, uint32_t length) {
+static inline uint16_t sluice_add_reason(const char *text, uint32_t length) {
 	if (length > SLUICE_MAX_REASON)
 		length = SLUICE_MAX_REASON;
 	char *to = sluice_tail.text + sluice_tail.reason_bytes;
@@ -271,18 +302,27 @@ static inline uint32_t sluice_add_reason(const char *text, uint32_t length) {
 		while (n < length && begin + n < sluice_tail.ends[j] && sluice_tail.text[begin + n] == to[n])
 			n++;
 		if (n == length && begin + n == sluice_tail.ends[j])
-			return j;
+			return (uint16_t)j;
 	}
 	if (sluice_tail.reasons == SLUICE_MAX_REASONS)
 		return SLUICE_NO_REASON;
 	sluice_tail.reason_bytes += length;
 	sluice_tail.ends[sluice_tail.reasons] = sluice_tail.reason_bytes;
-	return sluice_tail.reasons++;
+	return (uint16_t)sluice_tail.reasons++;
 }
 
-/* Sets the weight of endpoint i, at most SLUICE_MAX_WEIGHT. */
-static inline void sluice_set_weight(sluice_response *r, uint32_t i, uint64_t weight) {
-	sluice_result_at(r, i)->weight = weight < SLUICE_MAX_WEIGHT ? (uint32_t)weight : SLUICE_MAX_WEIGHT;
+/* Sets the capacity or share of endpoint i, by the role, in millionths, at most UINT32_MAX. */
+static inline void sluice_set(sluice_response *r, uint32_t i, uint64_t value) {
+	sluice_result_at(r, i)->value = value < UINT32_MAX ? (uint32_t)value : UINT32_MAX;
+}
+
+/* Appends a group that gets a part of the connections, relative to the other groups, whatever the endpoints that it has. Returns its number, for
+ * sluice_result.group; every endpoint is in group 0 at first. It is for plugins of role SLUICE_SHARE. More than SLUICE_MAX_GROUPS make the
+ * decision fail. */
+static inline uint16_t sluice_add_group(uint32_t part) {
+	if (sluice_tail.groups < SLUICE_MAX_GROUPS)
+		sluice_tail.parts[sluice_tail.groups] = part;
+	return (uint16_t)sluice_tail.groups++;
 }
 
 /* Asks to be called again after some milliseconds. The shortest of several calls wins; 0 or less counts as 1. */
@@ -292,14 +332,17 @@ static inline void sluice_requeue_after(sluice_response *r, int64_t ms) {
 		r->requeue_ms = n;
 }
 
-/* Appends the reasons and the state to a response. Returns its length, which sluice_decide returns in turn, or a negative error code. */
+/* Appends the reasons, the state and the groups to a response. Returns its length, which sluice_decide returns in turn, or a negative error code. */
 static inline int64_t sluice_finish(sluice_response *r, uint32_t room) {
 	if (sluice_tail.too_much_state)
 		return sluice_fail("the state is longer than 1024 bytes");
-	if (!sluice_tail.reasons && !sluice_tail.has_state && !r->requeue_ms && !r->balance)
+	if (sluice_tail.groups > SLUICE_MAX_GROUPS)
+		return sluice_fail("there are more than 64 groups");
+	if (!sluice_tail.reasons && !sluice_tail.has_state && !sluice_tail.groups && !r->requeue_ms && !r->balance)
 		return r->total;
 	uint32_t table = r->total, text = table + sluice_tail.reasons * sizeof(sluice_reason);
-	uint32_t state = (text + sluice_tail.reason_bytes + 7) & ~7u, end = (state + sluice_tail.state_length + 7) & ~7u;
+	uint32_t state = (text + sluice_tail.reason_bytes + 7) & ~7u, groups = (state + sluice_tail.state_length + 7) & ~7u;
+	uint32_t end = groups + sluice_tail.groups * sizeof(sluice_group);
 	if (end > room)
 		return sluice_no_room();
 	char *base = (char *)r;
@@ -308,12 +351,16 @@ static inline int64_t sluice_finish(sluice_response *r, uint32_t room) {
 		reason[i] = (sluice_reason){ text + begin, sluice_tail.ends[i] - begin };
 	for (uint32_t i = 0; i < state - text; i++)
 		base[text + i] = i < sluice_tail.reason_bytes ? sluice_tail.text[i] : 0;
-	for (uint32_t i = 0; i < end - state; i++)
+	for (uint32_t i = 0; i < groups - state; i++)
 		base[state + i] = i < sluice_tail.state_length ? (char)sluice_tail.state[i] : 0;
+	for (uint32_t i = 0; i < sluice_tail.groups; i++)
+		((sluice_group *)(base + groups))[i] = (sluice_group){ sluice_tail.parts[i], 0 };
 	r->state_offset = state;
 	r->state_length = sluice_tail.state_length;
 	r->reasons_offset = table;
 	r->reasons_count = sluice_tail.reasons;
+	r->groups_offset = groups;
+	r->groups_count = sluice_tail.groups;
 	r->total = end;
 	return end;
 }
@@ -399,6 +446,9 @@ void *sluice_alloc(uint32_t size) {
 
 SLUICE_EXPORT("sluice_abi_version")
 uint32_t sluice_abi_version(void) { return SLUICE_ABI; }
+
+SLUICE_EXPORT("sluice_role")
+int32_t sluice_role(void) { return SLUICE_ROLE; }
 
 /* The plugin defines this function with SLUICE_EXPORT("sluice_decide"). */
 int64_t sluice_decide(const sluice_request *req, uint32_t length, sluice_response *resp, uint32_t room);

@@ -1,4 +1,4 @@
-//! SDK of sluice plugins in Rust, for ABI 1.2: without std, without crates, without a heap. A plugin is one type, its settings, which
+//! SDK of sluice plugins in Rust, for ABI 2.0: without std, without crates, without a heap. A plugin is one type, its settings, which
 //! implements [`Plugin`] and is registered with [`register!`]:
 //!
 //! ```text
@@ -26,7 +26,7 @@ pub const LOCAL: u32 = 8;
 pub const CHOSEN: u32 = 16;
 pub const HINTED_ZONE: u32 = 32;
 pub const HINTED_NODE: u32 = 64;
-/// May get weight.
+/// May have capacity.
 pub const ELIGIBLE: u32 = 128;
 /// Eligible only because of the panic hold.
 pub const HELD: u32 = 256;
@@ -38,7 +38,9 @@ pub const ABSENT_STRING: u32 = u32::MAX - 1;
 /// Index of a zone that is not in the zone table.
 pub const NO_ZONE: u16 = u16::MAX;
 
-pub const MAX_WEIGHT: u32 = 65535;
+/// The capacity of an ordinary endpoint, and its share at first.
+pub const ONE: u32 = 1_000_000;
+pub const MAX_GROUPS: usize = 64;
 pub const MAX_STATE: usize = 1024;
 pub const MAX_REASONS: usize = 256;
 pub const MAX_REASON: usize = 256;
@@ -46,21 +48,51 @@ pub const MAX_REASON_BYTES: usize = 4096;
 /// Settings texts of one instance. More are refused, and the host starts another instance.
 pub const MAX_SETTINGS: usize = 16384;
 
-const ABI: u32 = 1 << 16 | 2;
+const ABI: u32 = 2 << 16;
 const REQUEST_MAGIC: u32 = 0x5152_4C53;
 const RESPONSE_MAGIC: u32 = 0x5052_4C53;
-const NONE: u32 = u32::MAX; // no settings, never reset, no reason, not counted
-const REQUEST_SIZE: usize = 168;
-const RESPONSE_SIZE: usize = 48;
+const NONE: u32 = u32::MAX; // no settings, never reset, not counted
+const NO_REASON: u16 = u16::MAX;
+const REQUEST_SIZE: usize = 184;
+const ENDPOINT_SIZE: usize = 72;
+const RESPONSE_SIZE: usize = 56;
 const RESULT_SIZE: usize = 16;
+const GROUP_SIZE: usize = 8;
 
 const FAILED: i32 = -1;
 const BAD_REQUEST: i32 = -2;
 const NO_ROOM: i32 = -3;
 const NOT_CONFIGURED: i32 = -4;
 
+/// What a plugin decides. A chain is in the order of roles.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Role {
+    /// Which endpoints get no connections at all, such as those that fail. Sets capacities.
+    Exclude = 1,
+    /// How much of an endpoint there is: warming up, draining, or of another size. Sets capacities.
+    Reduce,
+    /// Parts of the connections for groups of endpoints. Sets shares, like the following.
+    Share,
+    /// Between zones, nodes or priorities, within each group.
+    Locality,
+    /// Which of these endpoints this node uses, and how one is picked for a client.
+    Pick,
+    /// Which established connections are reset. Sets neither.
+    Reset,
+    /// Corrections of the shares by what this node observes.
+    Adjust,
+}
+
+impl Role {
+    fn writes_capacity(self) -> bool {
+        matches!(self, Role::Exclude | Role::Reduce)
+    }
+}
+
 /// A policy plugin with one settings text. It has no other memory: equal requests must get equal responses.
 pub trait Plugin: Copy + 'static {
+    const ROLE: Role = Role::Share;
+
     /// The settings of a policy without settings.
     const DEFAULT: Self;
 
@@ -90,6 +122,7 @@ pub struct Request<'a> {
     strings: Area,
     outcomes: Area,
     values: Area,
+    groups: Area,
     index: &'a Index,
 }
 
@@ -179,9 +212,14 @@ pub struct Endpoint {
     pub conditions: u32,
     pub node_id: u32,
     pub zone_id: u32,
-    /// From the previous plugin of the chain, or the default rules.
-    pub weight: u32,
-    /// The chain's last answer.
+    /// How much of an ordinary endpoint there is, in millionths: [`ONE`]. From the previous plugin of the chain, or the default rules, like
+    /// share and group.
+    pub capacity: u32,
+    /// What each unit of capacity gets of the connections of the group, relative to the other endpoints.
+    pub share: u32,
+    /// Its group, for [`Request::group_part`].
+    pub group: u16,
+    /// Of the chain's last answer, in the data plane.
     pub prior_weight: Option<u32>,
     pub ready_since_ms: i64,
     pub terminating_since_ms: i64,
@@ -227,7 +265,7 @@ pub struct Outcomes {
 impl<'a> Request<'a> {
     /// Checks a request. None if the ABI does not allow it.
     fn read(bytes: &'a [u8], index: &'a Index) -> Option<Request<'a>> {
-        if bytes.len() < REQUEST_SIZE || u32_at(bytes, 0) != REQUEST_MAGIC || u16_at(bytes, 4) != 1 {
+        if bytes.len() < REQUEST_SIZE || u32_at(bytes, 0) != REQUEST_MAGIC || u16_at(bytes, 4) != 2 {
             return None;
         }
         let bytes = bytes.get(..u32_at(bytes, 8) as usize)?;
@@ -236,11 +274,12 @@ impl<'a> Request<'a> {
         }
         let request = Request {
             bytes,
-            endpoints: Area::read(bytes, 72, 64)?,
+            endpoints: Area::read(bytes, 72, ENDPOINT_SIZE)?,
             zones: Area::read(bytes, 84, 32)?,
             strings: Area::read(bytes, 96, 16)?,
             outcomes: Area::read(bytes, 132, 56)?,
             values: Area::read(bytes, 144, 0)?,
+            groups: Area::read(bytes, 168, GROUP_SIZE)?,
             index,
         };
         let keys = u32_at(bytes, 156) as u64 * 4;
@@ -364,7 +403,7 @@ impl<'a> Request<'a> {
     /// # Panics
     /// If i is not less than [`Request::len`].
     pub fn endpoint(&self, i: usize) -> Endpoint {
-        let b = &self.endpoints.record(self.bytes, i).expect("no such endpoint")[..64];
+        let b = &self.endpoints.record(self.bytes, i).expect("no such endpoint")[..ENDPOINT_SIZE];
         let mut address = [0; 16];
         address.copy_from_slice(&b[..16]);
         Endpoint {
@@ -374,12 +413,28 @@ impl<'a> Request<'a> {
             conditions: u32_at(b, 20),
             node_id: u32_at(b, 24),
             zone_id: u32_at(b, 28),
-            weight: u32_at(b, 32),
-            prior_weight: known(u32_at(b, 36)),
+            capacity: u32_at(b, 32),
+            share: u32_at(b, 36),
+            group: u16_at(b, 68),
+            prior_weight: known(u32_at(b, 64)),
             ready_since_ms: u64_at(b, 40) as i64,
             terminating_since_ms: u64_at(b, 48) as i64,
             connections: known(u32_at(b, 56)),
             pod_id: u32_at(b, 60),
+        }
+    }
+
+    /// Returns the number of groups of endpoints that share the connections, at least 1.
+    pub fn groups(&self) -> usize {
+        self.groups.count.max(1)
+    }
+
+    /// Returns the part of the connections that a group gets, relative to the other groups. 0 if there is no such group.
+    pub fn group_part(&self, group: usize) -> u32 {
+        match self.groups.record(self.bytes, group) {
+            Some(b) => u32_at(b, 0),
+            None if self.groups.count == 0 && group == 0 => ONE,
+            None => 0,
         }
     }
 
@@ -484,16 +539,17 @@ pub enum Balance {
     LeastConnections,
 }
 
-/// A response, at first one in which each endpoint keeps its weight and no connection is reset.
+/// A response, at first one in which each endpoint keeps its capacity and share and no connection is reset.
 pub struct Response<'a> {
     bytes: &'a mut [u8],
     endpoints: usize,
+    role: Role,
     requeue_ms: u32,
     balance: Balance,
     tail: &'a mut Tail,
 }
 
-/// The reasons and the state of the response that is being made, which follow its results.
+/// The reasons, the state and the groups of the response that is being made, which follow its results.
 struct Tail {
     reasons: usize,
     reason_bytes: usize,
@@ -502,10 +558,13 @@ struct Tail {
     has_state: bool,
     state_length: usize, // more than MAX_STATE: too much
     state: [u8; MAX_STATE],
+    groups: usize, // more than MAX_GROUPS: too many
+    parts: [u32; MAX_GROUPS],
+    problem: Option<&'static str>,
 }
 
 impl<'a> Response<'a> {
-    fn begin(request: &Request, bytes: &'a mut [u8], tail: &'a mut Tail) -> Option<Response<'a>> {
+    fn begin(role: Role, request: &Request, bytes: &'a mut [u8], tail: &'a mut Tail) -> Option<Response<'a>> {
         let endpoints = request.len();
         if RESPONSE_SIZE as u64 + endpoints as u64 * RESULT_SIZE as u64 > bytes.len() as u64 {
             return None;
@@ -513,14 +572,18 @@ impl<'a> Response<'a> {
         let results = bytes[RESPONSE_SIZE..].chunks_exact_mut(RESULT_SIZE);
         for (i, b) in results.take(endpoints).enumerate() {
             b.fill(0);
-            b[..4].copy_from_slice(&request.endpoint(i).weight.to_le_bytes());
-            b[8..].fill(0xFF); // never reset, no reason
+            let e = request.endpoint(i);
+            let value = if role.writes_capacity() { e.capacity } else { e.share };
+            b[..4].copy_from_slice(&value.to_le_bytes());
+            b[8..14].fill(0xFF); // never reset, no reason
         }
         tail.reasons = 0;
         tail.reason_bytes = 0;
         tail.has_state = false;
         tail.state_length = 0;
-        Some(Response { bytes, endpoints, requeue_ms: 0, balance: Balance::Default, tail })
+        tail.groups = 0;
+        tail.problem = None;
+        Some(Response { bytes, endpoints, role, requeue_ms: 0, balance: Balance::Default, tail })
     }
 
     fn result(&mut self, i: usize) -> &mut [u8] {
@@ -528,15 +591,48 @@ impl<'a> Response<'a> {
         &mut self.bytes[RESPONSE_SIZE + i * RESULT_SIZE..][..RESULT_SIZE]
     }
 
-    /// Returns the weight of endpoint i so far. This and the methods below panic if there is no such endpoint.
-    pub fn weight(&mut self, i: usize) -> u32 {
+    /// Returns the capacity or share of endpoint i so far. This and the methods below panic if there is no such endpoint.
+    pub fn value(&mut self, i: usize) -> u32 {
         u32_at(self.result(i), 0)
     }
 
-    /// Sets the share of endpoint i of new connections, at most [`MAX_WEIGHT`].
-    pub fn set_weight(&mut self, i: usize, weight: u64) {
-        let weight = weight.min(MAX_WEIGHT as u64) as u32;
-        self.result(i)[..4].copy_from_slice(&weight.to_le_bytes());
+    /// Sets the capacity of endpoint i in millionths ([`ONE`]), 0 for no new connections. For plugins of the roles Exclude and Reduce.
+    pub fn set_capacity(&mut self, i: usize, capacity: u64) {
+        self.set(i, capacity, self.role.writes_capacity(), "set_capacity is for the roles Exclude and Reduce");
+    }
+
+    /// Sets what each unit of the capacity of endpoint i gets of the new connections of its group, relative to the other endpoints. For plugins
+    /// of the roles Share, Locality, Pick and Adjust.
+    pub fn set_share(&mut self, i: usize, share: u64) {
+        let may = !self.role.writes_capacity() && self.role != Role::Reset;
+        self.set(i, share, may, "set_share is for the roles Share, Locality, Pick and Adjust");
+    }
+
+    fn set(&mut self, i: usize, value: u64, may: bool, problem: &'static str) {
+        let value = value.min(u32::MAX as u64) as u32;
+        self.result(i)[..4].copy_from_slice(&value.to_le_bytes());
+        if !may {
+            self.tail.problem = Some(problem);
+        }
+    }
+
+    /// Appends a group that gets a part of the connections, relative to the other groups, whatever the endpoints that it has. Returns its number
+    /// for [`Response::set_group`]; every endpoint is in group 0 at first. For plugins of role Share. More than [`MAX_GROUPS`] make the decision
+    /// fail.
+    pub fn add_group(&mut self, part: u32) -> u16 {
+        if self.role != Role::Share {
+            self.tail.problem = Some("add_group is for the role Share");
+        }
+        if let Some(to) = self.tail.parts.get_mut(self.tail.groups) {
+            *to = part;
+        }
+        self.tail.groups += 1;
+        (self.tail.groups - 1) as u16
+    }
+
+    /// Puts endpoint i into a group.
+    pub fn set_group(&mut self, i: usize, group: u16) {
+        self.result(i)[14..].copy_from_slice(&group.to_le_bytes());
     }
 
     /// Keeps endpoint i as a draining endpoint after it is gone from the Service.
@@ -554,11 +650,11 @@ impl<'a> Response<'a> {
         self.result(i)[8..12].copy_from_slice(&ms.min(NONE - 1).to_le_bytes());
     }
 
-    /// Says why endpoint i gets its weight. Bytes that are not printable ASCII become "?". A text is cut to [`MAX_REASON`] bytes; when there
+    /// Says why endpoint i gets what it gets. Bytes that are not printable ASCII become "?". A text is cut to [`MAX_REASON`] bytes; when there
     /// are too many, it is left out.
     pub fn set_reason(&mut self, i: usize, reason: &[u8]) {
         let id = self.tail.add_reason(reason);
-        self.result(i)[12..].copy_from_slice(&id.to_le_bytes());
+        self.result(i)[12..14].copy_from_slice(&id.to_le_bytes());
     }
 
     /// Asks to be called again after some milliseconds. The shortest of several calls wins; 0 or less counts as 1.
@@ -583,19 +679,26 @@ impl<'a> Response<'a> {
         }
     }
 
-    /// Writes the header, the reasons and the state. Returns the length of the response, or an error code.
+    /// Writes the header, the reasons, the state and the groups. Returns the length of the response, or an error code.
     fn finish(self) -> i64 {
         let (b, tail) = (self.bytes, self.tail);
         let table = RESPONSE_SIZE + self.endpoints * RESULT_SIZE;
-        let (mut total, mut state, mut reasons) = (table, 0, 0);
+        let (mut total, mut state, mut reasons, mut groups) = (table, 0, 0, 0);
+        if let Some(problem) = tail.problem {
+            return error(FAILED, problem) as i64;
+        }
         if tail.state_length > MAX_STATE {
             return error(FAILED, "the state is longer than 1024 bytes") as i64;
         }
-        if tail.reasons > 0 || tail.has_state || self.requeue_ms > 0 || self.balance as u32 > 0 {
+        if tail.groups > MAX_GROUPS {
+            return error(FAILED, "there are more than 64 groups") as i64;
+        }
+        if tail.reasons > 0 || tail.has_state || tail.groups > 0 || self.requeue_ms > 0 || self.balance as u32 > 0 {
             let text = table + tail.reasons * 8;
             reasons = table;
             state = (text + tail.reason_bytes + 7) & !7;
-            total = (state + tail.state_length + 7) & !7;
+            groups = (state + tail.state_length + 7) & !7;
+            total = groups + tail.groups * GROUP_SIZE;
             if total > b.len() {
                 return no_room() as i64;
             }
@@ -609,6 +712,9 @@ impl<'a> Response<'a> {
             }
             b[text..][..tail.reason_bytes].copy_from_slice(&tail.text[..tail.reason_bytes]);
             b[state..][..tail.state_length].copy_from_slice(&tail.state[..tail.state_length]);
+            for (i, part) in tail.parts[..tail.groups].iter().enumerate() {
+                b[groups + i * GROUP_SIZE..][..4].copy_from_slice(&part.to_le_bytes());
+            }
         }
         let header = [
             RESPONSE_MAGIC,
@@ -623,6 +729,8 @@ impl<'a> Response<'a> {
             tail.state_length as u32,
             reasons as u32,
             tail.reasons as u32,
+            groups as u32,
+            tail.groups as u32,
         ];
         for (i, word) in header.iter().enumerate() {
             b[i * 4..][..4].copy_from_slice(&word.to_le_bytes());
@@ -641,16 +749,19 @@ impl Tail {
             has_state: false,
             state_length: 0,
             state: [0; MAX_STATE],
+            groups: 0,
+            parts: [0; MAX_GROUPS],
+            problem: None,
         }
     }
 
     /// Returns the number of a reason. Equal texts are sent once.
-    fn add_reason(&mut self, reason: &[u8]) -> u32 {
+    fn add_reason(&mut self, reason: &[u8]) -> u16 {
         let reason = &reason[..reason.len().min(MAX_REASON)];
         let (known, free) = self.text.split_at_mut(self.reason_bytes);
         let to = match free.get_mut(..reason.len()) {
             Some(to) => to,
-            None => return NONE,
+            None => return NO_REASON,
         };
         for (to, c) in to.iter_mut().zip(reason) {
             *to = if (b' '..=b'~').contains(c) { *c } else { b'?' };
@@ -658,17 +769,17 @@ impl Tail {
         let mut begin = 0;
         for (i, end) in self.ends[..self.reasons].iter().enumerate() {
             if known.get(begin..*end as usize) == Some(to) {
-                return i as u32;
+                return i as u16;
             }
             begin = *end as usize;
         }
         if self.reasons == MAX_REASONS {
-            return NONE;
+            return NO_REASON;
         }
         self.reason_bytes += reason.len();
         self.ends[self.reasons] = self.reason_bytes as u32;
         self.reasons += 1;
-        self.reasons as u32 - 1
+        self.reasons as u16 - 1
     }
 }
 
@@ -891,7 +1002,7 @@ impl<P: Plugin> Instance<P> {
             Some(p) => p,
             None => return not_configured() as i64,
         };
-        let mut response = match Response::begin(&request, response, &mut self.tail) {
+        let mut response = match Response::begin(P::ROLE, &request, response, &mut self.tail) {
             Some(r) => r,
             None => return no_room() as i64,
         };
@@ -913,6 +1024,11 @@ macro_rules! register {
             static mut INSTANCE: $crate::sluice::Instance<$plugin> = $crate::sluice::Instance::new();
 
             // SAFETY of all exports: the host passes buffers of sluice_alloc with their lengths, and does not call twice at the same time.
+
+            #[no_mangle]
+            extern "C" fn sluice_role() -> u32 {
+                <$plugin as $crate::sluice::Plugin>::ROLE as u32
+            }
 
             #[no_mangle]
             unsafe extern "C" fn sluice_configure(settings: *const u8, length: u32) -> i32 {
@@ -1026,7 +1142,9 @@ pub mod testing {
         pub port: u16,
         pub conditions: u32,
         pub zone: &'static str,
-        pub weight: u32,
+        pub capacity: u32,
+        pub share: u32,
+        pub group: u16,
         pub prior_weight: Option<u32>,
         pub ready_since_ms: i64,
         pub connections: Option<u32>,
@@ -1035,30 +1153,37 @@ pub mod testing {
     /// Returns an endpoint in a zone that is ready since long ago and chosen by the default rules.
     pub fn ready(zone: &'static str) -> Sample {
         let conditions = READY | SERVING | CHOSEN | ELIGIBLE;
-        Sample { address: [0; 16], port: 8080, conditions, zone, weight: 1, prior_weight: None, ready_since_ms: 1, connections: None }
+        Sample { address: [0; 16], port: 8080, conditions, zone, capacity: ONE, share: ONE, group: 0, prior_weight: None, ready_since_ms: 1, connections: None }
     }
 
     /// Returns an endpoint in a zone that is not ready.
     pub fn unready(zone: &'static str) -> Sample {
-        Sample { conditions: 0, weight: 0, ready_since_ms: 0, ..ready(zone) }
+        Sample { conditions: 0, capacity: 0, ready_since_ms: 0, ..ready(zone) }
     }
 
     /// What a plugin has decided.
     #[derive(Debug, PartialEq)]
     pub struct Decision {
-        pub weights: Vec<u32>,
+        /// Capacities or shares, by the role.
+        pub values: Vec<u32>,
+        /// Of the endpoints.
+        pub groups: Vec<u16>,
+        /// Of the groups; empty: they stay what they are.
+        pub parts: Vec<u32>,
         pub reasons: Vec<String>,
         pub requeue_ms: u32,
         pub state: Vec<u8>,
     }
 
-    /// A node that asks a plugin about one Service port, over time. It carries state and weights from a decision to the next request, by the
-    /// addresses of endpoints; those that have none get one by their position.
+    /// A node that asks a plugin about one Service port, over time. It carries state and weights, in thousandths, from a decision to the next
+    /// request, by the addresses of endpoints; those that have none get one by their position.
     pub struct Node<P: Plugin> {
         instance: Box<Instance<P>>,
         settings: u32,
         zone: &'static str,
         pub now_ms: i64,
+        /// Parts of the groups that a plugin before has set.
+        pub parts: Vec<u32>,
         state: Vec<u8>,
         prior: Vec<([u8; 16], u16, u32)>,
     }
@@ -1075,7 +1200,12 @@ pub mod testing {
                 }
                 handle = n as u32;
             }
-            Ok(Node { instance, settings: handle, zone, now_ms: 1_000_000, state: vec![], prior: vec![] })
+            Ok(Node { instance, settings: handle, zone, now_ms: 1_000_000, parts: vec![], state: vec![], prior: vec![] })
+        }
+
+        /// Returns the weights of the last decision, in thousandths.
+        pub fn prior_weights(&self) -> Vec<u32> {
+            self.prior.iter().map(|p| p.2).collect()
         }
 
         /// Asks for a decision. An error is what the plugin has logged, or the code.
@@ -1090,26 +1220,50 @@ pub mod testing {
                 }
             }
             let request = self.encode(&endpoints);
-            let mut response = vec![0; RESPONSE_SIZE + endpoints.len() * RESULT_SIZE + MAX_STATE + MAX_REASONS * 8 + MAX_REASON_BYTES];
+            let mut response = vec![0; RESPONSE_SIZE + endpoints.len() * RESULT_SIZE + MAX_STATE + MAX_REASONS * 8 + MAX_REASON_BYTES + MAX_GROUPS * GROUP_SIZE];
             let n = self.instance.decide(&request, &mut response);
             if n < 0 {
                 return Err(logged().pop().unwrap_or_else(|| std::format!("code {}", n)));
             }
             let b = &response[..n as usize];
             let text = |at: usize| b[u32_at(b, at) as usize..][..u32_at(b, at + 4) as usize].to_vec();
-            let reason = |i: usize| match u32_at(b, RESPONSE_SIZE + i * RESULT_SIZE + 12) {
-                NONE => String::new(),
+            let result = |i: usize| RESPONSE_SIZE + i * RESULT_SIZE;
+            let reason = |i: usize| match u16_at(b, result(i) + 12) {
+                NO_REASON => String::new(),
                 id => String::from_utf8(text(u32_at(b, 40) as usize + id as usize * 8)).expect("a reason in UTF-8"),
             };
             let decision = Decision {
-                weights: (0..endpoints.len()).map(|i| u32_at(b, RESPONSE_SIZE + i * RESULT_SIZE)).collect(),
+                values: (0..endpoints.len()).map(|i| u32_at(b, result(i))).collect(),
+                groups: (0..endpoints.len()).map(|i| u16_at(b, result(i) + 14)).collect(),
+                parts: (0..u32_at(b, 52) as usize).map(|g| u32_at(b, u32_at(b, 48) as usize + g * GROUP_SIZE)).collect(),
                 reasons: (0..endpoints.len()).map(reason).collect(),
                 requeue_ms: u32_at(b, 24),
                 state: text(32),
             };
             self.state = decision.state.clone();
-            self.prior = endpoints.iter().zip(&decision.weights).map(|(e, w)| (e.address, e.port, *w)).collect();
+            let weights = self.weights(&endpoints, &decision);
+            self.prior = endpoints.iter().zip(weights).map(|(e, w)| (e.address, e.port, w)).collect();
             Ok(decision)
+        }
+
+        /// Returns the weights of a decision in thousandths, if no other plugin follows.
+        fn weights(&self, endpoints: &[Sample], d: &Decision) -> Vec<u32> {
+            let parts = if d.parts.is_empty() { &self.parts } else { &d.parts };
+            let load = |i: usize| match P::ROLE {
+                Role::Reset => endpoints[i].capacity as f64 * endpoints[i].share as f64,
+                role if role.writes_capacity() => d.values[i] as f64 * endpoints[i].share as f64,
+                _ => endpoints[i].capacity as f64 * d.values[i] as f64,
+            };
+            let group = |i: usize| if d.parts.is_empty() { endpoints[i].group } else { d.groups[i] };
+            let mut loads = vec![0.0; parts.len().max(1)];
+            (0..endpoints.len()).for_each(|i| loads[group(i) as usize] += load(i));
+            let part = |g: usize| if loads[g] > 0.0 { *parts.get(g).unwrap_or(&1) as f64 } else { 0.0 };
+            let total: f64 = (0..loads.len()).map(part).sum();
+            let weight = |i: usize| match load(i) * part(group(i) as usize) {
+                l if l > 0.0 => (l / loads[group(i) as usize] / total * 1000.0).max(1.0) as u32,
+                _ => 0,
+            };
+            (0..endpoints.len()).map(weight).collect()
         }
 
         /// Encodes a request as a host does.
@@ -1129,13 +1283,19 @@ pub mod testing {
                 b.extend_from_slice(&e.address);
                 b.extend_from_slice(&e.port.to_le_bytes());
                 b.extend_from_slice(&NO_ZONE.to_le_bytes());
-                for word in [e.conditions, 2, id(e.zone), e.weight, e.prior_weight.unwrap_or(NONE)] {
+                for word in [e.conditions, 2, id(e.zone), e.capacity, e.share] {
                     b.extend_from_slice(&word.to_le_bytes());
                 }
                 b.extend_from_slice(&e.ready_since_ms.to_le_bytes());
                 b.extend_from_slice(&0i64.to_le_bytes());
                 b.extend_from_slice(&e.connections.unwrap_or(NONE).to_le_bytes());
-                b.extend_from_slice(&NO_STRING.to_le_bytes());
+                for word in [NO_STRING, e.prior_weight.unwrap_or(NONE), e.group as u32] {
+                    b.extend_from_slice(&word.to_le_bytes());
+                }
+            }
+            let groups = b.len();
+            for part in &self.parts {
+                b.extend_from_slice(&[*part, 0].map(u32::to_le_bytes).concat());
             }
             let strings = b.len();
             let mut at = strings + 16 * names.len();
@@ -1154,7 +1314,7 @@ pub mod testing {
             let total = b.len() as u32;
             let mut put = |at: usize, word: u32| b[at..at + 4].copy_from_slice(&word.to_le_bytes());
             put(0, REQUEST_MAGIC);
-            put(4, 1 | 2 << 16);
+            put(4, 2);
             put(8, total);
             put(12, REQUEST_SIZE as u32);
             put(16, self.now_ms as u32);
@@ -1165,12 +1325,15 @@ pub mod testing {
             put(52, 80 | 6 << 16 | 4 << 24);
             put(56, (NO_ZONE as u32) << 16);
             put(60, self.settings);
-            for (i, word) in [REQUEST_SIZE, endpoints.len(), 64, 0, 0, 32, strings, names.len(), 16, state, self.state.len()].iter().enumerate() {
+            for (i, word) in [REQUEST_SIZE, endpoints.len(), ENDPOINT_SIZE, 0, 0, 32, strings, names.len(), 16, state, self.state.len()].iter().enumerate() {
                 put(72 + 4 * i, *word as u32);
             }
             put(116, NONE);
             put(124, NONE);
             put(140, 56);
+            put(168, groups as u32);
+            put(172, self.parts.len() as u32);
+            put(176, GROUP_SIZE as u32);
             b
         }
     }

@@ -1,7 +1,7 @@
 //! Native tests of the SDK: rustc --edition 2021 --test -o tests tests.rs && ./tests
 mod sluice;
 
-use sluice::testing::{logged, ready, unready, Node};
+use sluice::testing::{logged, ready, unready, Node, Sample};
 use sluice::*;
 
 /// Says what it sees, and does what its settings say.
@@ -41,7 +41,7 @@ impl Plugin for Probe {
                 for i in 0..req.len() {
                     resp.set_reason(i, reason.as_bytes());
                 }
-                resp.set_weight(0, u64::MAX);
+                resp.set_share(0, u64::MAX);
                 resp.requeue_after(70);
                 resp.requeue_after(-5);
                 resp.requeue_after(60);
@@ -54,6 +54,13 @@ impl Plugin for Probe {
                     resp.set_reason(i, &[b'a' + (i / 26 % 26) as u8, b'a' + (i % 26) as u8, 0, 0xC3, 0xBC].repeat(100));
                 }
             }
+            4 => {
+                resp.add_group(1);
+                let canary = resp.add_group(req.group_part(0) * 3);
+                resp.set_group(req.len() - 1, canary);
+            }
+            5 => (0..=MAX_GROUPS).for_each(|_| drop(resp.add_group(1))),
+            6 => resp.set_capacity(0, 1),
             _ => {}
         }
         Ok(())
@@ -65,10 +72,10 @@ fn node(what: u32) -> Node<Probe> {
 }
 
 #[test]
-fn decision_has_weights_reasons_requeue_and_state() {
+fn decision_has_shares_reasons_requeue_and_state() {
     let mut n = node(0);
     let first = n.decide(&[ready("zone-a"), ready("zone-b")]).unwrap();
-    assert_eq!((first.weights, first.requeue_ms, &first.state[..]), (vec![65535, 1], 1, &b"+"[..]));
+    assert_eq!((first.values, first.requeue_ms, &first.state[..]), (vec![u32::MAX, ONE], 1, &b"+"[..]));
     assert_eq!(first.reasons, ["zone-a 2", "zone-a 2"]);
     assert_eq!(n.decide(&[unready("")]).unwrap().state, b"++");
 }
@@ -76,9 +83,52 @@ fn decision_has_weights_reasons_requeue_and_state() {
 #[test]
 fn no_endpoints_no_state_and_errors() {
     let d = node(9).decide(&[]).unwrap();
-    assert_eq!((d.weights, d.reasons, d.requeue_ms, d.state), (vec![], vec![], 0, vec![]));
+    assert_eq!((d.values, d.reasons, d.requeue_ms, d.state), (vec![], vec![], 0, vec![]));
     assert_eq!(node(1).decide(&[ready("a")]).unwrap_err(), "no decision");
     assert_eq!(node(2).decide(&[ready("a")]).unwrap_err(), "the state is longer than 1024 bytes");
+}
+
+/// Parts of groups are relative to each other, whatever the endpoints in them; the next request has the weights that come of it.
+#[test]
+fn groups_have_parts() {
+    let mut n = node(4);
+    let (one, two) = (ready("a"), Sample { capacity: ONE / 2, ..ready("a") });
+    let d = n.decide(&[one.clone(), two.clone(), one.clone()]).unwrap();
+    assert_eq!((d.parts, d.groups, d.values), (vec![1, 3], vec![0, 0, 1], vec![ONE; 3]));
+    assert_eq!(n.prior_weights(), [166, 83, 750]);
+    n.parts = vec![5, 6];
+    assert_eq!(n.decide(&[one]).unwrap().parts, [1, 15]);
+    assert_eq!(node(5).decide(&[ready("a")]).unwrap_err(), "there are more than 64 groups");
+}
+
+/// A plugin sets what its role sets.
+#[test]
+fn roles_are_kept() {
+    assert_eq!(node(6).decide(&[ready("a")]).unwrap_err(), "set_capacity is for the roles Exclude and Reduce");
+    let mut r = Node::<Reduce>::new("a", "").unwrap();
+    let half = Sample { capacity: ONE / 2, share: 7, ..ready("a") };
+    assert_eq!(r.decide(&[half.clone(), half.clone(), half]).unwrap().values, [ONE / 2, 3, ONE / 2]);
+    assert_eq!(r.decide(&[ready("a")]).unwrap_err(), "set_share is for the roles Share, Locality, Pick and Adjust");
+}
+
+#[derive(Clone, Copy)]
+struct Reduce;
+
+impl Plugin for Reduce {
+    const ROLE: Role = Role::Reduce;
+    const DEFAULT: Reduce = Reduce;
+
+    fn configure(_: &[u8]) -> Result<Reduce, &'static str> {
+        Ok(Reduce)
+    }
+
+    fn decide(&self, req: &Request, resp: &mut Response) -> Result<(), &'static str> {
+        match req.len() {
+            1 => resp.set_share(0, 1),
+            _ => resp.set_capacity(1, 3),
+        }
+        Ok(())
+    }
 }
 
 /// The texts of reasons have bounds, each and all together.
@@ -149,7 +199,7 @@ fn malformed_requests_are_refused() {
     for _ in 0..200_000 {
         let mut b = good.to_vec();
         for _ in 0..1 + next() % 3 {
-            let at = next() % if next() % 4 > 0 { 168 } else { b.len() };
+            let at = next() % if next() % 4 > 0 { 184 } else { b.len() };
             b[at] = [0, 1, 255, 127, next() as u8][next() % 5];
         }
         b.truncate(b.len() - if next() % 8 == 0 { next() % b.len() } else { 0 });
@@ -176,6 +226,7 @@ impl Plugin for Everything {
         let mut sum = req.namespace().len() + req.service().len() + req.port_name().len() + req.state().len();
         for (i, e) in req.endpoints().enumerate() {
             sum += req.text(e.node_id).len() + req.text(e.pod_id).len() + e.port as usize;
+            sum += req.group_part(e.group as usize) as usize & 255;
             sum += req.outcomes(i).map_or(0, |o| o.total_attempts as usize & 255);
             for key in 0..20 {
                 sum += req.pod_value(i, key).map_or(1, |v| v.len());

@@ -122,7 +122,7 @@ func (e *engine) request(p *pool, c *scenariotest.Cluster, eps []endpoint, id ui
 	for i := range eps {
 		from := &c.Endpoints[eps[i].index]
 		out := abi.Endpoint{
-			Addr: from.Addr, Conditions: eps[i].conditions, Node: from.Node, Zone: from.Zone, Weight: eps[i].conditions / abi.Chosen & 1,
+			Addr: from.Addr, Conditions: eps[i].conditions, Node: from.Node, Zone: from.Zone,
 			PriorWeight: abi.NoWeight, ReadySince: p.since[from.Addr].ready, TerminatingSince: p.since[from.Addr].terminating,
 			Connections: abi.ConnectionsUnknown,
 		}
@@ -143,6 +143,7 @@ func (e *engine) request(p *pool, c *scenariotest.Cluster, eps []endpoint, id ui
 		}
 		req.Endpoints = append(req.Endpoints, out)
 	}
+	req.Begin()
 	if needs&abi.NeedOutcomes != 0 {
 		e.watch.add(req)
 	}

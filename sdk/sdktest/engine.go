@@ -3,7 +3,6 @@ package sdktest
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -39,6 +38,7 @@ type pool struct {
 	state      []byte
 	saved      *saved // until the next answer
 	resp       *abi.Response
+	weights    []uint16 // for resp
 	err        error
 	backoff    time.Duration
 	answeredAt int64 // Unix milliseconds, as all times
@@ -203,7 +203,7 @@ func (e *engine) call(p *pool, req *abi.Request, now time.Time) error {
 	err := e.plugin.Decide(req, resp)
 	p.called, p.reading = p.input, reading
 	if err == nil {
-		err = check(req, resp)
+		err = p.check(e.plugin.Role(), req, resp)
 	} else if fresh, err := sdk.NewNativePlugin(e.create, []byte(e.settings)); err == nil {
 		e.plugin = fresh // as the proxy does, which discards the instance
 	}
@@ -220,18 +220,17 @@ func (e *engine) call(p *pool, req *abi.Request, now time.Time) error {
 	return nil
 }
 
-// check takes the weight of endpoints that may not get any, and returns an error if none is left.
-func check(req *abi.Request, resp *abi.Response) error {
-	some := false
-	for i := range resp.Results {
-		if req.Endpoints[i].Conditions&abi.Eligible == 0 {
-			resp.Results[i].Weight = 0
-		}
-		some = some || resp.Results[i].Weight > 0
+// check makes the weights of a response, and returns an error if there are none.
+func (p *pool) check(role abi.Role, req *abi.Request, resp *abi.Response) error {
+	last := *req
+	last.Endpoints = slices.Clone(req.Endpoints)
+	last.Apply(role, abi.AnswerOf(resp))
+	parts := last.Parts(nil)
+	if parts == nil {
+		return errors.New("the response leaves no endpoint with capacity and a share")
 	}
-	if !some {
-		return fmt.Errorf("the response has no eligible endpoint with a weight above 0")
-	}
+	p.weights = make([]uint16, len(parts))
+	abi.Weights(p.weights, parts, abi.TotalFor(resp.Balance))
 	return nil
 }
 

@@ -19,7 +19,7 @@ func (p *sameZone) Configure(settings []byte) error {
 func (p *sameZone) Decide(req *sdk.Request, resp *sdk.Response) error {
 	for i := range req.NumEndpoints() {
 		if e := req.Endpoint(i); e.Zone() == req.NodeZone() {
-			resp.SetWeight(i, int(p.factor)*e.Weight())
+			resp.SetShare(i, int(p.factor)*e.Share())
 		}
 	}
 	return nil
@@ -33,7 +33,7 @@ func ExampleRun() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(sdktest.Weights(resp))
+	fmt.Println(sdktest.Answers(resp))
 	// Output: [4 4 1 0]
 }
 
@@ -51,7 +51,7 @@ func ExampleRunChain() {
 		return
 	}
 	for _, resp := range responses {
-		fmt.Println(sdktest.Weights(resp))
+		fmt.Println(sdktest.Answers(resp))
 	}
 	// Output:
 	// [3 1]
@@ -70,9 +70,9 @@ func (canaries) Decide(req *sdk.Request, resp *sdk.Response) error {
 		track, _ := req.PodValue(i, 0)
 		switch o := req.Outcomes(i); {
 		case req.Text(track) != "canary":
-			resp.SetWeight(i, 10*req.Endpoint(i).Weight())
+			resp.SetShare(i, 10*req.Endpoint(i).Share())
 		case o.Refused > o.Answered:
-			resp.SetWeight(i, 0)
+			resp.SetShare(i, 0)
 			resp.SetReason(i, "canary refuses connections")
 		default:
 			resp.SetReason(i, "canary")
@@ -94,6 +94,6 @@ func ExampleWatched() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(sdktest.Weights(resp), resp.Results[2].Reason)
+	fmt.Println(sdktest.Answers(resp), resp.Results[2].Reason)
 	// Output: [10 1 0] canary refuses connections
 }

@@ -37,7 +37,7 @@ func (p *pool) combine(req *abi.Request) {
 	for i := range req.Endpoints {
 		e, result := &req.Endpoints[i], &p.resp.Results[i]
 		r := goodRow{
-			weight: result.Weight, conditions: e.Conditions & lifecycle,
+			weight: p.weights[i], conditions: e.Conditions & lifecycle,
 			draining: result.Flags&abi.FlagKeepDraining != 0, shed: result.ShedPermille,
 		}
 		if result.ResetAfterMS != abi.NeverReset {

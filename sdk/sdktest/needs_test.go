@@ -92,13 +92,13 @@ func (k *keyed) Decide(req *sdk.Request, resp *sdk.Response) error {
 	for i := range req.NumEndpoints() {
 		switch id, present := req.PodValue(i, 0); {
 		case !present:
-			resp.SetWeight(i, 1)
+			resp.SetShare(i, 1*sdk.One)
 		case id == sdk.NoString:
-			resp.SetWeight(i, 2)
+			resp.SetShare(i, 2*sdk.One)
 		case req.Text(id) == "canary":
-			resp.SetWeight(i, 3)
+			resp.SetShare(i, 3*sdk.One)
 		default:
-			resp.SetWeight(i, 4)
+			resp.SetShare(i, 4*sdk.One)
 		}
 	}
 	id, _ := req.ServiceValue(0)
@@ -119,10 +119,10 @@ func TestPluginsGetTheValuesOfTheirKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := Weights(all[0]); !slices.Equal(got, []int{3, 4, 2, 1}) || first.service != "jo" {
+	if got := Answers(all[0]); !slices.Equal(got, []float64{3, 4, 2, 1}) || first.service != "jo" {
 		t.Errorf("the first: %v, %q", got, first.service)
 	}
-	if got := Weights(all[1]); !slices.Equal(got, []int{4, 3, 1, 1}) || second.service != "payments" {
+	if got := Answers(all[1]); !slices.Equal(got, []float64{4, 3, 1, 1}) || second.service != "payments" {
 		t.Errorf("the second: %v, %q", got, second.service)
 	}
 }

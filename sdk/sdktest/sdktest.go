@@ -31,22 +31,35 @@ func Run(p sdk.Plugin, settings string, req *abi.Request) (*abi.Response, error)
 	return decide(n, req)
 }
 
-// RunChain runs plugins in order, as a host does: each sees the weights of the previous one. It returns the response of each.
+// RunChain runs plugins in order, as a host does: each sees the capacities and shares of those before. It returns the response of each.
 func RunChain(req *abi.Request, plugins ...*sdk.NativePlugin) ([]*abi.Response, error) {
+	all, _, err := runChain(req, plugins)
+	return all, err
+}
+
+// Parts runs plugins in order, and returns the part of the new connections that each endpoint gets, 0 to 1; nil if no endpoint gets any.
+func Parts(req *abi.Request, plugins ...*sdk.NativePlugin) ([]float64, error) {
+	_, last, err := runChain(req, plugins)
+	if err != nil {
+		return nil, err
+	}
+	return last.Parts(nil), nil
+}
+
+// runChain also returns the request that the next plugin would get.
+func runChain(req *abi.Request, plugins []*sdk.NativePlugin) ([]*abi.Response, *abi.Request, error) {
 	next := *req
 	next.Endpoints = slices.Clone(next.Endpoints)
 	var all []*abi.Response
 	for i, p := range plugins {
 		resp, err := decide(p, &next)
 		if err != nil {
-			return nil, fmt.Errorf("plugin %d of the chain: %w", i, err)
+			return nil, nil, fmt.Errorf("plugin %d of the chain: %w", i, err)
 		}
-		for j, a := range resp.Results {
-			next.Endpoints[j].Weight = uint32(a.Weight)
-		}
+		next.Apply(p.Role(), abi.AnswerOf(resp))
 		all = append(all, resp)
 	}
-	return all, nil
+	return all, &next, nil
 }
 
 func decide(n *sdk.NativePlugin, req *abi.Request) (*abi.Response, error) {
@@ -55,17 +68,17 @@ func decide(n *sdk.NativePlugin, req *abi.Request) (*abi.Response, error) {
 	return resp, n.DecideNoRecover(req, resp)
 }
 
-// Weights returns the weights of a response.
-func Weights(resp *abi.Response) []int {
-	var w []int
+// Answers returns the capacities or shares in a response, by the role of the plugin; 1 is that of an ordinary endpoint.
+func Answers(resp *abi.Response) []float64 {
+	var w []float64
 	for _, a := range resp.Results {
-		w = append(w, int(a.Weight))
+		w = append(w, float64(a.Value)/abi.One)
 	}
 	return w
 }
 
 // NewRequest returns a request for the cluster pool, of a node in zone, at Now. Endpoints without an address get 10.0.0.1:8080,
-// 10.0.0.2:8080 and so on, and names of Pods: web-0, web-1 and so on; chosen endpoints without a weight get weight 1. nodes is the
+// 10.0.0.2:8080 and so on, and names of Pods: web-0, web-1 and so on; their capacities and shares are those for the first plugin of a chain. nodes is the
 // number of Nodes by zone, with 4 cores each; the node of the request is the first of them. Only plugins with sdk.NeedNodes see
 // them. The request has the zones of nodes and of endpoints. To give endpoints labels or annotations, set Keys of the request and
 // Values of the endpoints, see Values.
@@ -99,9 +112,6 @@ func NewRequest(zone string, nodes map[string]int, endpoints ...abi.Endpoint) *a
 		if e.Connections != abi.ConnectionsUnknown {
 			req.ConnectionsAgeMS = 0
 		}
-		if e.Weight == 0 && e.Conditions&abi.Chosen != 0 {
-			e.Weight = 1
-		}
 		if e.Zone == "" {
 			continue
 		}
@@ -114,6 +124,7 @@ func NewRequest(zone string, nodes map[string]int, endpoints ...abi.Endpoint) *a
 			z.Serving++
 		}
 	}
+	req.Begin()
 	for _, z := range rows {
 		req.Zones = append(req.Zones, *z)
 	}
@@ -153,17 +164,17 @@ func Terminating(zone string, since int64) abi.Endpoint {
 	return e
 }
 
-// NotReady returns an endpoint that is neither ready nor serving, and not eligible: the host ignores weight for it.
+// NotReady returns an endpoint that is neither ready nor serving, and not eligible: the host ignores capacity for it.
 func NotReady(zone string) abi.Endpoint {
 	e := Ready(zone)
 	e.Conditions, e.ReadySince = 0, abi.NoTime
 	return e
 }
 
-// Held returns an endpoint like NotReady that the policy's panic hold makes eligible.
+// Held returns an endpoint like NotReady that the panic hold of the policy makes eligible, and the default rules choose.
 func Held(zone string) abi.Endpoint {
 	e := NotReady(zone)
-	e.Conditions = abi.Eligible | abi.Held
+	e.Conditions = abi.Eligible | abi.Held | abi.Chosen
 	return e
 }
 

@@ -24,7 +24,7 @@ func (d *double) Decide(req *sdk.Request, resp *sdk.Response) error {
 		return errors.New("failed on request")
 	}
 	for i := range req.NumEndpoints() {
-		resp.SetWeight(i, 2*req.Endpoint(i).Weight())
+		resp.SetShare(i, 2*req.Endpoint(i).Share())
 	}
 	return nil
 }
@@ -35,7 +35,7 @@ func TestRunGoesThroughTheWireForm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := Weights(resp); !slices.Equal(got, []int{2, 0, 0}) {
+	if got := Answers(resp); !slices.Equal(got, []float64{2, 0, 2}) {
 		t.Errorf("weights %v", got)
 	}
 	if _, err := Run(&double{}, `{"fail":true}`, req); err == nil || !strings.Contains(err.Error(), "failed on request") {
@@ -56,8 +56,8 @@ func TestRunChainPassesWeightsOn(t *testing.T) {
 	if err != nil || len(all) != 3 {
 		t.Fatal(all, err)
 	}
-	if got := Weights(all[2]); !slices.Equal(got, []int{8, 8}) || req.Endpoints[0].Weight != 1 {
-		t.Errorf("weights %v; the request has %d", got, req.Endpoints[0].Weight)
+	if got := Answers(all[2]); !slices.Equal(got, []float64{8, 8}) || req.Endpoints[0].Share != abi.One {
+		t.Errorf("weights %v; the request has %d", got, req.Endpoints[0].Share)
 	}
 }
 
@@ -85,7 +85,7 @@ func (favorLocal) Decide(req *sdk.Request, resp *sdk.Response) error {
 	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
 		if e.Local() {
-			resp.SetWeight(i, 7)
+			resp.SetShare(i, 7*sdk.One)
 		}
 		if e.Local() != (e.Node() == req.Node()) {
 			return errors.New("local, and on another node")
@@ -99,7 +99,7 @@ func TestLocalEndpointIsOnTheNodeOfTheRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := Weights(resp); !slices.Equal(got, []int{1, 7, 0, 0}) {
+	if got := Answers(resp); !slices.Equal(got, []float64{1, 7, 0, 1}) {
 		t.Errorf("weights %v", got)
 	}
 }

@@ -16,7 +16,7 @@ type Session struct {
 	// Now is the time of the next request, in Unix milliseconds, at first that of NewRequest.
 	Now   int64
 	State []byte
-	// Endpoints are those of Request. They have addresses. A weight of 0 stays 0, as if a previous plugin had excluded the endpoint.
+	// Endpoints are those of Request. They have addresses. A capacity of 0 stays 0, as if a previous plugin had excluded the endpoint.
 	Endpoints []abi.Endpoint
 	// Twice makes Decide repeat each decision in a new instance of the plugin, which must respond the same.
 	Twice bool
@@ -27,7 +27,7 @@ type Session struct {
 	plugin   *sdk.NativePlugin
 }
 
-// NewSession configures a plugin with settings, "" for none. Endpoints get addresses, names and weights as in NewRequest.
+// NewSession configures a plugin with settings, "" for none. Endpoints get addresses, names, capacities and shares as in NewRequest.
 func NewSession(t testing.TB, create func() sdk.Plugin, settings string, endpoints ...abi.Endpoint) *Session {
 	t.Helper()
 	return &Session{
@@ -40,7 +40,7 @@ func NewSession(t testing.TB, create func() sdk.Plugin, settings string, endpoin
 func (s *Session) Request(zone string) *abi.Request {
 	req := NewRequest(zone, nil, s.Endpoints...)
 	for i, e := range s.Endpoints {
-		req.Endpoints[i].Weight = e.Weight
+		req.Endpoints[i].Capacity, req.Endpoints[i].Share = e.Capacity, e.Share
 	}
 	return req
 }

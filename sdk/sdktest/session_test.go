@@ -52,7 +52,7 @@ func (c *calls) Decide(req *sdk.Request, resp *sdk.Response) error {
 	if req.NumEndpoints() == 0 {
 		return fmt.Errorf("no endpoints")
 	}
-	resp.SetWeight(0, 100+int(n))
+	resp.SetShare(0, 100+int(n))
 	resp.SetState(append(req.State(), n))
 	return nil
 }
@@ -62,13 +62,13 @@ func newCalls() sdk.Plugin { return &calls{} }
 func TestSessionPassesStateAndTime(t *testing.T) {
 	s := NewSession(t, newCalls, "", Ready("a"), Ready("b"))
 	s.Twice = true
-	s.Endpoints[1].Weight = 0
+	s.Endpoints[1].Capacity = 0
 	for n := range 3 {
 		s.Now += 1700
 		req := s.Request("a")
 		resp := s.Decide(req)
-		if req.Now != s.Now/1000*1000 || req.Zone != "a" || req.Endpoints[1].Weight != 0 || resp.Results[0].Weight != uint16(100+n) || len(s.State) != n+1 {
-			t.Errorf("decision %d: request %+v, weights %v, state %v", n, req, Weights(resp), s.State)
+		if req.Now != s.Now/1000*1000 || req.Zone != "a" || req.Endpoints[1].Capacity != 0 || resp.Results[0].Value != uint32(100+n) || len(s.State) != n+1 {
+			t.Errorf("decision %d: request %+v, weights %v, state %v", n, req, Answers(resp), s.State)
 		}
 	}
 }

@@ -32,7 +32,7 @@ const (
 	UnknownHandle  = "G08"
 	Inputs         = "G09"
 	Answers        = "G10"
-	Weight         = "G11"
+	Nothing        = "G11"
 	Range          = "G12"
 	Bounds         = "G13"
 	SmallBuffer    = "G14"
@@ -49,6 +49,7 @@ const (
 	Memory         = "G25"
 	Requeue        = "G26"
 	ErrorsAreNamed = "G27"
+	Role           = "G28"
 )
 
 // Requirements returns all requirements of guests, by ID.
@@ -74,9 +75,9 @@ func Requirements() []Requirement {
 			"return only bits and keys of ABI.md that depend on nothing but the settings"},
 		{Answers, Must, "Response", "every request gets a valid response: 0 to 5000 endpoints, both families, both pools, any conditions, inputs known and unknown",
 			"write a record for each endpoint of the request; the error names the field, and ABI.md, Response, what it may be"},
-		{Weight, Must, "What a host refuses", "if the default rules choose an endpoint, some eligible endpoint has weight",
-			"give weight to at least one endpoint with the condition Eligible, such as the weight of the request"},
-		{Range, Should, "Response", "weights, parts and algorithms are within their range, so that a host clamps and ignores nothing",
+		{Nothing, Must, "What a host refuses", "if an eligible endpoint has capacity and a share, its answer leaves one with both",
+			"keep the capacity or share of at least one of them"},
+		{Range, Should, "Response", "parts, flags, groups and algorithms are within their range, so that a host clamps and ignores nothing",
 			"clamp it in the plugin, where it is known what the number means"},
 		{Bounds, Must, "Response", "nothing is written beyond the response's buffer or beyond the request",
 			"never write past the capacity; keep own variables outside of the buffers that sluice_alloc returns"},
@@ -108,5 +109,7 @@ func Requirements() []Requirement {
 			"round up to whole seconds"},
 		{ErrorsAreNamed, Should, "Exports", "a negative code comes with a message at level error",
 			"call sluice.log with level 3 and the reason before the function returns"},
+		{Role, Must, "Chains: capacity, share, groups", "its answers have groups only if its role is share",
+			"return RoleShare from sluice_role, or leave the groups to a plugin that has it"},
 	}
 }

@@ -81,6 +81,7 @@ func Rewrite(wire []byte, v Variant) []byte {
 			renumber(r, k*abi.ValueSize)
 		}
 	})
+	groups := records(abi.ReqGroupsOffset, abi.GroupSize, func([]byte) {})
 	services := bytesOf(abi.ReqServiceValuesOffset, at(abi.ReqServiceValuesCount)*abi.ValueSize)
 	for k := range at(abi.ReqServiceValuesCount) {
 		renumber(services.data, k*abi.ValueSize)
@@ -91,7 +92,7 @@ func Rewrite(wire []byte, v Variant) []byte {
 		table.data = reverseRecords(table.data, table.stride)
 	}
 
-	sections := []*section{&endpoints, &zones, &outcomes, &values, &services, &state, &table}
+	sections := []*section{&endpoints, &zones, &outcomes, &values, &services, &groups, &state, &table}
 	if v.Reverse {
 		slices.Reverse(sections)
 	}

@@ -155,7 +155,7 @@ func printPool(w io.Writer, p *api.Pool, plugins []string) {
 		}
 		why := []string{e.Why}
 		for _, s := range e.Steps {
-			cells = append(cells, strconv.Itoa(int(s.Weight)))
+			cells = append(cells, s.Value())
 			if s.Reason != "" {
 				why = append(why, s.Plugin+": "+s.Reason)
 			}

@@ -39,7 +39,7 @@ func TestInputsArePrintedEscapedWithTheirAge(t *testing.T) {
 		Plugin: "p", At: at, Changed: true, NodeIndex: &count, NodeCount: &n, ConnectionsAge: "1.5s", OutcomesWindow: "10s", Omitted: 4,
 		Service: []api.InputValue{{Key: "service-label:tier", Value: &hostile}},
 		Endpoints: []api.InputEndpoint{{
-			Address: "10.0.0.1:80", Conditions: []string{"ready"}, Weight: 3, ReadySince: &at, Pod: "web-0", Connections: &n,
+			Address: "10.0.0.1:80", Conditions: []string{"ready"}, Capacity: 0.5, Share: 1.0 / 3, ReadySince: &at, Pod: "web-0", Connections: &n,
 			Outcomes: &api.InputOutcomes{InputCounts: api.InputCounts{Attempts: 5, Answered: 1, Refused: 2, Unanswered: 2}, Total: api.InputCounts{Attempts: 50}},
 			Values:   []api.InputValue{{Key: "label:track", Value: &hostile}, {Key: "annotation:b"}},
 		}, {Address: "10.0.0.2:80", Values: make([]api.InputValue, 2)}},
@@ -52,9 +52,9 @@ func TestInputsArePrintedEscapedWithTheirAge(t *testing.T) {
 	for _, want := range []string{
 		`p saw at 12:00:00 UTC, and something has changed since:`, `index of this node: 3 of 7`, `service-label:tier: "a\\u001b\[31m\\nb\\tc"`,
 		`established connections: counted 1.5s before`, `outcomes: of new connections in the last 10s \(in parentheses: since the first count\)`, `and 4 more endpoints`,
-		`ENDPOINT +WEIGHT +SINCE +CONNECTIONS +ANSWERED +REFUSED +UNANSWERED +ATTEMPTS +label:track +annotation:b +POD +CONDITIONS`,
-		`10.0.0.1:80 +3 +ready 12:00:00 +7 +1 \(0\) +2 \(0\) +2 \(0\) +5 \(50\) +"a\\u001b\[31m\\nb\\tc" +- +web-0 +ready`,
-		`10.0.0.2:80 +0 +- +- +- +- +- +- +- +- +- +-`,
+		`ENDPOINT +CAPACITY +SHARE +SINCE +CONNECTIONS +ANSWERED +REFUSED +UNANSWERED +ATTEMPTS +label:track +annotation:b +POD +CONDITIONS`,
+		`10.0.0.1:80 +0.5 +0.333 +ready 12:00:00 +7 +1 \(0\) +2 \(0\) +2 \(0\) +5 \(50\) +"a\\u001b\[31m\\nb\\tc" +- +web-0 +ready`,
+		`10.0.0.2:80 +0 +0 +- +- +- +- +- +- +- +- +- +-`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out.String()) {
 			t.Errorf("no %q in\n%s", want, out.String())

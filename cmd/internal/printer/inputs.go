@@ -50,7 +50,7 @@ func printInputs(w io.Writer, in *api.Input) {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	first := &in.Endpoints[0]
 	named := slices.ContainsFunc(in.Endpoints, func(e api.InputEndpoint) bool { return e.Pod != "" })
-	head := []string{"    ENDPOINT", "WEIGHT", "SINCE"}
+	head := []string{"    ENDPOINT", "CAPACITY", "SHARE", "SINCE"}
 	if in.ConnectionsAge != "" {
 		head = append(head, "CONNECTIONS")
 	}
@@ -72,7 +72,7 @@ func printInputs(w io.Writer, in *api.Input) {
 		} else if at := e.ReadySince; at != nil {
 			since = "ready " + at.Format(time.TimeOnly)
 		}
-		cells := []string{"    " + e.Address, strconv.FormatUint(uint64(e.Weight), 10), since}
+		cells := []string{"    " + e.Address, api.Number(e.Capacity), api.Number(e.Share), since}
 		if in.ConnectionsAge != "" {
 			cells = append(cells, countText(e.Connections))
 		}

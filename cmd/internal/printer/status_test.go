@@ -62,7 +62,7 @@ func TestDrainsAreATable(t *testing.T) {
 	since, reset, n := at.Add(-90*time.Second), at.Add(time.Minute), uint32(3)
 	x := &api.Drains{Node: "n1", At: at, OmittedServices: 2, Drains: []api.Drain{
 		{Service: "shop/web", Port: "http", Number: 80, Protocol: "TCP", Address: "10.0.0.1:8080", Pod: "web-0", Node: "n2", Since: &since, Stage: api.StageServing, Why: "terminating, still serving",
-			Steps: []api.Step{{Plugin: "drain", Weight: 5, Reason: "stage 1"}}, Weight: 5, Share: 0.05, ResetAt: &reset, Connections: &n},
+			Steps: []api.Step{{Plugin: "drain", Reason: "stage 1"}}, Weight: 5, Share: 0.05, ResetAt: &reset, Connections: &n},
 		{Service: "shop/web", Number: 53, Protocol: "UDP", Address: "10.0.0.1:53", Stage: api.StageDraining, Why: "not ready"},
 	}, ConnectionsError: "conntrack: no permission"}
 	var out strings.Builder

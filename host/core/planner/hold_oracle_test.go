@@ -287,7 +287,7 @@ func (w *widening) Decide(req *abi.Request, resp *abi.Response) error {
 		return policy.ErrPending
 	}
 	for i := range req.Endpoints {
-		resp.Results[i].Weight = uint16(w.rng.IntN(3))
+		resp.Results[i].Value = abi.One * uint32(w.rng.IntN(3))
 	}
 	resp.RequeueAfter = time.Duration(w.rng.IntN(5)) * time.Second
 	return nil

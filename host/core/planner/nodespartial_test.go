@@ -10,15 +10,16 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// nodeCount gives weights of the number of Nodes in all zones plus one.
+// nodeCount gives the first endpoint as many times the share of the others as there are Nodes in zones, plus one.
 func nodeCount(req *abi.Request, resp *abi.Response) error {
-	nodes := uint16(1)
+	nodes := uint32(1)
 	for _, z := range req.Zones {
-		nodes += uint16(z.Nodes)
+		nodes += z.Nodes
 	}
 	for i := range resp.Results {
-		resp.Results[i].Weight = nodes
+		resp.Results[i].Value = abi.One
 	}
+	resp.Results[0].Value = nodes * abi.One
 	return nil
 }
 
@@ -61,7 +62,7 @@ func TestPoliciesThatNeedNodesWaitForAllNodes(t *testing.T) {
 	}
 }
 
-// zonedService has a policy and one endpoint.
+// zonedService has a policy and two endpoints.
 func zonedService(name model.Name) []model.Change {
 	return []model.Change{
 		{Kind: model.ServiceKind, Name: name, Service: &model.Service{
@@ -71,7 +72,7 @@ func zonedService(name model.Name) []model.Change {
 		{Kind: model.SliceKind, Name: model.Name{Namespace: "shop", Name: "web-1"}, Slice: &model.EndpointSlice{
 			Name: model.Name{Namespace: "shop", Name: "web-1"}, Service: name, Family: model.IPv4,
 			Ports:     []model.SlicePort{{Name: "http", Protocol: model.TCP, Port: 8080}},
-			Endpoints: []model.SliceEndpoint{{Addr: addrs("10.244.0.1")[0], Ready: true, Serving: true}},
+			Endpoints: []model.SliceEndpoint{{Addr: addrs("10.244.0.1")[0], Ready: true, Serving: true}, {Addr: addrs("10.244.0.2")[0], Ready: true, Serving: true}},
 		}},
 	}
 }
@@ -79,7 +80,7 @@ func zonedService(name model.Name) []model.Change {
 func weightOf(t *testing.T, p *Planner, name model.Name) uint16 {
 	t.Helper()
 	x, err := p.Explain(name)
-	if err != nil || len(x.Decisions) != 1 || len(x.Decisions[0].Cluster.Weights) != 1 {
+	if err != nil || len(x.Decisions) != 1 || len(x.Decisions[0].Cluster.Weights) != 2 {
 		t.Fatalf("%+v, %v", x, err)
 	}
 	return x.Decisions[0].Cluster.Weights[0]

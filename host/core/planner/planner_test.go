@@ -28,7 +28,7 @@ func (zonePlugin) Decide(req *abi.Request, resp *abi.Response) error {
 		if e.Conditions&abi.Terminating != 0 {
 			w /= 2
 		}
-		resp.Results[i].Weight = w
+		resp.Results[i].Value = abi.One * uint32(w)
 	}
 	return nil
 }

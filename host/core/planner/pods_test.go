@@ -13,16 +13,16 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// weightOfLabel gives each endpoint the weight in the label of its Pod.
+// weightOfLabel gives each endpoint the capacity in the label of its Pod.
 func weightOfLabel(req *abi.Request, resp *abi.Response) error {
 	for i := range req.Endpoints {
-		resp.Results[i].Weight = 1
+		resp.Results[i].Value = abi.One
 		if values := req.Endpoints[i].Values; len(values) > 0 && values[0].Present {
 			w, err := strconv.ParseUint(values[0].Text, 10, 16)
 			if err != nil {
 				return err
 			}
-			resp.Results[i].Weight = uint16(w)
+			resp.Results[i].Value = abi.One * uint32(w)
 		}
 	}
 	return nil
@@ -33,7 +33,7 @@ func podLabel(ns, name, weight string) model.Change {
 	return model.Change{Kind: model.PodKind, Name: n, Pod: &model.Pod{Name: n, Labels: map[string]string{"weight": weight}}}
 }
 
-// podService is a Service of one endpoint, a Pod.
+// podService is a Service of two endpoints, of which the first is a Pod.
 func podService(ns, name, pod string, i int) []model.Change {
 	n := model.Name{Namespace: ns, Name: name}
 	return []model.Change{
@@ -43,7 +43,8 @@ func podService(ns, name, pod string, i int) []model.Change {
 		}},
 		{Kind: model.SliceKind, Name: n, Slice: &model.EndpointSlice{
 			Name: n, Service: n, Family: model.IPv4, Ports: []model.SlicePort{{Name: "http", Protocol: model.TCP, Port: 8080}},
-			Endpoints: []model.SliceEndpoint{{Addr: netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), Ready: true, Serving: true, Pod: pod}},
+			Endpoints: []model.SliceEndpoint{{Addr: netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), Ready: true, Serving: true, Pod: pod},
+				{Addr: netip.AddrFrom4([4]byte{10, 245, byte(i >> 8), byte(i)}), Ready: true, Serving: true}},
 		}},
 	}
 }

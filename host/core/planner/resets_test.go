@@ -15,7 +15,7 @@ import (
 // resetAll resets the connections of all endpoints, those of the local pool a second later.
 func resetAll(req *abi.Request, resp *abi.Response) error {
 	for i := range resp.Results {
-		resp.Results[i].Weight, resp.Results[i].ResetAfterMS = 1, 1000+1000*uint32(req.Pool)
+		resp.Results[i].Value, resp.Results[i].ResetAfterMS = abi.One, 1000+1000*uint32(req.Pool)
 	}
 	return nil
 }

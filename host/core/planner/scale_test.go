@@ -24,7 +24,7 @@ type chainPlugin struct {
 func (c *chainPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	c.calls[req.Namespace+"/"+req.Service]++
 	for i := range req.Endpoints {
-		resp.Results[i].Weight = uint16(req.Endpoints[i].Weight)
+		resp.Results[i].Value = req.Endpoints[i].Capacity
 	}
 	return nil
 }

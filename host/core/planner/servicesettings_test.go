@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// weightPlugin gives all endpoints the weight of its settings, {"weight": N} with N up to 99, and records which Services ask.
+// weightPlugin gives the first endpoint N times the share of each other, with settings {"weight": N} and N up to 99, and records which Services ask.
 type weightPlugin struct {
 	policytest.Plugin
 	asked []string
@@ -20,17 +20,20 @@ type weightPlugin struct {
 
 func (p *weightPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	p.asked = append(p.asked, req.Service)
-	weight := uint16(1)
+	weight := uint32(1)
 	if text := req.Settings.Text; text != "" {
 		if _, err := fmt.Sscanf(text, `{"weight":%d}`, &weight); err != nil || weight > 99 {
 			return fmt.Errorf("%w: %s", abi.ErrSettings, text)
 		}
 	}
 	for i := range resp.Results {
-		resp.Results[i].Weight = weight
+		resp.Results[i].Value = abi.One
 	}
+	resp.Results[0].Value = weight * abi.One
 	return nil
 }
+
+func (*weightPlugin) Role() abi.Role { return abi.RoleLocality }
 
 // settingsPlanner returns a planner of 20 Services, those with an even number in the namespace of a binding with settings.
 func settingsPlanner(plugin *weightPlugin) (*Planner, Settings) {

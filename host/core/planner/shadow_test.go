@@ -36,7 +36,7 @@ func (p wildPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	r := rand.New(rand.NewPCG(h.Sum64(), p.salt))
 	for i := range resp.Results {
 		v := &resp.Results[i]
-		v.Weight, v.Flags, v.ShedPermille = uint16(r.IntN(5)), uint32(r.IntN(2))*abi.FlagKeepDraining, uint16(r.IntN(2)*r.IntN(1000))
+		v.Value, v.Flags, v.ShedPermille = r.Uint32N(5), uint32(r.IntN(2))*abi.FlagKeepDraining, uint16(r.IntN(2)*r.IntN(1000))
 		if r.IntN(2) == 0 {
 			v.ResetAfterMS = uint32(r.IntN(4000))
 		}
@@ -305,7 +305,7 @@ func (p *evenPlugin) Decide(_ *abi.Request, resp *abi.Response) error {
 		return cmp.Or(p.err, errors.New("trap"))
 	}
 	for i := range resp.Results {
-		resp.Results[i].Weight, resp.Results[i].Reason = 1, "even"
+		resp.Results[i].Value, resp.Results[i].Reason = abi.One, "even"
 	}
 	resp.RequeueAfter = p.every
 	return nil

@@ -231,7 +231,7 @@ func TestPolicyShedsAreBoundedAndReportedOnce(t *testing.T) {
 // shedAll sheds all connections of the first endpoint in the cluster pool.
 func shedAll(req *abi.Request, resp *abi.Response) error {
 	for i := range resp.Results {
-		resp.Results[i].Weight = 1
+		resp.Results[i].Value = abi.One
 	}
 	if req.Pool == abi.PoolCluster {
 		resp.Results[0].ShedPermille = 1000

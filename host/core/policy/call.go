@@ -61,25 +61,31 @@ func (k PoolKey) Again(plugin string) *Call {
 	return &Call{Key: k, Shadow: shadow, Name: plugin, Err: errAgain}
 }
 
-// Check sets the weights of ineligible endpoints to 0, and returns an error if no weight is left.
-func (c *Call) Check() error {
+// Check returns an error if the answer of a plugin of a role is not one to the request, or leaves no endpoint with capacity and a share.
+func (c *Call) Check(role abi.Role) error {
 	if len(c.Response.Results) != len(c.Request.Endpoints) {
 		return fmt.Errorf("answer has %d endpoints, the request %d", len(c.Response.Results), len(c.Request.Endpoints))
 	}
 	if len(c.Response.State) > abi.MaxStateLen {
 		return fmt.Errorf("answer has %d bytes of state, the limit is %d", len(c.Response.State), abi.MaxStateLen)
 	}
-	hasWeight := false
+	if len(c.Response.Groups) > 0 && role != abi.RoleShare {
+		return fmt.Errorf("answer has groups, which are not for a plugin of role %s", role)
+	}
+	if role == abi.RoleReset {
+		return nil
+	}
 	for i := range c.Response.Results {
-		if c.Request.Endpoints[i].Conditions&abi.Eligible == 0 {
-			c.Response.Results[i].Weight = 0
+		e, value := &c.Request.Endpoints[i], c.Response.Results[i].Value
+		other := e.Capacity
+		if role.WritesCapacity() {
+			other = e.Share
 		}
-		hasWeight = hasWeight || c.Response.Results[i].Weight > 0
+		if e.Conditions&abi.Eligible != 0 && value > 0 && other > 0 {
+			return nil
+		}
 	}
-	if !hasWeight {
-		return errors.New("answer has no eligible endpoint with a weight above 0")
-	}
-	return nil
+	return errors.New("answer leaves no eligible endpoint with capacity and a share")
 }
 
 // maxFreeCalls and maxFreeEndpoints bound the memory of calls that are kept for reuse: their number, and their endpoints, of some 250 bytes.

@@ -87,7 +87,7 @@ func (b *fixture) expectPending(t *testing.T, what string, from Origin, weights 
 }
 
 func TestLateAnswerKeepsLastGoodDecision(t *testing.T) {
-	p := &fakePlugin{decide: setWeights(7)}
+	p := &fakePlugin{decide: favorFirst(7)}
 	b, l := newLateFixture(p)
 	b.policy.OnFailure = Default // waiting is not a failure
 	b.expectPending(t, "nothing to keep yet", FromDefault, 1, 1, 1)
@@ -98,21 +98,21 @@ func TestLateAnswerKeepsLastGoodDecision(t *testing.T) {
 	l.begin()
 	b.expectPending(t, "running", FromDefault, 1, 1, 1)
 	l.end(b.evaluator)
-	if d := b.expect(t, "answered", FromChain, 7, 7, 7); d.Pending != nil {
+	if d := b.expect(t, "answered", FromChain, 7, 1, 1); d.Pending != nil {
 		t.Fatalf("pending %+v", d.Pending)
 	}
 	b.set(2, 0)
-	b.expectPending(t, "a change", FromLastGood, 7, 7)
+	b.expectPending(t, "a change", FromLastGood, 7, 1)
 	l.begin()
 	l.end(b.evaluator)
-	b.expect(t, "answered", FromChain, 7, 7)
+	b.expect(t, "answered", FromChain, 7, 1)
 	if p.calls != 2 || l.accepted != 2 {
 		t.Fatalf("%d calls, %d accepted", p.calls, l.accepted)
 	}
 }
 
 func TestNewInputSupersedesCallThatHasNotBegun(t *testing.T) {
-	p := &fakePlugin{decide: setWeights(7)}
+	p := &fakePlugin{decide: favorFirst(7)}
 	b, l := newLateFixture(p)
 	for n := range 10 {
 		b.set(1+n, 0)
@@ -123,14 +123,14 @@ func TestNewInputSupersedesCallThatHasNotBegun(t *testing.T) {
 	}
 	l.begin()
 	l.end(b.evaluator)
-	b.expect(t, "answered", FromChain, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7)
+	b.expect(t, "answered", FromChain, 7, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 	if p.calls != 1 {
 		t.Fatalf("%d calls", p.calls)
 	}
 	b.set(2, 0)
 	b.decide()
 	b.set(10, 0)
-	if d := b.expect(t, "as before", FromChain, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7); d.Pending != nil {
+	if d := b.expect(t, "as before", FromChain, 7, 1, 1, 1, 1, 1, 1, 1, 1, 1); d.Pending != nil {
 		t.Fatal("it waits although the last answer is for this input")
 	}
 	if len(l.queued) != 0 {
@@ -140,20 +140,20 @@ func TestNewInputSupersedesCallThatHasNotBegun(t *testing.T) {
 
 // TestAnswerOfObsoleteCallIsOfNoUse: it had begun when the input became again what the last answer was for.
 func TestAnswerOfObsoleteCallIsOfNoUse(t *testing.T) {
-	p := &fakePlugin{decide: setWeights(7)}
+	p := &fakePlugin{decide: favorFirst(7)}
 	b, l := newLateFixture(p)
 	b.decide()
 	l.begin()
 	l.end(b.evaluator)
-	b.expect(t, "answered", FromChain, 7, 7, 7)
-	p.decide = setWeights(9)
+	b.expect(t, "answered", FromChain, 7, 1, 1)
+	p.decide = favorFirst(9)
 	b.set(2, 0)
 	b.decide()
 	l.begin()
 	b.set(3, 0)
-	b.expect(t, "as before", FromChain, 7, 7, 7)
+	b.expect(t, "as before", FromChain, 7, 1, 1)
 	l.end(b.evaluator)
-	b.expect(t, "the obsolete answer", FromChain, 7, 7, 7)
+	b.expect(t, "the obsolete answer", FromChain, 7, 1, 1)
 	if n := len(l.queued); n != 0 {
 		t.Fatalf("%d calls queued", n)
 	}
@@ -161,14 +161,14 @@ func TestAnswerOfObsoleteCallIsOfNoUse(t *testing.T) {
 
 // TestAnswersReachPoolThatChangesFaster: every answer is for endpoints that have changed meanwhile, in a chain of two plugins.
 func TestAnswersReachPoolThatChangesFaster(t *testing.T) {
-	answer := uint16(0)
+	answer := uint32(0)
 	first := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
 		answer++
-		return setWeights(answer)(req, resp)
+		return favorFirst(answer)(req, resp)
 	}}
 	second := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
 		for i := range req.Endpoints {
-			resp.Results[i].Weight = uint16(req.Endpoints[i].Weight) * 10
+			resp.Results[i].Value = req.Endpoints[i].Share / 10
 		}
 		return nil
 	}}
@@ -187,14 +187,14 @@ func TestAnswersReachPoolThatChangesFaster(t *testing.T) {
 		t.Fatalf("%d and %d calls", first.calls, second.calls)
 	}
 	d, _ := b.decide()
-	if d.Origin != FromLastGood || d.Weights[0] < 10*(answer-1) {
+	if d.Origin != FromLastGood || uint32(d.Weights[0]) < answer-1 {
 		t.Fatalf("weights %v from %v after answer %d", d.Weights, d.Origin, answer)
 	}
 }
 
 // TestFailingPoolFailsWhileItWaits: with failurePolicy Default, weights must not change back and forth with each call.
 func TestFailingPoolFailsWhileItWaits(t *testing.T) {
-	p := &fakePlugin{decide: setWeights(7)}
+	p := &fakePlugin{decide: favorFirst(7)}
 	b, l := newLateFixture(p)
 	b.policy.OnFailure = Default
 	answered := func() {
@@ -203,10 +203,10 @@ func TestFailingPoolFailsWhileItWaits(t *testing.T) {
 	}
 	b.decide()
 	answered()
-	b.expect(t, "good", FromChain, 7, 7, 7)
+	b.expect(t, "good", FromChain, 7, 1, 1)
 	p.decide = failDecide
 	b.set(2, 0)
-	b.expectPending(t, "not known to fail", FromLastGood, 7, 7)
+	b.expectPending(t, "not known to fail", FromLastGood, 7, 1)
 	answered()
 	b.expect(t, "failed", FromDefault, 1, 1)
 	b.set(3, 0)
@@ -214,14 +214,14 @@ func TestFailingPoolFailsWhileItWaits(t *testing.T) {
 	if d, _ := b.decide(); d.Err == nil || errors.Is(d.Err, ErrPending) || len(d.Steps) != 1 {
 		t.Fatalf("%v, %+v", d.Err, d.Steps)
 	}
-	p.decide = setWeights(9)
+	p.decide = favorFirst(9)
 	answered()
-	b.expect(t, "good again", FromChain, 9, 9, 9)
+	b.expect(t, "good again", FromChain, 9, 1, 1)
 }
 
 // TestCallThatIsNotKeptIsAskedForAgain: only the first of a chain; the others would lose the answers before them.
 func TestCallThatIsNotKeptIsAskedForAgain(t *testing.T) {
-	first, second := &fakePlugin{decide: setWeights(7)}, &fakePlugin{decide: setWeights(8)}
+	first, second := &fakePlugin{decide: favorFirst(7)}, &fakePlugin{decide: favorFirst(8)}
 	b, l := newLateFixture(first, second)
 	l.full = true
 	b.expectPending(t, "full", FromDefault, 1, 1, 1)
@@ -238,7 +238,7 @@ func TestCallThatIsNotKeptIsAskedForAgain(t *testing.T) {
 	b.decide()
 	l.begin()
 	l.end(b.evaluator)
-	b.expectPending(t, "the answer for three endpoints", FromLastGood, 8, 8)
+	b.expectPending(t, "the answer for three endpoints", FromLastGood, 8, 1)
 	if first.calls != 1 || second.calls != 1 {
 		t.Fatalf("%d and %d calls", first.calls, second.calls)
 	}
@@ -251,13 +251,13 @@ func TestNobodyWaitsForWhatIsNotAskedAnyMore(t *testing.T) {
 		"no endpoints": func(b *fixture) { b.set(0, 0) },
 		"no policy":    func(b *fixture) { b.policy = nil },
 		"other plugin": func(b *fixture) {
-			b.plugins["other"] = &fakePlugin{decide: setWeights(1)}
+			b.plugins["other"] = &fakePlugin{decide: favorFirst(1)}
 			b.policy = &Policy{Name: "p", Steps: []Step{{Plugin: "other"}}}
 		},
 		"no plugin": func(b *fixture) { b.policy = &Policy{Name: "p"} },
 	} {
 		for _, full := range []bool{false, true} {
-			b, l := newLateFixture(&fakePlugin{decide: setWeights(7)})
+			b, l := newLateFixture(&fakePlugin{decide: favorFirst(7)})
 			l.full = full
 			b.decide()
 			stop(b)
@@ -281,11 +281,11 @@ func TestCallOfReplacedRevisionIsRepeated(t *testing.T) {
 	b.decide()
 	l.begin()
 	l.end(b.evaluator)
-	p.decide = setWeights(7)
+	p.decide = favorFirst(7)
 	b.expectPending(t, "once more", FromDefault, 1, 1, 1)
 	l.begin()
 	l.end(b.evaluator)
-	b.expect(t, "answered", FromChain, 7, 7, 7)
+	b.expect(t, "answered", FromChain, 7, 1, 1)
 }
 
 // hashPlugin answers with weights that are a function of the endpoints, and keeps endpoints draining.
@@ -293,8 +293,8 @@ func hashPlugin() *fakePlugin {
 	return &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
 		for i := range req.Endpoints {
 			h := fnv.New32a()
-			fmt.Fprint(h, req.Endpoints[i].Addr, req.Endpoints[i].Conditions, req.Endpoints[i].Weight, len(req.Endpoints))
-			resp.Results[i].Weight = uint16(1 + h.Sum32()%100)
+			fmt.Fprint(h, req.Endpoints[i].Addr, req.Endpoints[i].Conditions, req.Endpoints[i].Share, len(req.Endpoints))
+			resp.Results[i].Value = 1 + h.Sum32()%100
 			resp.Results[i].Flags = h.Sum32() >> 8 % 2 * abi.FlagKeepDraining
 		}
 		resp.RequeueAfter = time.Minute

@@ -105,6 +105,7 @@ type chainRun struct {
 	stepDigest   requestDigest // of the request for plugin number index
 	nodesUnknown bool          // Input.NodesUnknown
 	outcomes     outcomesOf    // those in the request
+	role         abi.Role      // of plugin number index, or of the one before
 	podsUnknown  bool          // see chain.waitForPods
 }
 
@@ -124,9 +125,7 @@ func (e *Evaluator) run(ch *chain, c *Call, nowMS int64) error {
 		if err := e.runStep(ch, s, c, nowMS); err != nil {
 			return err
 		}
-		for i, w := range s.results.weights {
-			c.Request.Endpoints[i].Weight = uint32(w)
-		}
+		c.Request.Apply(c.run.role, s.results.answer)
 	}
 	return nil
 }
@@ -142,6 +141,7 @@ func (e *Evaluator) runStep(ch *chain, s *stepState, c *Call, nowMS int64) error
 	needs := uint32(0)
 	if err == nil {
 		needs = plugin.Needs(step.configured())
+		err = c.run.order(plugin.Role(), ch.plugins())
 	}
 	if c.run.nodesUnknown && needs&abi.NeedNodes != 0 {
 		err = errNodesUnknown
@@ -153,7 +153,7 @@ func (e *Evaluator) runStep(ch *chain, s *stepState, c *Call, nowMS int64) error
 		s.digest, s.requeueAt = requestDigest{}, 0 // call the plugin as soon as it is available
 		return err
 	}
-	digest := e.digester.step(c.run.digest, plugin.Revision(), step.Settings, c.Request.Endpoints)
+	digest := e.digester.step(c.run.digest, plugin.Revision(), step.Settings, &c.Request)
 	if !s.due(digest, nowMS, needs, c.run.outcomes) {
 		return s.err
 	}
@@ -165,6 +165,15 @@ func (e *Evaluator) runStep(ch *chain, s *stepState, c *Call, nowMS int64) error
 	c.Response.Reset(len(c.Request.Endpoints))
 	e.ask(ch, c)
 	return errAsked
+}
+
+// order goes on to the role of plugin number index, and returns an error if it comes after a plugin of a later one.
+func (r *chainRun) order(role abi.Role, steps []Step) error {
+	if role < r.role {
+		return &OrderError{r.index, steps[r.index].Plugin, role, steps[r.index-1].Plugin, r.role}
+	}
+	r.role = role
+	return nil
 }
 
 // ask makes the chain wait for a call. If it waits for another plugin, that is asked no more.
@@ -197,7 +206,7 @@ func (e *Evaluator) record(ch *chain, s *stepState, c *Call, nowMS int64) error 
 	}
 	s.digest, s.reading = c.run.stepDigest, c.run.outcomes.reading
 	if err == nil {
-		err = c.Check()
+		err = c.Check(c.run.role)
 	}
 	if s.err = err; err != nil {
 		s.backoff = min(max(minBackoff, 2*s.backoff), maxBackoff)
@@ -210,7 +219,7 @@ func (e *Evaluator) record(ch *chain, s *stepState, c *Call, nowMS int64) error 
 		// smaller unit of time.
 		s.requeueAt = c.Request.Now + max(resp.RequeueAfter, time.Second).Milliseconds()
 	}
-	s.results = packResults(resp.Results)
+	s.results = packResults(resp)
 	s.balance = resp.Balance
 	s.state = append(s.state[:0], resp.State...)
 	s.told = newTold(&c.Request, c.Plugin.Needs(ch.plugins()[c.run.index].configured()))

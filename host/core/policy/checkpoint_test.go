@@ -37,7 +37,7 @@ func TestTerminatingSinceSurvivesRestart(t *testing.T) {
 	var since int64
 	b := newFixture(&fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
 		since = req.Endpoints[2].TerminatingSince
-		return setWeights(1)(req, resp)
+		return favorFirst(1)(req, resp)
 	}})
 	b.set(2, 1)
 	b.decide()
@@ -54,24 +54,24 @@ func TestLastGoodDecisionAndPluginStateSurviveRestart(t *testing.T) {
 	p := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
 		state = string(req.State)
 		resp.State = append(resp.State, "mine"...)
-		return setWeights(7)(req, resp)
+		return favorFirst(7)(req, resp)
 	}}
 	b := newFixture(p)
-	b.expect(t, "good", FromChain, 7, 7, 7)
+	b.expect(t, "good", FromChain, 7, 1, 1)
 	b.restart(t)
-	b.expect(t, "second call", FromChain, 7, 7, 7)
+	b.expect(t, "second call", FromChain, 7, 1, 1)
 	if state != "mine" {
 		t.Fatalf("state %q", state)
 	}
 	b.restart(t)
 	p.decide = failDecide
-	b.expect(t, "failing", FromLastGood, 7, 7, 7)
+	b.expect(t, "failing", FromLastGood, 7, 1, 1)
 }
 
 func TestLastGoodDecisionIsNotInheritedByAnotherPolicy(t *testing.T) {
-	p := &fakePlugin{decide: setWeights(7)}
+	p := &fakePlugin{decide: favorFirst(7)}
 	b := newFixture(p)
-	b.expect(t, "good", FromChain, 7, 7, 7)
+	b.expect(t, "good", FromChain, 7, 1, 1)
 	b.restart(t)
 	b.policy.Name = "other"
 	p.decide = failDecide
@@ -79,7 +79,7 @@ func TestLastGoodDecisionIsNotInheritedByAnotherPolicy(t *testing.T) {
 }
 
 func TestPruneDeletesStateOfDeletedServices(t *testing.T) {
-	b := newFixture(&fakePlugin{decide: setWeights(7)})
+	b := newFixture(&fakePlugin{decide: favorFirst(7)})
 	b.decide()
 	b.evaluator.Prune(func(model.Name) bool { return false })
 	if len(b.evaluator.pools) != 0 {
@@ -92,7 +92,7 @@ func drainAfter(ms int64, since *int64) func(*abi.Request, *abi.Response) error 
 	return func(req *abi.Request, resp *abi.Response) error {
 		*since = req.Endpoints[2].TerminatingSince
 		resp.Results[2].ResetAfterMS = uint32(max(0, ms-(req.Now-*since)))
-		return setWeights(1)(req, resp)
+		return favorFirst(1)(req, resp)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestTimesAreDroppedAfterAReboot(t *testing.T) {
 }
 
 func FuzzRestore(f *testing.F) {
-	b := newFixture(&fakePlugin{decide: setWeights(7)})
+	b := newFixture(&fakePlugin{decide: favorFirst(7)})
 	b.decide()
 	saved, err := b.evaluator.Save(testEpoch)
 	if err != nil {
@@ -178,11 +178,11 @@ func FuzzRestore(f *testing.F) {
 	f.Add(saved, int64(3_600_000))
 	f.Add([]byte(`{"version":2}`), int64(0))
 	f.Fuzz(func(t *testing.T, text []byte, at int64) {
-		b := newFixture(&fakePlugin{decide: setWeights(7)})
+		b := newFixture(&fakePlugin{decide: favorFirst(7)})
 		if _, _, err := b.evaluator.Restore(text, Epoch{testEpoch.Boot, at}); err != nil && len(b.evaluator.pools) > 0 {
 			t.Fatalf("restored in part: %v", err)
 		}
-		b.expect(t, "whatever was restored", FromChain, 7, 7, 7)
+		b.expect(t, "whatever was restored", FromChain, 7, 1, 1)
 		if _, err := b.evaluator.Save(testEpoch); err != nil {
 			t.Fatal(err)
 		}

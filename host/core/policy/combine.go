@@ -2,14 +2,15 @@ package policy
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// combine combines the answers of the chain to a request: the last plugin's weights, the earliest reset, the last balance that is set.
+// combine combines the answers of the chain to a request: the weights of the parts that all of it leaves, the earliest reset, the last balance that is set.
 // addrs are the addresses of the port's endpoints.
-func (ch *chain) combine(req *abi.Request, addrs model.AddrList) *lastGood {
+func (e *Evaluator) combine(ch *chain, req *abi.Request, addrs model.AddrList) *lastGood {
 	old := ch.lastGood
 	if old == nil {
 		old = &lastGood{}
@@ -26,8 +27,7 @@ func (ch *chain) combine(req *abi.Request, addrs model.AddrList) *lastGood {
 		g.addrs = model.PackAddrs(n, func(i int) netip.AddrPort { return req.Endpoints[i].Addr })
 	}
 	for i := range g.rows {
-		e := &req.Endpoints[i]
-		g.rows[i] = row{weight: uint16(e.Weight), conditions: uint8(e.Conditions & lifecycleBits)}
+		g.rows[i] = row{conditions: uint8(req.Endpoints[i].Conditions & lifecycleBits)}
 	}
 	for k := range ch.steps {
 		s := &ch.steps[k]
@@ -46,6 +46,13 @@ func (ch *chain) combine(req *abi.Request, addrs model.AddrList) *lastGood {
 				}
 			}
 		}
+	}
+	e.parts = req.Parts(e.parts[:0])
+	e.weights = slices.Grow(e.weights[:0], n)[:n]
+	clear(e.weights)
+	abi.Weights(e.weights, e.parts, abi.TotalFor(g.balance))
+	for i, w := range e.weights {
+		g.rows[i].weight = w
 	}
 	ch.combineSheds(g, old.sheds, oldAddrs)
 	if expired == nil {

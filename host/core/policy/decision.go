@@ -90,7 +90,8 @@ func (o Origin) String() string { return [...]string{"default", "policy", "last 
 // StepResult is one plugin's answer.
 type StepResult struct {
 	Plugin  string
-	Weights []uint16 // parallel to Input.Port.Endpoints; read-only
-	Reasons Reasons  // parallel to Weights
+	Role    abi.Role   // which says what Answer.Values are; 0: unknown
+	Answer  abi.Answer // parallel to Input.Port.Endpoints; read-only
+	Reasons Reasons    // parallel to Answer.Values
 	Err     error
 }

@@ -78,13 +78,18 @@ func (d *digester) request(r *abi.Request) requestDigest {
 	return sha256.Sum256(d.buf)
 }
 
-// step returns the digest for one plugin: the request, the plugin's revision and settings, and the weights from the previous plugin.
-func (d *digester) step(in requestDigest, revision, settings string, eps []abi.Endpoint) requestDigest {
+// step returns the digest for one plugin: the request, the plugin's revision and settings, and what the plugins before have written.
+func (d *digester) step(in requestDigest, revision, settings string, r *abi.Request) requestDigest {
 	d.buf = append(d.buf[:0], in[:]...)
 	d.addString(revision)
 	d.addString(settings)
-	for i := range eps {
-		d.buf = binary.LittleEndian.AppendUint32(d.buf, eps[i].Weight)
+	for _, part := range r.Groups {
+		d.buf = binary.LittleEndian.AppendUint32(d.buf, part)
+	}
+	for i := range r.Endpoints {
+		e := &r.Endpoints[i]
+		d.addUint64(uint64(e.Capacity) | uint64(e.Share)<<32)
+		d.buf = binary.LittleEndian.AppendUint16(d.buf, e.Group)
 	}
 	return sha256.Sum256(d.buf)
 }

@@ -13,10 +13,13 @@ var notInDigest = map[string]string{
 	"Request.Now":              "time: a plugin asks for a later call itself",
 	"Request.Generation":       "derived from the digest",
 	"Request.State":            "the plugin's own answer",
-	"Request.Settings":         "in the digest of the step, see TestStepDigestCoversRevisionSettingsAndWeights",
+	"Request.Settings":         "in the digest of the step, see TestStepDigestCoversWhatPluginsBeforeHaveWritten",
 	"Request.ConnectionsAgeMS": "with Endpoint.Connections",
 	"Request.OutcomesWindowMS": "with Endpoint.Outcomes",
-	"Endpoint.Weight":          "in the digest of the step, see TestStepDigestCoversRevisionSettingsAndWeights",
+	"Request.Groups":           "in the digest of the step, see TestStepDigestCoversWhatPluginsBeforeHaveWritten",
+	"Endpoint.Capacity":        "in the digest of the step, see TestStepDigestCoversWhatPluginsBeforeHaveWritten",
+	"Endpoint.Share":           "in the digest of the step, see TestStepDigestCoversWhatPluginsBeforeHaveWritten",
+	"Endpoint.Group":           "in the digest of the step, see TestStepDigestCoversWhatPluginsBeforeHaveWritten",
 	"Endpoint.PriorWeight":     "the chain's own answer",
 	"Endpoint.Connections":     "changes all the time: a plugin asks for a later call itself",
 	"Endpoint.Outcomes":        "changes all the time: the planner asks again after new failures",
@@ -90,21 +93,27 @@ func TestDigestTellsSimilarRequestsApart(t *testing.T) {
 	}
 }
 
-func TestStepDigestCoversRevisionSettingsAndWeights(t *testing.T) {
+func TestStepDigestCoversWhatPluginsBeforeHaveWritten(t *testing.T) {
 	d := new(digester)
 	input := d.request(&abi.Request{})
-	base := d.step(input, "1", "", []abi.Endpoint{{Weight: 1}})
-	if d.step(requestDigest{}, "1", "", []abi.Endpoint{{Weight: 1}}) == base {
-		t.Error("the request is not in the digest")
-	}
-	if d.step(input, "2", "", []abi.Endpoint{{Weight: 1}}) == base {
-		t.Error("the revision is not in the digest")
-	}
-	if d.step(input, "1", "{}", []abi.Endpoint{{Weight: 1}}) == base {
-		t.Error("the settings are not in the digest")
-	}
-	if d.step(input, "1", "", []abi.Endpoint{{Weight: 2}}) == base {
-		t.Error("the weight is not in the digest")
+	request := func() *abi.Request { return &abi.Request{Groups: []uint32{1}, Endpoints: []abi.Endpoint{{}, {}}} }
+	base := d.step(input, "1", "", request())
+	for name, change := range map[string]func(in *requestDigest, revision, settings *string, r *abi.Request){
+		"the request":         func(in *requestDigest, _, _ *string, _ *abi.Request) { *in = requestDigest{} },
+		"the revision":        func(_ *requestDigest, revision, _ *string, _ *abi.Request) { *revision = "2" },
+		"the settings":        func(_ *requestDigest, _, settings *string, _ *abi.Request) { *settings = "{}" },
+		"a capacity":          func(_ *requestDigest, _, _ *string, r *abi.Request) { r.Endpoints[0].Capacity = 1 },
+		"the other capacity":  func(_ *requestDigest, _, _ *string, r *abi.Request) { r.Endpoints[1].Capacity = 1 },
+		"a share":             func(_ *requestDigest, _, _ *string, r *abi.Request) { r.Endpoints[0].Share = 1 },
+		"a group":             func(_ *requestDigest, _, _ *string, r *abi.Request) { r.Endpoints[0].Group = 1 },
+		"the part of a group": func(_ *requestDigest, _, _ *string, r *abi.Request) { r.Groups[0] = 2 },
+		"the groups":          func(_ *requestDigest, _, _ *string, r *abi.Request) { r.Groups = append(r.Groups, 1) },
+	} {
+		in, revision, settings, r := input, "1", "", request()
+		change(&in, &revision, &settings, r)
+		if d.step(in, revision, settings, r) == base {
+			t.Errorf("%s is not in the digest", name)
+		}
 	}
 }
 

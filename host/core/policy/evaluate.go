@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // pass is which part of a decision is made.
@@ -55,7 +57,7 @@ func (e *Evaluator) evaluate(ch *chain, times *conditionTimes, in *Input, now ti
 		return nil, requeueAt, failed.Err
 	}
 	e.answered(ch, c)
-	return ch.combine(&c.Request, times.addrs), requeueAt, nil
+	return e.combine(ch, &c.Request, times.addrs), requeueAt, nil
 }
 
 // next returns a call with the request for the first plugin of a run for an input, nil if the chain awaits a run for that, or one that has
@@ -88,7 +90,7 @@ func (e *Evaluator) resume(ch *chain, times *conditionTimes, c *Call, nowMS int6
 		return
 	case err == nil:
 		e.answered(ch, c)
-		ch.lastGood = ch.combine(&c.Request, times.addrs)
+		ch.lastGood = e.combine(ch, &c.Request, times.addrs)
 	default:
 		ch.failed(c.run.index, err)
 	}
@@ -154,15 +156,22 @@ func (ch *chain) requeueAt(last int) time.Time {
 func (e *Evaluator) stepResults(ch *chain, n int, in *Input) (out []StepResult) {
 	for k := range ch.steps[:n] {
 		s, r := &ch.steps[k], StepResult{Plugin: ch.plugins()[k].Plugin}
-		if r.Weights, r.Reasons = s.results.weights, s.results.reasons; len(r.Weights) != len(in.Port.Endpoints) { // the request had local ones only
-			weights, reasons, j := make([]uint16, len(in.Port.Endpoints)), make([]string, len(in.Port.Endpoints)), 0
+		if plugin, err := e.plugins(r.Plugin); err == nil {
+			r.Role = plugin.Role()
+		}
+		if r.Answer, r.Reasons = s.results.answer, s.results.reasons; len(r.Answer.Values) != len(in.Port.Endpoints) { // the request had local ones only
+			n := len(in.Port.Endpoints)
+			all, reasons, j := abi.Answer{Values: make([]uint32, n), Group: make([]uint16, n), Groups: r.Answer.Groups}, make([]string, n), 0
 			for i := range in.Port.Endpoints {
-				if in.Port.Endpoints[i].Local {
-					weights[i], reasons[i] = s.results.weights[j], s.results.reasons.At(j)
-					j++
+				if !in.Port.Endpoints[i].Local {
+					continue
 				}
+				if all.Values[i], reasons[i] = r.Answer.Values[j], r.Reasons.At(j); r.Answer.Group != nil {
+					all.Group[i] = r.Answer.Group[j]
+				}
+				j++
 			}
-			r.Weights, r.Reasons = weights, PackReasons(len(reasons), func(i int) string { return reasons[i] })
+			r.Answer, r.Reasons = all, PackReasons(n, func(i int) string { return reasons[i] })
 		}
 		out = append(out, r)
 	}

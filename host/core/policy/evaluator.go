@@ -31,8 +31,10 @@ type Evaluator struct {
 	choices   map[model.Name]string       // the policy that the annotation of a Service has chosen last
 	revisions map[*Policy]cachedRevision
 	digester  digester
-	portIndex []int   // from the endpoints of the last request that was built to Port.Endpoints
-	free      []*Call // for reuse
+	portIndex []int     // from the endpoints of the last request that was built to Port.Endpoints
+	free      []*Call   // for reuse
+	parts     []float64 // reused by combine
+	weights   []uint16  // reused by combine
 	// freeEndpoints is the room of these calls.
 	freeEndpoints  int
 	calls          uint64  // answered so far

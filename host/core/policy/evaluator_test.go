@@ -13,35 +13,35 @@ import (
 )
 
 func TestPluginIsCalledOnlyOnInputChange(t *testing.T) {
-	p := &fakePlugin{decide: setWeights(7)}
+	p := &fakePlugin{decide: favorFirst(7)}
 	b := newFixture(p)
-	b.expect(t, "first", FromChain, 7, 7, 7)
+	b.expect(t, "first", FromChain, 7, 1, 1)
 	b.now = b.now.Add(time.Hour)
-	b.expect(t, "an hour later", FromChain, 7, 7, 7)
+	b.expect(t, "an hour later", FromChain, 7, 1, 1)
 	if p.calls != 1 {
 		t.Fatalf("%d calls without a change", p.calls)
 	}
 	b.set(2, 1)
-	b.expect(t, "one terminates", FromChain, 7, 7, 0)
+	b.expect(t, "one terminates", FromChain, 7, 1, 0)
 	p.revision = "new"
-	b.expect(t, "a new revision", FromChain, 7, 7, 0)
+	b.expect(t, "a new revision", FromChain, 7, 1, 0)
 	if p.calls != 3 {
 		t.Fatalf("%d calls, want 3", p.calls)
 	}
 }
 
 func TestReloadOfUnchangedPolicyCallsNoPlugin(t *testing.T) {
-	p := &fakePlugin{decide: setWeights(7)}
+	p := &fakePlugin{decide: favorFirst(7)}
 	b := newFixture(p)
-	b.expect(t, "first", FromChain, 7, 7, 7)
+	b.expect(t, "first", FromChain, 7, 1, 1)
 	again := *b.policy
 	b.policy = &again
-	b.expect(t, "read again", FromChain, 7, 7, 7)
+	b.expect(t, "read again", FromChain, 7, 1, 1)
 	if p.calls != 1 {
 		t.Fatalf("%d calls", p.calls)
 	}
 	b.policy = &Policy{Name: "p", Steps: []Step{{Plugin: "plugin0", Settings: "{}"}}}
-	b.expect(t, "changed", FromChain, 7, 7, 7)
+	b.expect(t, "changed", FromChain, 7, 1, 1)
 	if p.calls != 2 {
 		t.Fatalf("%d calls after a change of the settings", p.calls)
 	}
@@ -51,7 +51,7 @@ func TestRequeueCallsPluginAgain(t *testing.T) {
 	p := &fakePlugin{}
 	p.decide = func(req *abi.Request, resp *abi.Response) error {
 		resp.RequeueAfter = 5 * time.Second
-		return setWeights(uint16(p.calls))(req, resp)
+		return favorFirst(uint32(p.calls))(req, resp)
 	}
 	b := newFixture(p)
 	_, wake := b.decide()
@@ -61,45 +61,46 @@ func TestRequeueCallsPluginAgain(t *testing.T) {
 	b.now = wake.Add(-time.Millisecond)
 	b.expect(t, "just before", FromChain, 1, 1, 1)
 	b.now = wake
-	b.expect(t, "at the time", FromChain, 2, 2, 2)
+	b.expect(t, "at the time", FromChain, 2, 1, 1)
 }
 
 func TestPluginIsNotCalledWhenPreviousAnswerIsUnchanged(t *testing.T) {
 	first := &fakePlugin{}
 	first.decide = func(req *abi.Request, resp *abi.Response) error {
 		resp.RequeueAfter = time.Second
-		return setWeights(5)(req, resp)
+		return favorFirst(5)(req, resp)
 	}
 	second := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
 		for i := range req.Endpoints {
-			resp.Results[i].Weight = uint16(req.Endpoints[i].Weight) * 2
+			resp.Results[i].Value = req.Endpoints[i].Share
 		}
+		resp.Results[0].Value *= 2
 		return nil
 	}}
 	b := newFixture(first, second)
-	b.expect(t, "the second sees the first's weights", FromChain, 10, 10, 10)
+	b.expect(t, "the second sees the first's weights", FromChain, 10, 1, 1)
 	b.now = b.now.Add(2 * time.Second)
-	b.expect(t, "later", FromChain, 10, 10, 10)
+	b.expect(t, "later", FromChain, 10, 1, 1)
 	if first.calls != 2 || second.calls != 1 {
 		t.Fatalf("calls %d and %d, want 2 and 1", first.calls, second.calls)
 	}
 }
 
 func TestFailingChainKeepsLastGoodDecision(t *testing.T) {
-	p := &fakePlugin{decide: setWeights(7)}
+	p := &fakePlugin{decide: favorFirst(7)}
 	b := newFixture(p)
-	b.expect(t, "good", FromChain, 7, 7, 7)
+	b.expect(t, "good", FromChain, 7, 1, 1)
 	p.decide = failDecide
 	b.set(4, 0)
-	d := b.expect(t, "a new endpoint gets the mean", FromLastGood, 7, 7, 7, 7)
+	d := b.expect(t, "a new endpoint gets the mean", FromLastGood, 7, 1, 1, 3)
 	if d.Err == nil {
 		t.Fatal("no error is reported")
 	}
 	b.set(2, 1)
-	b.expect(t, "one that has begun to terminate gets nothing", FromLastGood, 7, 7, 0)
-	p.decide = setWeights(9)
+	b.expect(t, "one that has begun to terminate gets nothing", FromLastGood, 7, 1, 0)
+	p.decide = favorFirst(9)
 	b.now = b.now.Add(maxBackoff)
-	b.expect(t, "it works again", FromChain, 9, 9, 0)
+	b.expect(t, "it works again", FromChain, 9, 1, 0)
 }
 
 func TestFailingChainWithoutLastGoodDecisionUsesDefault(t *testing.T) {
@@ -108,23 +109,23 @@ func TestFailingChainWithoutLastGoodDecisionUsesDefault(t *testing.T) {
 }
 
 func TestFailurePolicyDefaultIgnoresLastGoodDecision(t *testing.T) {
-	p := &fakePlugin{decide: setWeights(7)}
+	p := &fakePlugin{decide: favorFirst(7)}
 	b := newFixture(p)
 	b.policy.OnFailure = Default
-	b.expect(t, "good", FromChain, 7, 7, 7)
+	b.expect(t, "good", FromChain, 7, 1, 1)
 	p.decide = failDecide
 	b.set(2, 0)
 	b.expect(t, "failing", FromDefault, 1, 1)
 }
 
 func TestMissingPluginKeepsLastGoodDecisionUntilLoaded(t *testing.T) {
-	p := &fakePlugin{decide: setWeights(7)}
+	p := &fakePlugin{decide: favorFirst(7)}
 	b := newFixture(p)
-	b.expect(t, "good", FromChain, 7, 7, 7)
+	b.expect(t, "good", FromChain, 7, 1, 1)
 	delete(b.plugins, "plugin0")
-	b.expect(t, "gone", FromLastGood, 7, 7, 7)
+	b.expect(t, "gone", FromLastGood, 7, 1, 1)
 	b.plugins["plugin0"] = p
-	b.expect(t, "back", FromChain, 7, 7, 7)
+	b.expect(t, "back", FromChain, 7, 1, 1)
 }
 
 func TestFailingPluginIsRetriedWithBackoff(t *testing.T) {
@@ -144,7 +145,7 @@ func TestFailingPluginIsRetriedWithBackoff(t *testing.T) {
 }
 
 func TestAnswerWithoutWeightIsRejected(t *testing.T) {
-	p := &fakePlugin{decide: setWeights(0)}
+	p := &fakePlugin{decide: favorFirst(0)}
 	b := newFixture(p)
 	if d := b.expect(t, "all zero", FromDefault, 1, 1, 1); d.Err == nil {
 		t.Fatal("no error is reported")
@@ -156,7 +157,7 @@ func TestTerminatingSinceStaysTheSame(t *testing.T) {
 	p := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
 		seen = append(seen, req.Endpoints[len(req.Endpoints)-1].TerminatingSince)
 		resp.RequeueAfter = time.Second
-		return setWeights(1)(req, resp)
+		return favorFirst(1)(req, resp)
 	}}
 	b := newFixture(p)
 	b.set(2, 1)
@@ -174,7 +175,7 @@ func TestResetTimeDoesNotSlideOnRequeue(t *testing.T) {
 		last := len(req.Endpoints) - 1
 		resp.Results[last].ResetAfterMS = uint32(30_000 - (req.Now - req.Endpoints[last].TerminatingSince))
 		resp.RequeueAfter = time.Second
-		return setWeights(1)(req, resp)
+		return favorFirst(1)(req, resp)
 	}}
 	b := newFixture(p)
 	b.set(2, 1)
@@ -194,7 +195,7 @@ func TestDecisionNeverWidensEligibility(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		wild := func(req *abi.Request, resp *abi.Response) error {
 			for i := range resp.Results {
-				resp.Results[i].Weight = uint16(r.Uint32()) * uint16(r.IntN(2))
+				resp.Results[i].Value = r.Uint32() * r.Uint32N(2)
 			}
 			if r.IntN(3) == 0 {
 				return errors.New("at will")
@@ -288,7 +289,7 @@ func TestRepeatedResetRequestsResetOnce(t *testing.T) {
 			resp.Results[i].ResetAfterMS = 1
 		}
 		resp.RequeueAfter = time.Millisecond
-		return setWeights(1)(req, resp)
+		return favorFirst(1)(req, resp)
 	}}
 	b := newFixture(p)
 	seen := map[int64]bool{}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -17,6 +18,7 @@ import (
 type fakePlugin struct {
 	decide   func(*abi.Request, *abi.Response) error
 	revision string
+	role     abi.Role // 0: RoleShare
 	calls    int
 }
 
@@ -29,14 +31,17 @@ func (s *fakePlugin) Needs(string) uint32 { return 0 }
 
 func (*fakePlugin) Keys(string) []string { return nil }
 
+func (s *fakePlugin) Role() abi.Role { return cmp.Or(s.role, abi.RoleShare) }
+
 func (s *fakePlugin) Revision() string { return s.revision }
 
-// setWeights answers every endpoint that has a weight with w.
-func setWeights(w uint16) func(*abi.Request, *abi.Response) error {
+// favorFirst gives the first endpoint that gets connections w times the share of the others, whatever the plugins before; 0: no endpoint gets any.
+func favorFirst(w uint32) func(*abi.Request, *abi.Response) error {
 	return func(req *abi.Request, resp *abi.Response) error {
+		w, others := w*abi.One, min(w, 1)*abi.One
 		for i := range req.Endpoints {
-			if req.Endpoints[i].Weight > 0 {
-				resp.Results[i].Weight = w
+			if e := &req.Endpoints[i]; e.Capacity > 0 && e.Share > 0 {
+				resp.Results[i].Value, w = w, others
 			}
 		}
 		return nil

@@ -18,11 +18,11 @@ func TestPluginsSeeEndpointsWithoutHints(t *testing.T) {
 		eps[2] = eligibility.Endpoint{Addr: eps[2].Addr, Serving: true, Terminating: true}
 		b.in.Port.UsesCluster = true
 		b.policy.IgnoreHints = ignore
-		b.expect(t, "a decision", FromChain, uint16(7*want[0]), uint16(7*want[1]), uint16(7*want[2]))
+		b.expect(t, "a decision", FromChain, uint16(want[0]+6*want[1]), uint16(want[1]), uint16(want[2]))
 		for i, w := range want {
 			e := p.request.Endpoints[i]
-			if e.Weight != w || e.Conditions&abi.Chosen/abi.Chosen != w {
-				t.Errorf("ignored %v: endpoint %d has weight %d, conditions %b", ignore, i, e.Weight, e.Conditions)
+			if load := e.Capacity / abi.One * (e.Share / abi.One); load != w || e.Conditions&abi.Chosen/abi.Chosen != w {
+				t.Errorf("ignored %v: endpoint %d has capacity %d, share %d, conditions %b", ignore, i, e.Capacity, e.Share, e.Conditions)
 			}
 		}
 		p.fakePlugin.decide = failDecide
@@ -37,8 +37,8 @@ func TestPluginsSeeEndpointsWithoutHints(t *testing.T) {
 			b.in.Port.Endpoints[i].Local, b.in.Port.Endpoints[i].InLocal = true, i == 0
 		}
 		b.decide()
-		if w := local.request.Endpoints[1].Weight; w != 0 {
-			t.Errorf("ignored %v: in the local pool an endpoint that is not chosen has weight %d", ignore, w)
+		if e := &local.request.Endpoints[1]; e.Capacity > 0 && e.Share > 0 {
+			t.Errorf("ignored %v: in the local pool an endpoint that is not chosen has capacity %d, share %d", ignore, e.Capacity, e.Share)
 		}
 	}
 }

@@ -17,7 +17,7 @@ func TestMemoryPerEndpointIsBounded(t *testing.T) {
 	const pools, endpoints, most = 1000, 100, 40
 	plugin := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
 		for i := range req.Endpoints {
-			resp.Results[i].Weight = uint16(1 + i)
+			resp.Results[i].Value = uint32(1 + i)
 			resp.Results[i].Reason = fmt.Sprint("of kind ", i%3)
 		}
 		return nil

@@ -35,7 +35,7 @@ func (n *needsPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 }
 
 func newNeedy(needs uint32) *needsPlugin {
-	return &needsPlugin{fakePlugin: fakePlugin{decide: setWeights(7)}, needs: needs}
+	return &needsPlugin{fakePlugin: fakePlugin{decide: favorFirst(7)}, needs: needs}
 }
 
 // newNeedyFixture is a chain of such plugins on a node of zone a, with endpoints in the zones a and b, and Nodes in a and c.
@@ -74,7 +74,7 @@ func TestOnlyChainsThatNeedNodesGetThem(t *testing.T) {
 				plugins = append(plugins, newNeedy(n))
 			}
 			b := newNeedyFixture(plugins...)
-			b.expect(t, "first call", FromChain, 7, 7, 7)
+			b.expect(t, "first call", FromChain, 7, 1, 1)
 			for i, p := range plugins {
 				if !slices.Equal(p.seen, c.want) {
 					t.Errorf("plugin %d saw %+v, want %+v", i, p.seen, c.want)
@@ -85,7 +85,7 @@ func TestOnlyChainsThatNeedNodesGetThem(t *testing.T) {
 			}
 			calls := plugins[0].calls
 			b.in.Zones = []abi.Zone{{Name: "c", Nodes: 5}}
-			b.expect(t, "Nodes change", FromChain, 7, 7, 7)
+			b.expect(t, "Nodes change", FromChain, 7, 1, 1)
 			if plugins[0].calls != calls {
 				t.Error("called again for a change of Nodes, which it does not need")
 			}
@@ -106,7 +106,7 @@ func TestNeedsDependOnTheSettingsOfThePolicy(t *testing.T) {
 			if own {
 				step.Own, step.PolicySettings, step.Settings = true, settings, `{"by":"other"}`
 			}
-			b.expect(t, "first call", FromChain, 7, 7, 7)
+			b.expect(t, "first call", FromChain, 7, 1, 1)
 			if p.seen[0].Nodes != want {
 				t.Errorf("%s, own settings %v: it saw %d Nodes, want %d", settings, own, p.seen[0].Nodes, want)
 			}
@@ -121,19 +121,19 @@ func TestPluginThatNeedsNodesWaitsForThem(t *testing.T) {
 	p, other := newNeedy(abi.NeedNodes), newNeedy(0)
 	b, without := newNeedyFixture(p), newNeedyFixture(other)
 	b.in.NodesUnknown, without.in.NodesUnknown = true, true
-	without.expect(t, "does not need them", FromChain, 7, 7, 7)
+	without.expect(t, "does not need them", FromChain, 7, 1, 1)
 	d := b.expect(t, "before anything is known", FromDefault, 1, 1, 1)
 	if !errors.Is(d.Err, ErrPending) || p.calls != 0 {
 		t.Errorf("%v after %d calls", d.Err, p.calls)
 	}
 	b.in.NodesUnknown = false
-	b.expect(t, "known", FromChain, 7, 7, 7)
+	b.expect(t, "known", FromChain, 7, 1, 1)
 	b.in.NodesUnknown = true
 	b.in.Zones = nil
 	b.policy.OnFailure = Default // waiting is not a failure
-	b.expect(t, "no longer known: the last good decision", FromLastGood, 7, 7, 7)
+	b.expect(t, "no longer known: the last good decision", FromLastGood, 7, 1, 1)
 	b.in.NodesUnknown = false
-	b.expect(t, "known again", FromChain, 7, 7, 7)
+	b.expect(t, "known again", FromChain, 7, 1, 1)
 	if p.calls != 2 {
 		t.Errorf("%d calls", p.calls)
 	}
@@ -147,7 +147,7 @@ func TestRequestHasAllEndpointsWithWhatIsKnownOfThem(t *testing.T) {
 	eps[0].Pod, eps[0].Zone = "web-0", "a"
 	eps[1].Pod, eps[1].Zone, eps[1].Ready, eps[1].InCluster = "web-1", "a", false, false // serving, but not ready
 	eps[2].Pod, eps[2].Zone, eps[2].Serving = "web-2", "b", false
-	b.expect(t, "one of three is eligible", FromChain, 7, 0, 0)
+	b.expect(t, "one of three is eligible", FromChain, 1, 0, 0)
 	var got []abi.Endpoint
 	for _, e := range p.request.Endpoints {
 		got = append(got, abi.Endpoint{Pod: e.Pod, Conditions: e.Conditions})
@@ -172,9 +172,9 @@ func TestPodNamesAreGivenOnRequestOnly(t *testing.T) {
 	p := newNeedy(0)
 	b := newNeedyFixture(p)
 	b.in.Port.Endpoints[0].Pod = "web-0"
-	b.expect(t, "first call", FromChain, 7, 7, 7)
+	b.expect(t, "first call", FromChain, 7, 1, 1)
 	b.in.Port.Endpoints[0].Pod = "web-1"
-	b.expect(t, "another Pod with the address", FromChain, 7, 7, 7)
+	b.expect(t, "another Pod with the address", FromChain, 7, 1, 1)
 	if p.calls != 1 || p.request.Endpoints[0].Pod != "" {
 		t.Errorf("%d calls, the first Pod is %q", p.calls, p.request.Endpoints[0].Pod)
 	}
@@ -184,7 +184,7 @@ func TestRequestHasTheKeysOfAllPluginsOfTheChain(t *testing.T) {
 	p, q := newNeedy(0), newNeedy(0)
 	p.keys, q.keys = []string{"label:a", "service-label:b"}, []string{"label:c", "label:a"}
 	b := newNeedyFixture(p, q)
-	b.expect(t, "first call", FromChain, 7, 7, 7)
+	b.expect(t, "first call", FromChain, 7, 1, 1)
 	want := []string{"label:a", "service-label:b", "label:c"}
 	if !slices.Equal(p.request.Keys, want) || !slices.Equal(q.request.Keys, want) {
 		t.Errorf("keys %v and %v, want %v", p.request.Keys, q.request.Keys, want)

@@ -22,6 +22,8 @@ type Plugin interface {
 	// Keys returns the keys that the plugin declares for settings of the configuration, see abi.ParseKeys. Settings of a Service declare
 	// no others than those of its policy.
 	Keys(settings string) []string
+	// Role is what the plugin decides, see abi.Role.
+	Role() abi.Role
 	// Revision identifies the code. It changes whenever answers may change.
 	Revision() string
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// build builds the request for the first plugin of the chain, with the weights of the default rules, without topology hints if the policy
-// ignores these, and e.portIndex.
+// build builds the request for the first plugin of the chain, as by the default rules, without topology hints if the policy ignores these, and
+// e.portIndex.
 func (e *Evaluator) build(c *Call, ch *chain, times *conditionTimes, in *Input, now time.Time) outcomesOf {
 	p := in.Port
 	var needs uint32
@@ -27,8 +27,8 @@ func (e *Evaluator) build(c *Call, ch *chain, times *conditionTimes, in *Input, 
 		}
 		eps = append(eps, abi.Endpoint{
 			Addr: ep.Addr, Conditions: bits, Node: ep.Node, Zone: ep.Zone,
-			Weight: bits / abi.Chosen & 1, PriorWeight: abi.NoWeight,
-			ReadySince: milliseconds(since.ready), TerminatingSince: milliseconds(since.terminating), Connections: abi.ConnectionsUnknown,
+			PriorWeight: abi.NoWeight,
+			ReadySince:  milliseconds(since.ready), TerminatingSince: milliseconds(since.terminating), Connections: abi.ConnectionsUnknown,
 		})
 		if needs&abi.NeedPodNames != 0 {
 			eps[len(eps)-1].Pod = ep.Pod
@@ -60,6 +60,7 @@ func (e *Evaluator) build(c *Call, ch *chain, times *conditionTimes, in *Input, 
 	if needs&abi.NeedNodes != 0 && in.NodeCount > 0 {
 		c.Request.NodeIndex, c.Request.NodeCount = in.NodeIndex, in.NodeCount
 	}
+	c.Request.Begin()
 	e.addValues(c, in)
 	return e.addSignals(&c.Request, needs, now)
 }

@@ -8,18 +8,17 @@ import (
 
 // packedResults stores a plugin's results compactly: there is one for every endpoint of the cluster. It is immutable.
 type packedResults struct {
-	weights      []uint16
+	answer       abi.Answer
 	keepDraining []bool   // nil: all false
 	resetAfterMS []uint32 // abi.Result.ResetAfterMS; nil: all NeverReset
 	shedPermille []uint16 // abi.Result.ShedPermille; nil: all 0
 	reasons      Reasons
 }
 
-func packResults(list []abi.Result) packedResults {
-	out := packedResults{weights: make([]uint16, len(list))}
+func packResults(resp *abi.Response) packedResults {
+	list, out := resp.Results, packedResults{answer: abi.AnswerOf(resp)}
 	for i := range list {
 		v := &list[i]
-		out.weights[i] = v.Weight
 		if v.Flags&abi.FlagKeepDraining != 0 {
 			if out.keepDraining == nil {
 				out.keepDraining = make([]bool, len(list))

@@ -90,20 +90,18 @@ func (e *Evaluator) seen(ch *chain, times *conditionTimes, in *Input) (all []See
 	for i := range ch.steps {
 		s, step := &ch.steps[i], &ch.plugins()[i]
 		plugin, err := e.plugins(step.Plugin)
-		if err != nil || s.answeredAt == 0 || len(s.results.weights) != len(c.Request.Endpoints) {
+		if err != nil || s.answeredAt == 0 || len(s.results.answer.Values) != len(c.Request.Endpoints) {
 			return all
 		}
 		seen := Seen{
 			Plugin: step.Plugin, Settings: step.Settings, Needs: plugin.Needs(step.configured()), Keys: plugin.Keys(step.configured()),
 			At: s.answeredAt, Request: c.Request,
 		}
-		seen.Changed = s.err != nil || s.digest != e.digester.step(digest, plugin.Revision(), step.Settings, c.Request.Endpoints)
+		seen.Changed = s.err != nil || s.digest != e.digester.step(digest, plugin.Revision(), step.Settings, &c.Request)
 		seen.Request.Now, seen.Request.Endpoints = s.answeredAt, slices.Clone(c.Request.Endpoints)
 		s.told.tell(&seen.Request)
 		all = append(all, seen)
-		for j, w := range s.results.weights {
-			c.Request.Endpoints[j].Weight = uint32(w)
-		}
+		c.Request.Apply(plugin.Role(), s.results.answer)
 	}
 	return all
 }

@@ -68,24 +68,24 @@ func TestSeenSaysWhenTheInputHasChangedSince(t *testing.T) {
 		if failing {
 			return errors.New("on purpose")
 		}
-		return setWeights(3)(req, resp)
+		return favorFirst(3)(req, resp)
 	}
 	second.keys = []string{"label:a"}
 	b := newNeedyFixture(first, second)
 	if b.evaluator.Seen(&b.in) != nil {
 		t.Error("a plugin that was not called has seen something")
 	}
-	b.expect(t, "first call", FromChain, 7, 7, 7)
+	b.expect(t, "first call", FromChain, 7, 1, 1)
 	all := b.evaluator.Seen(&b.in)
 	if len(all) != 2 || all[0].Changed || all[1].Changed || all[1].Keys[0] != "label:a" {
 		t.Fatalf("%+v", all)
 	}
-	if in, out := all[0].Request.Endpoints[0].Weight, all[1].Request.Endpoints[0].Weight; in != 1 || out != 3 {
-		t.Errorf("weights %d and %d, want 1 and 3", in, out)
+	if in, out := all[0].Request.Endpoints[0].Share, all[1].Request.Endpoints[0].Share; in != abi.One || out != 3*abi.One {
+		t.Errorf("shares %d and %d, want 1 and 3", in, out)
 	}
 	failing = true
 	b.in.Port.Endpoints[0].Zone = "c"
-	b.expect(t, "the first fails", FromLastGood, 7, 7, 7)
+	b.expect(t, "the first fails", FromLastGood, 7, 1, 1)
 	all = b.evaluator.Seen(&b.in)
 	if len(all) != 2 || !all[0].Changed || !all[1].Changed {
 		t.Errorf("after a change: %+v", all)
@@ -114,7 +114,7 @@ func TestSeenHasThePodsOfTheAnswer(t *testing.T) {
 	b.in.Port.Endpoints[0].Pod = "web-0"
 	pod := &model.Pod{Labels: map[string]string{"track": "canary"}, MilliCPU: 250, ReadySince: b.now.Add(-time.Hour).UnixMilli()}
 	b.in.Pods.All = map[model.Name]*model.Pod{{Namespace: "shop", Name: "web-0"}: pod}
-	b.expect(t, "first call", FromChain, 7, 7, 7)
+	b.expect(t, "first call", FromChain, 7, 1, 1)
 	b.now = b.now.Add(time.Hour)
 	all := b.evaluator.Seen(&b.in)
 	if len(all) != 1 || all[0].Changed || !sameInputs(all[0].Request, p.request) {

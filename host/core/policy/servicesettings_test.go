@@ -14,14 +14,14 @@ import (
 // picky is a plugin whose settings are {"weight": N}. It refuses weights that are not 1 to 9, and counts its calls with its state.
 func picky() *fakePlugin {
 	return &fakePlugin{revision: "1", decide: func(req *abi.Request, resp *abi.Response) error {
-		weight := uint16(1)
+		weight := uint32(1)
 		if text := req.Settings.Text; text != "" {
 			if _, err := fmt.Sscanf(text, `{"weight":%d}`, &weight); err != nil || weight < 1 || weight > 9 {
 				return fmt.Errorf("%w: %s", abi.ErrSettings, text)
 			}
 		}
 		resp.State = append(append(resp.State[:0], req.State...), 'x')
-		return setWeights(weight)(req, resp)
+		return favorFirst(weight)(req, resp)
 	}}
 }
 
@@ -43,14 +43,14 @@ func (b *fixture) settings() ServiceSettings { return b.evaluator.Settings(b.in.
 
 func TestServiceSettingsReplaceFieldsOfThePolicy(t *testing.T) {
 	b, _ := newSettingsFixture()
-	b.expect(t, "policy", FromChain, 2, 2, 2)
+	b.expect(t, "policy", FromChain, 2, 1, 1)
 	b.annotate(`{"plugin0": {"weight": 5}}`)
-	b.expect(t, "Service", FromChain, 5, 5, 5)
+	b.expect(t, "Service", FromChain, 5, 1, 1)
 	if s := b.settings(); s.Err != nil || s.InForce.Steps[0].Settings != `{"weight":5}` || !s.InForce.Steps[0].Own || s.InForce.Steps[0].PolicySettings != `{"weight":2}` {
 		t.Errorf("%+v", s)
 	}
 	b.annotate("")
-	b.expect(t, "removed", FromChain, 2, 2, 2)
+	b.expect(t, "removed", FromChain, 2, 1, 1)
 	if len(b.evaluator.settings) != 0 {
 		t.Error("the state stays")
 	}
@@ -82,17 +82,17 @@ func TestBadServiceSettingsKeepTheLastGoodOnes(t *testing.T) {
 			text = text[:model.MaxSettings+1] // as a source does
 		}
 		b.annotate(text)
-		b.expect(t, "no good settings", FromChain, 2, 2, 2)
+		b.expect(t, "no good settings", FromChain, 2, 1, 1)
 		b.annotate(`{"plugin0": {"weight": 5}}`)
-		b.expect(t, "good", FromChain, 5, 5, 5)
+		b.expect(t, "good", FromChain, 5, 1, 1)
 		b.annotate(text)
-		b.expect(t, "last good settings of "+text[:min(40, len(text))], FromChain, 5, 5, 5)
+		b.expect(t, "last good settings of "+text[:min(40, len(text))], FromChain, 5, 1, 1)
 		s := b.settings()
 		if s.Err == nil || !strings.HasPrefix(s.Err.Error(), "Service shop/web: metadata.annotations[sluice.dev/settings]: ") || !strings.Contains(s.Err.Error(), want) || len(s.Err.Error()) > 400 {
 			t.Errorf("%.60s: %v, want %s", text, s.Err, want)
 		}
 		b.annotate(`{"plugin0": {"weight": 6}}`)
-		b.expect(t, "corrected", FromChain, 6, 6, 6)
+		b.expect(t, "corrected", FromChain, 6, 1, 1)
 		if s := b.settings(); s.Err != nil {
 			t.Errorf("then: %v", s.Err)
 		}
@@ -125,7 +125,7 @@ func TestRefusedSettingsLoseNoState(t *testing.T) {
 	}
 	for i := range 3 {
 		b.annotate(fmt.Sprintf(`{"plugin0": {"weight": %d}}`, 10+i))
-		b.expect(t, "refused", FromChain, 5, 5, 5)
+		b.expect(t, "refused", FromChain, 5, 1, 1)
 	}
 	if got := state(); len(got) != 4 {
 		t.Errorf("state %q, want that of four calls", got)
@@ -135,14 +135,14 @@ func TestRefusedSettingsLoseNoState(t *testing.T) {
 func TestNewRevisionIsAskedAgainAboutRefusedSettings(t *testing.T) {
 	b, p := newSettingsFixture()
 	b.annotate(`{"plugin0": {"weight": 10}}`)
-	b.expect(t, "refused", FromChain, 2, 2, 2)
-	p.revision, p.decide = "2", setWeights(10)
-	b.expect(t, "accepted", FromChain, 10, 10, 10)
+	b.expect(t, "refused", FromChain, 2, 1, 1)
+	p.revision, p.decide = "2", favorFirst(10)
+	b.expect(t, "accepted", FromChain, 10, 1, 1)
 	if s := b.settings(); s.Err != nil {
 		t.Error(s.Err)
 	}
 	p.revision, p.decide = "3", picky().decide
-	b.expect(t, "the last good settings are refused", FromChain, 2, 2, 2)
+	b.expect(t, "the last good settings are refused", FromChain, 2, 1, 1)
 	if s := b.settings(); s.Err == nil || s.InForce != b.policy {
 		t.Errorf("%+v", s)
 	}
@@ -151,11 +151,11 @@ func TestNewRevisionIsAskedAgainAboutRefusedSettings(t *testing.T) {
 func TestPolicyThatAllowsLessPutsItsOwnSettingsInForce(t *testing.T) {
 	b, _ := newSettingsFixture()
 	b.annotate(`{"plugin0": {"weight": 5}}`)
-	b.expect(t, "allowed", FromChain, 5, 5, 5)
+	b.expect(t, "allowed", FromChain, 5, 1, 1)
 	less := *b.policy
 	less.Steps = []Step{{Plugin: "plugin0", Settings: `{"weight":3}`}}
 	b.policy = &less
-	b.expect(t, "not allowed", FromChain, 3, 3, 3)
+	b.expect(t, "not allowed", FromChain, 3, 1, 1)
 	if s := b.settings(); s.Err == nil || !strings.Contains(s.Err.Error(), "does not let Services set it (allowed: none)") {
 		t.Error(s.Err)
 	}
@@ -164,10 +164,10 @@ func TestPolicyThatAllowsLessPutsItsOwnSettingsInForce(t *testing.T) {
 func TestFailureIsNoRefusal(t *testing.T) {
 	b, p := newSettingsFixture()
 	b.annotate(`{"plugin0": {"weight": 5}}`)
-	b.expect(t, "good", FromChain, 5, 5, 5)
+	b.expect(t, "good", FromChain, 5, 1, 1)
 	p.decide = failDecide
 	b.annotate(`{"plugin0": {"weight": 6}}`)
-	b.expect(t, "failing", FromLastGood, 5, 5, 5)
+	b.expect(t, "failing", FromLastGood, 5, 1, 1)
 	if s := b.settings(); s.Err != nil || s.InForce.Steps[0].Settings != `{"weight":6}` {
 		t.Errorf("%+v", s)
 	}
@@ -178,16 +178,16 @@ func TestLateRefusalKeepsTheDecision(t *testing.T) {
 	late := &lateCaller{immediate: true}
 	b.late = late
 	b.annotate(`{"plugin0": {"weight": 5}}`)
-	b.expect(t, "good", FromChain, 5, 5, 5)
+	b.expect(t, "good", FromChain, 5, 1, 1)
 	late.immediate = false
 	b.annotate(`{"plugin0": {"weight": 10}}`)
-	b.expectPending(t, "being tried", FromLastGood, 5, 5, 5)
+	b.expectPending(t, "being tried", FromLastGood, 5, 1, 1)
 	late.begin()
 	late.end(b.evaluator)
-	b.expectPending(t, "refused, the last good settings are asked again", FromLastGood, 5, 5, 5)
+	b.expectPending(t, "refused, the last good settings are asked again", FromLastGood, 5, 1, 1)
 	late.begin()
 	late.end(b.evaluator)
-	b.expect(t, "answered", FromChain, 5, 5, 5)
+	b.expect(t, "answered", FromChain, 5, 1, 1)
 	if s := b.settings(); s.Err == nil {
 		t.Error("no error")
 	}
@@ -196,12 +196,12 @@ func TestLateRefusalKeepsTheDecision(t *testing.T) {
 func TestLastGoodSettingsSurviveRestart(t *testing.T) {
 	b, p := newSettingsFixture()
 	b.annotate(`{"plugin0": {"weight": 5}}`)
-	b.expect(t, "good", FromChain, 5, 5, 5)
+	b.expect(t, "good", FromChain, 5, 1, 1)
 	b.annotate(`{"plugin0": {"weight": 10}}`)
-	b.expect(t, "refused", FromChain, 5, 5, 5)
+	b.expect(t, "refused", FromChain, 5, 1, 1)
 	b.restart(t)
 	calls := p.calls
-	b.expect(t, "restarted", FromChain, 5, 5, 5)
+	b.expect(t, "restarted", FromChain, 5, 1, 1)
 	if s := b.settings(); s.Err == nil || !errors.Is(s.Err, abi.ErrSettings) || p.calls != calls+2 {
 		t.Errorf("%v, %d calls", s.Err, p.calls-calls)
 	}

@@ -20,11 +20,11 @@ func equalShadows(a, b *Shadow) bool {
 	return slices.Equal(a.Weights, b.Weights) && a.Divergence == b.Divergence && a.Compared == b.Compared && len(a.Steps) == len(b.Steps)
 }
 
-// onlyFirst gives all connections to the first endpoint with a weight.
+// onlyFirst gives all connections to the first endpoint with capacity.
 func onlyFirst(req *abi.Request, resp *abi.Response) error {
 	for i := range req.Endpoints {
-		if req.Endpoints[i].Weight > 0 {
-			resp.Results[i].Weight = 1
+		if req.Endpoints[i].Capacity > 0 {
+			resp.Results[i].Value = 1
 			resp.Results[i].Reason = "first"
 			return nil
 		}
@@ -43,17 +43,17 @@ func (b *fixture) expectShadow(t *testing.T, what string, divergence float64, we
 }
 
 func TestShadowIsComparedWithWhatIsEnforced(t *testing.T) {
-	enforced := &fakePlugin{decide: setWeights(7)}
+	enforced := &fakePlugin{decide: favorFirst(1)}
 	b := newFixture(enforced)
 	b.shadow(&fakePlugin{decide: onlyFirst})
-	d := b.expect(t, "enforced", FromChain, 7, 7, 7)
+	d := b.expect(t, "enforced", FromChain, 1, 1, 1)
 	b.expectShadow(t, "first", 2.0/3, 1, 0, 0)
 	if s := d.Shadow.Steps; len(s) != 1 || s[0].Plugin != "plugin0/shadow" || s[0].Reasons.At(0) != "first" || s[0].Reasons.At(1) != "" {
 		t.Fatalf("steps %+v", s)
 	}
 	enforced.decide = failDecide
 	b.set(4, 0)
-	b.expect(t, "the last good one is in force", FromLastGood, 7, 7, 7, 7)
+	b.expect(t, "the last good one is in force", FromLastGood, 1, 1, 1, 1)
 	b.expectShadow(t, "compared with it", 0.75, 1, 0, 0, 0)
 	b.policy = b.policy.clone()
 	b.policy.OnFailure = Default
@@ -84,7 +84,7 @@ func TestShadowIsAskedOnlyWhenItsInputHasChanged(t *testing.T) {
 		p.decide = func(req *abi.Request, resp *abi.Response) error {
 			resp.RequeueAfter = after
 			resp.State = fmt.Append(nil, p.calls)
-			return setWeights(1)(req, resp)
+			return favorFirst(1)(req, resp)
 		}
 	}
 	requeue(enforced, 5*time.Second)
@@ -114,7 +114,7 @@ func TestShadowIsAskedOnlyWhenItsInputHasChanged(t *testing.T) {
 }
 
 func TestShadowWaitsAndFailsOnItsOwn(t *testing.T) {
-	enforced, shadow := &fakePlugin{decide: setWeights(7)}, &fakePlugin{decide: onlyFirst}
+	enforced, shadow := &fakePlugin{decide: favorFirst(1)}, &fakePlugin{decide: onlyFirst}
 	b, l := newLateFixture(enforced)
 	b.shadow(shadow)
 	step := func() {
@@ -126,7 +126,7 @@ func TestShadowWaitsAndFailsOnItsOwn(t *testing.T) {
 		t.Fatalf("queued %+v: want the enforced one first", l.queued)
 	}
 	step()
-	if d := b.expect(t, "the shadow waits", FromChain, 7, 7, 7); d.Pending != nil || d.Err != nil || d.Shadow.Pending == nil || !errors.Is(d.Shadow.Err, ErrPending) {
+	if d := b.expect(t, "the shadow waits", FromChain, 1, 1, 1); d.Pending != nil || d.Err != nil || d.Shadow.Pending == nil || !errors.Is(d.Shadow.Err, ErrPending) {
 		t.Fatalf("%+v, shadow %+v", d, d.Shadow)
 	}
 	if n := b.evaluator.Awaited(); n != 0 {
@@ -146,7 +146,7 @@ func TestShadowWaitsAndFailsOnItsOwn(t *testing.T) {
 	if s := b.expectShadow(t, "fails", 0); s.Err == nil || s.Pending != nil {
 		t.Fatalf("%+v", s)
 	}
-	if d := b.expect(t, "in force", FromChain, 7, 7, 7, 7); d.Err != nil {
+	if d := b.expect(t, "in force", FromChain, 1, 1, 1, 1); d.Err != nil {
 		t.Fatal(d.Err)
 	}
 }
@@ -154,11 +154,11 @@ func TestShadowWaitsAndFailsOnItsOwn(t *testing.T) {
 // TestShadowSurvivesRestart: its state, its last good decision, and both apart from those of the enforced chain.
 func TestShadowSurvivesRestart(t *testing.T) {
 	seen := map[string]string{}
-	remember := func(name string, weight uint16) *fakePlugin {
+	remember := func(name string, weight uint32) *fakePlugin {
 		return &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
 			seen[name] = fmt.Sprint(string(req.State), " ", req.Endpoints[0].PriorWeight)
 			resp.State = append(resp.State, name...)
-			return setWeights(weight)(req, resp)
+			return favorFirst(weight)(req, resp)
 		}}
 	}
 	b := newFixture(remember("enforced", 7))
@@ -188,16 +188,16 @@ func TestServiceSettingsReachShadow(t *testing.T) {
 		if saw = req.Settings.Text; refuses {
 			return fmt.Errorf("%w: no", abi.ErrSettings)
 		}
-		return setWeights(1)(req, resp)
+		return favorFirst(1)(req, resp)
 	}}
-	b := newFixture(&fakePlugin{decide: setWeights(7)})
+	b := newFixture(&fakePlugin{decide: favorFirst(7)})
 	b.shadow(shadow)
 	b.policy.Steps[0].ServiceSettings, b.policy.Shadow[0].ServiceSettings = []string{"a", "b"}, []string{"a"}
 	set := func(text string) error {
 		svc := *b.in.Service
 		svc.Settings = text
 		b.in.Service = &svc
-		b.expect(t, text, FromChain, 7, 7, 7)
+		b.expect(t, text, FromChain, 7, 1, 1)
 		return b.evaluator.Settings(b.in.Service, b.policy).Err
 	}
 	if err := set(`{"plugin0":{"a":1}}`); err != nil || saw != `{"a":1}` {
@@ -265,7 +265,7 @@ func TestShadowHasNoEffect(t *testing.T) {
 				r := rand.New(rand.NewPCG(seed^salt, req.Generation<<20^uint64(req.Now)/1000^uint64(len(req.State))<<50))
 				for i := range resp.Results {
 					v := &resp.Results[i]
-					v.Weight, v.Flags = uint16(r.IntN(9)), uint32(r.IntN(2))*abi.FlagKeepDraining
+					v.Value, v.Flags = r.Uint32N(9), uint32(r.IntN(2))*abi.FlagKeepDraining
 					v.ShedPermille = uint16(r.IntN(2) * r.IntN(1000))
 					if r.IntN(3) == 0 {
 						v.ResetAfterMS = uint32(r.IntN(5000))

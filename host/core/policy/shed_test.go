@@ -17,7 +17,7 @@ func TestSameAnswerIsTheSameShed(t *testing.T) {
 		}
 		resp.RequeueAfter = time.Second
 		resp.Results[1].ShedPermille = permille
-		return setWeights(1)(req, resp)
+		return favorFirst(1)(req, resp)
 	}})
 	b.set(3, 0)
 	expect := func(what string, want Shed) {
@@ -53,7 +53,7 @@ func TestLargestShedOfAChainApplies(t *testing.T) {
 	shed := func(first, second uint16) func(*abi.Request, *abi.Response) error {
 		return func(req *abi.Request, resp *abi.Response) error {
 			resp.Results[0].ShedPermille, resp.Results[1].ShedPermille = first, second
-			return setWeights(1)(req, resp)
+			return favorFirst(1)(req, resp)
 		}
 	}
 	b := newFixture(&fakePlugin{decide: shed(100, 900)}, &fakePlugin{decide: shed(700, 0)})

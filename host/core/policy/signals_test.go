@@ -58,7 +58,7 @@ func (s *signalsPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 }
 
 func newSignalsFixture(needs uint32) (*fixture, *signalsPlugin, *fakeSignals) {
-	p := &signalsPlugin{fakePlugin: fakePlugin{decide: setWeights(7)}, needs: needs}
+	p := &signalsPlugin{fakePlugin: fakePlugin{decide: favorFirst(7)}, needs: needs}
 	b := newFixture()
 	b.plugins["p"] = p
 	b.policy.Steps = []Step{{Plugin: "p"}}
@@ -72,7 +72,7 @@ func newSignalsFixture(needs uint32) (*fixture, *signalsPlugin, *fakeSignals) {
 
 func TestRequestHasTheSignalsThatPluginsNeed(t *testing.T) {
 	b, p, s := newSignalsFixture(abi.NeedOutcomes | abi.NeedConnections)
-	b.expect(t, "first", FromChain, 7, 7, 7)
+	b.expect(t, "first", FromChain, 7, 1, 1)
 	if p.seen.OutcomesWindowMS != 1500 || p.seen.Endpoints[1].Outcomes != s.outcomes[1] || p.seen.Endpoints[0].Outcomes != (abi.Outcomes{}) {
 		t.Errorf("%+v", p.seen)
 	}
@@ -90,7 +90,7 @@ func TestRequestHasTheSignalsThatPluginsNeed(t *testing.T) {
 
 func TestSignalsThatNoPluginNeedsCostNothing(t *testing.T) {
 	b, p, s := newSignalsFixture(0)
-	b.expect(t, "first", FromChain, 7, 7, 7)
+	b.expect(t, "first", FromChain, 7, 1, 1)
 	if s.asked != 0 {
 		t.Errorf("asked %d times", s.asked)
 	}
@@ -102,7 +102,7 @@ func TestSignalsThatNoPluginNeedsCostNothing(t *testing.T) {
 func TestSignalsThatAreNotCountedAreUnknown(t *testing.T) {
 	b, p, s := newSignalsFixture(abi.NeedOutcomes | abi.NeedConnections)
 	s.window, s.age, s.failedAt[1] = 0, -1, 5
-	b.expect(t, "first", FromChain, 7, 7, 7)
+	b.expect(t, "first", FromChain, 7, 1, 1)
 	if p.seen.OutcomesWindowMS != 0 || p.seen.Endpoints[1].Outcomes != (abi.Outcomes{}) || p.seen.ConnectionsAgeMS != abi.NoAge ||
 		p.seen.Endpoints[0].Connections != abi.ConnectionsUnknown {
 		t.Errorf("%+v", p.seen)
@@ -131,7 +131,7 @@ func TestNewFailuresCallThePluginAgainAndNumbersDoNot(t *testing.T) {
 	for _, c := range steps {
 		before := p.calls
 		c.change()
-		b.expect(t, c.what, FromChain, 7, 7, 7)
+		b.expect(t, c.what, FromChain, 7, 1, 1)
 		if (p.calls > before) != c.called {
 			t.Errorf("%s: %d calls", c.what, p.calls-before)
 		}
@@ -140,12 +140,12 @@ func TestNewFailuresCallThePluginAgainAndNumbersDoNot(t *testing.T) {
 
 func TestPluginOfAChainThatDoesNotNeedOutcomesIsNotCalledForFailures(t *testing.T) {
 	b, p, s := newSignalsFixture(abi.NeedOutcomes)
-	other := &fakePlugin{decide: setWeights(7)}
+	other := &fakePlugin{decide: favorFirst(7)}
 	b.plugins["other"] = other
 	b.policy.Steps = append(b.policy.Steps, Step{Plugin: "other"})
-	b.expect(t, "first", FromChain, 7, 7, 7)
+	b.expect(t, "first", FromChain, 7, 1, 1)
 	s.reading, s.failedAt[1] = 6, 6
-	b.expect(t, "a failure", FromChain, 7, 7, 7)
+	b.expect(t, "a failure", FromChain, 7, 1, 1)
 	if p.calls != 2 || other.calls != 1 {
 		t.Errorf("%d and %d calls", p.calls, other.calls)
 	}
@@ -177,7 +177,7 @@ func TestFailureDuringALateCallCallsThePluginAgain(t *testing.T) {
 	b.decide()
 	late.begin()
 	late.end(b.evaluator)
-	b.expect(t, "both answered", FromChain, 7, 7, 7)
+	b.expect(t, "both answered", FromChain, 7, 1, 1)
 	if p.calls != 2 {
 		t.Errorf("%d calls", p.calls)
 	}

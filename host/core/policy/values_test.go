@@ -43,7 +43,7 @@ func TestRequestHasTheValuesOfDeclaredKeys(t *testing.T) {
 	p := newNeedy(0)
 	p.keys = []string{"service-annotation:note", "label:track", "request:cpu", "service-label:tier", "annotation:cap", "service-label:none"}
 	b := newPodFixture(p)
-	b.expect(t, "first call", FromChain, 7, 7, 7)
+	b.expect(t, "first call", FromChain, 7, 1, 1)
 	var got []string
 	for i := range p.request.Endpoints {
 		got = append(got, values(p.request.Endpoints[i].Values))
@@ -58,7 +58,7 @@ func TestRequestHasTheValuesOfDeclaredKeys(t *testing.T) {
 		t.Errorf("ready since %d and %d", p.request.Endpoints[0].ReadySince, p.request.Endpoints[1].ReadySince)
 	}
 	b.in.Pods.All[model.Name{Namespace: "shop", Name: "web-0"}].ReadySince = 5_000_000_000 // the clock of its node is ahead
-	b.expect(t, "another time", FromChain, 7, 7, 7)
+	b.expect(t, "another time", FromChain, 7, 1, 1)
 	if got := p.request.Endpoints[0].ReadySince; got != p.request.Now {
 		t.Errorf("ready since %d, after %d", got, p.request.Now)
 	}
@@ -68,21 +68,21 @@ func TestOnlyDeclaredValuesCauseACall(t *testing.T) {
 	p := newNeedy(0)
 	p.keys = []string{"label:track"}
 	b := newPodFixture(p)
-	b.expect(t, "first call", FromChain, 7, 7, 7)
+	b.expect(t, "first call", FromChain, 7, 1, 1)
 	if got := p.request.Endpoints[0].ReadySince; got != 1_000_000 {
 		t.Errorf("the Pod's own time, %d, is used although whole Pods need not be read", got)
 	}
 	web := b.in.Pods.All[model.Name{Namespace: "shop", Name: "web-0"}]
 	web.Annotations["cap"], web.MilliCPU, b.in.Service.Labels["tier"] = "6", 1, "back"
-	if b.expect(t, "other values", FromChain, 7, 7, 7); p.calls != 1 {
+	if b.expect(t, "other values", FromChain, 7, 1, 1); p.calls != 1 {
 		t.Errorf("%d calls", p.calls)
 	}
 	web.Labels["track"] = "stable"
-	if b.expect(t, "a declared value", FromChain, 7, 7, 7); p.calls != 2 {
+	if b.expect(t, "a declared value", FromChain, 7, 1, 1); p.calls != 2 {
 		t.Errorf("%d calls", p.calls)
 	}
 	delete(b.in.Pods.All, model.Name{Namespace: "shop", Name: "web-1"}) // its label was empty, and is absent now
-	if b.expect(t, "a Pod is gone", FromChain, 7, 7, 7); p.calls != 3 {
+	if b.expect(t, "a Pod is gone", FromChain, 7, 1, 1); p.calls != 3 {
 		t.Errorf("%d calls", p.calls)
 	}
 }
@@ -104,9 +104,9 @@ func TestPluginThatDeclaresKeysOfPodsWaitsForThem(t *testing.T) {
 		t.Error("called before the end of the wait")
 	}
 	b.now = b.now.Add(time.Millisecond)
-	b.expect(t, "without the Pods", FromChain, 7, 7, 7)
+	b.expect(t, "without the Pods", FromChain, 7, 1, 1)
 	b.in.Pods.Pending = false
-	b.expect(t, "with the Pods", FromChain, 7, 7, 7)
+	b.expect(t, "with the Pods", FromChain, 7, 1, 1)
 	calls := p.calls
 	b.in.Pods.Pending = true // for instance because the selector has changed
 	d, _ = b.decide()
@@ -114,7 +114,7 @@ func TestPluginThatDeclaresKeysOfPodsWaitsForThem(t *testing.T) {
 		t.Errorf("%s, %d calls: the last good decision stays in force during another wait", d.Origin, p.calls-calls)
 	}
 	b.in.Pods.Pending = false
-	if b.expect(t, "they cannot be read", FromChain, 7, 7, 7); p.calls < calls {
+	if b.expect(t, "they cannot be read", FromChain, 7, 1, 1); p.calls < calls {
 		t.Error("not called")
 	}
 	if !b.evaluator.DeclaresPods(b.policy) || b.evaluator.DeclaresPods(nil) || b.evaluator.DeclaresPods(&Policy{Steps: b.policy.Steps[:1]}) {
@@ -127,12 +127,12 @@ func TestNodeIndexIsGivenOnRequestOnly(t *testing.T) {
 		p := newNeedy(needs)
 		b := newNeedyFixture(p)
 		b.in.NodeIndex, b.in.NodeCount = 3, 12
-		b.expect(t, "first call", FromChain, 7, 7, 7)
+		b.expect(t, "first call", FromChain, 7, 1, 1)
 		if got := [2]uint32{p.request.NodeIndex, p.request.NodeCount}; got != want {
 			t.Errorf("needs %d: %v, want %v", needs, got, want)
 		}
 		b.in.NodeIndex = 4
-		if b.expect(t, "another index", FromChain, 7, 7, 7); p.calls != 1+int(needs/abi.NeedNodes) {
+		if b.expect(t, "another index", FromChain, 7, 1, 1); p.calls != 1+int(needs/abi.NeedNodes) {
 			t.Errorf("needs %d: %d calls", needs, p.calls)
 		}
 	}
@@ -145,7 +145,7 @@ func TestNoAnswerWidensEligibility(t *testing.T) {
 	p := newNeedy(0)
 	p.decide = func(req *abi.Request, resp *abi.Response) error {
 		for i := range resp.Results {
-			resp.Results[i].Weight = uint16(random.IntN(3) * random.IntN(abi.MaxWeight))
+			resp.Results[i].Value = random.Uint32N(3) * random.Uint32()
 			resp.Results[i].Flags = uint32(random.IntN(2))
 		}
 		return nil

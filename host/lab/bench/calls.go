@@ -124,12 +124,13 @@ func request(n int, leaving bool) *abi.Request {
 		req.Endpoints = append(req.Endpoints, abi.Endpoint{
 			Addr:       netip.AddrPortFrom(netip.AddrFrom4([4]byte{11, 0, byte(j >> 8), byte(j)}), 8080),
 			Conditions: abi.Ready | abi.Serving | abi.Chosen | abi.Eligible, Node: nodeName(j), Zone: zoneName(j),
-			Weight: 1, PriorWeight: abi.NoWeight, ReadySince: 1_600_000_000_000, Connections: abi.ConnectionsUnknown,
+			PriorWeight: abi.NoWeight, ReadySince: 1_600_000_000_000, Connections: abi.ConnectionsUnknown,
 		})
 		if e := &req.Endpoints[j]; leaving && j%5 == 4 {
-			e.Conditions, e.Weight, e.TerminatingSince = abi.Serving|abi.Terminating|abi.Eligible, 0, req.Now-10_000
+			e.Conditions, e.TerminatingSince = abi.Serving|abi.Terminating|abi.Eligible, req.Now-10_000
 		}
 	}
+	req.Begin()
 	return req
 }
 

@@ -126,7 +126,7 @@ func (w *clusterState) largeSteps(round int) []largeStep {
 		{what: "a Service with 10,000 endpoints, half of them with weight 0, is created", changes: append(slicesOf(giant+1, weighted), alternate(giant+1, "even"))},
 		{what: "the other half gets the weight", changes: []model.Change{alternate(giant+1, "odd")}},
 		{what: "it is deleted", changes: append(deletions(slicesOf(giant+1, weighted)), deletions([]model.Change{service(giant + 1)})...)},
-		{what: "500 Services of 10 endpoints get weights of 997, 3 and 0", changes: canaries, optional: true},
+		{what: "500 Services of 10 endpoints get shares of 999, 1 and 0", changes: canaries, optional: true},
 		{what: "all these weights change", changes: others, undo: plain, optional: true},
 		{what: "this node's zone changes, and with it the endpoints of every Service", changes: []model.Change{node(0, zoneName(1+round))}},
 		{what: fmt.Sprintf("%d slices change at once", len(burst)), changes: burst},

@@ -164,13 +164,13 @@ func (r *policyRun) print(w io.Writer) {
 `, r.size, "`zone-spill`", r.without*1000, r.calls, r.with*1000, r.callsMore, r.unchanged*1000, r.changed)
 }
 
-// alternating is a plugin: every other endpoint gets weight, 997 or 3 in turn, beginning with the first or the second.
+// alternating is a plugin: every other endpoint gets a share, 999 or 1 in turn, beginning with the first or the second.
 type alternating struct{ first int }
 
 func (p alternating) Decide(req *abi.Request, resp *abi.Response) error {
 	for i := range req.Endpoints {
-		if resp.Results[i].Weight = 0; (i+p.first)%2 == 0 {
-			resp.Results[i].Weight = [2]uint16{997, 3}[i/2%2]
+		if resp.Results[i].Value = 0; (i+p.first)%2 == 0 {
+			resp.Results[i].Value = [2]uint32{999, 1}[i/2%2]
 		}
 	}
 	return nil
@@ -178,6 +178,7 @@ func (p alternating) Decide(req *abi.Request, resp *abi.Response) error {
 
 func (alternating) Needs(string) uint32  { return 0 }
 func (alternating) Keys(string) []string { return nil }
+func (alternating) Role() abi.Role       { return abi.RoleShare }
 func (alternating) Revision() string     { return "1" }
 
 // alternatingBindings bind alternating to Services with the label alternate: even, or odd.

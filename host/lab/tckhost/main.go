@@ -147,7 +147,7 @@ func (a *adapter) decide(c *hosts.Command) (*hosts.Response, error) {
 	call.Response.Reset(len(call.Request.Endpoints))
 	call.Do()
 	if call.Err == nil {
-		call.Err = call.Check()
+		call.Err = call.Check(p.Role())
 		if chosen := func(e abi.Endpoint) bool { return e.Conditions&abi.Chosen != 0 }; !slices.ContainsFunc(call.Request.Endpoints, chosen) {
 			call.Err = nil // the policy engine calls no plugin then
 		}

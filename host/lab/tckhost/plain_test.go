@@ -21,11 +21,12 @@ type plain struct {
 	wire    func([]byte)                             // the request's bytes
 	call    func(*wasm.Call)                         // before sluice_decide
 	decode  func([]byte) (ok bool)                   // of the response's bytes; false: refuse them
+	combine func(*abi.Request, *abi.Answer)          // before the chain is combined
 	answer  func(*hosts.Command, *hosts.Answer)      // before it is returned
 	hangs   func(*hosts.Command, *hosts.Answer) bool // the command never ends
 
-	keepsFailed, newIDs, unconfigured, acceptsAll bool
-	missing                                       []string
+	keepsFailed, newIDs, unconfigured, acceptsAll, takesGroups bool
+	missing                                                    []string
 
 	host    *wasm.Host
 	plugins map[string]*plainPlugin
@@ -65,14 +66,11 @@ func (h *plain) Do(ctx context.Context, c *hosts.Command) (*hosts.Answer, error)
 		a.Response, err = h.decide(h.plugins[c.Plugin], c)
 	case hosts.OpEnforce:
 		p := h.plugins[c.Plugin]
+		q := *c.Request
+		q.Begin()
 		var r *hosts.Response
-		if r, err = h.decide(p, c); err == nil || p.weights == nil {
-			p.weights = make([]uint16, len(c.Request.Endpoints))
-			for i := range p.weights {
-				if p.weights[i] = 1; r != nil {
-					p.weights[i] = r.Results[i].Weight
-				}
-			}
+		if r, err = h.decide(p, &hosts.Command{Request: &q}); err == nil {
+			p.weights = h.weights(p, &q, r)
 		}
 		a.Weights = p.weights
 	case hosts.OpUnload:
@@ -93,6 +91,21 @@ func (h *plain) Do(ctx context.Context, c *hosts.Command) (*hosts.Answer, error)
 		return nil, ctx.Err()
 	}
 	return a, nil
+}
+
+// weights combines the answer of a plugin as the ABI says.
+func (h *plain) weights(p *plainPlugin, q *abi.Request, r *hosts.Response) []uint16 {
+	answer := abi.Answer{Groups: r.Groups}
+	for _, x := range r.Results {
+		answer.Values, answer.Group = append(answer.Values, x.Value), append(answer.Group, x.Group)
+	}
+	if h.combine != nil {
+		h.combine(q, &answer)
+	}
+	q.Apply(p.plugin.Role(), answer)
+	out := make([]uint16, len(q.Endpoints))
+	abi.Weights(out, q.Parts(nil), abi.TotalFor(r.Balance))
+	return out
 }
 
 func (h *plain) load(ctx context.Context, c *hosts.Command) error {
@@ -183,11 +196,11 @@ func (h *plain) decide(p *plainPlugin, c *hosts.Command) (r *hosts.Response, err
 	if err != nil {
 		return nil, err
 	}
-	return h.read(response, &q)
+	return h.read(response, &q, p.plugin.Role())
 }
 
 // read decodes a response as the ABI says.
-func (h *plain) read(b []byte, q *abi.Request) (*hosts.Response, error) {
+func (h *plain) read(b []byte, q *abi.Request, role abi.Role) (*hosts.Response, error) {
 	if h.decode != nil && !h.decode(b) {
 		return nil, errors.New("refused")
 	}
@@ -197,15 +210,20 @@ func (h *plain) read(b []byte, q *abi.Request) (*hosts.Response, error) {
 	if err := d.DecodeResponse(b, len(q.Endpoints), &resp); err != nil && !h.acceptsAll {
 		return nil, err
 	}
-	chosen, weight := false, false
+	chosen, left := false, false
 	for i, e := range q.Endpoints {
-		if e.Conditions&abi.Eligible == 0 {
-			resp.Results[i].Weight = 0
+		other := e.Capacity
+		if role.WritesCapacity() {
+			other = e.Share
 		}
-		chosen, weight = chosen || e.Conditions&abi.Chosen != 0, weight || resp.Results[i].Weight > 0
+		chosen = chosen || e.Conditions&abi.Chosen != 0
+		left = left || e.Conditions&abi.Eligible != 0 && other > 0 && resp.Results[i].Value > 0
 	}
-	if chosen && !weight && !h.acceptsAll {
-		return nil, errors.New("no weight")
+	if chosen && !left && !h.acceptsAll {
+		return nil, errors.New("nothing is left")
+	}
+	if len(resp.Groups) > 0 && role != abi.RoleShare && !h.takesGroups {
+		return nil, errors.New("groups are not for this role")
 	}
 	return hosts.ResponseOf(&resp), nil
 }
@@ -222,6 +240,7 @@ func broken() []brokenHost {
 	request := func(f func(*abi.Request)) *plain { return &plain{request: f} }
 	wire := func(f func([]byte)) *plain { return &plain{wire: f} }
 	view := func(f func(*plainPlugin, *abi.View)) *plain { return &plain{view: f} }
+	combine := func(f func(*abi.Request, *abi.Answer)) *plain { return &plain{combine: f} }
 	call := func(f func(*wasm.Call)) *plain { return &plain{call: f} }
 	answer := func(f func(*hosts.Command, *hosts.Answer)) *plain { return &plain{answer: f} }
 	response := func(f func(*hosts.Response)) *plain {
@@ -263,7 +282,7 @@ func broken() []brokenHost {
 		}), "the clock of one instance"},
 		{"has no WASI", hosts.Imports, onLoad("wasi_snapshot_preview1"), "load: unexpected exports"},
 		{"mixes up settings", hosts.Settings, view(func(_ *plainPlugin, v *abi.View) { v.Settings = min(v.Settings, 1) }), "with these settings"},
-		{"sends another version", hosts.Wire, wire(func(b []byte) { le.PutUint16(b[abi.ReqMinor:], 1) }), `version is 1\.1`},
+		{"sends another version", hosts.Wire, wire(func(b []byte) { le.PutUint16(b[abi.ReqMajor:], 1) }), `version is 1\.0`},
 		{"sends a row of another zone", hosts.Wire, wire(func(b []byte) { le.PutUint16(b[abi.ReqZoneIndex:], 5) }), "zone_index is 5"},
 		{"forgets the policy", hosts.Fields, request(func(q *abi.Request) { q.ExternalPolicyLocal = false }), "policy.external is false, want true"},
 		{"sorts endpoints in another order", hosts.Fields, request(func(q *abi.Request) { q.Endpoints = slices.Clone(q.Endpoints); slices.Reverse(q.Endpoints) }), `endpoints\[0\].address`},
@@ -284,14 +303,25 @@ func broken() []brokenHost {
 				r.Results[i].Reason = ""
 			}
 		}), "results"},
-		{"refuses large weights", hosts.Clamps, &plain{decode: func(b []byte) bool { return len(b) < 52 || le.Uint32(b[48:]) <= abi.MaxWeight }}, "out of range.*refused"},
-		{"takes weight for any endpoint", hosts.Clamps, request(func(q *abi.Request) {
-			q.Endpoints = slices.Clone(q.Endpoints)
-			for i := range q.Endpoints {
-				q.Endpoints[i].Conditions |= abi.Eligible
+		{"refuses a large part to shed", hosts.Clamps, &plain{decode: func(b []byte) bool { return len(b) < 80 || le.Uint16(b[78:]) <= abi.MaxShedPermille }}, "out of range.*refused"},
+		{"has shares of 16 bits", hosts.Reads, response(func(r *hosts.Response) {
+			for i := range r.Results {
+				r.Results[i].Value = min(r.Results[i].Value, 65535)
 			}
-		}), "weight for one that is not eligible"},
-		{"knows one length of headers", hosts.ByStride, &plain{decode: func(b []byte) bool { return len(b) < 48 || le.Uint32(b[abi.RespHeaderLength:]) == abi.RespSize }}, "a later minor version.*refused"},
+		}), "the largest within range"},
+		{"takes groups from any role", hosts.Ends, &plain{takesGroups: true}, "groups-by-another-role.wat: the call has not failed"},
+		{"takes capacity for any endpoint", hosts.Combines, combine(func(q *abi.Request, _ *abi.Answer) {
+			q.Endpoints[2].Conditions |= abi.Eligible
+		}), `reduce.wat, .*: the weights \[1 2 2\] are in force, want \[1 2 0\]`},
+		{"knows no groups", hosts.Combines, combine(func(_ *abi.Request, a *abi.Answer) { a.Groups, a.Group = nil, nil }), `groups.wat, .*: the weights \[1 3 1\]`},
+		{"gives groups parts by their endpoints", hosts.Combines, combine(func(q *abi.Request, a *abi.Answer) {
+			for i := range a.Groups {
+				a.Groups[i] *= uint32(1 + i) // two endpoints in the second
+			}
+		}), `groups.wat`},
+		{"knows one length of headers", hosts.ByStride, &plain{decode: func(b []byte) bool {
+			return len(b) < abi.RespSize || le.Uint32(b[abi.RespHeaderLength:]) == abi.RespSize
+		}}, "a later minor version.*refused"},
 		{"accepts anything", hosts.Refuses, &plain{acceptsAll: true}, "it is accepted, though"},
 		{"loads anything", hosts.RefusesLoad, answer(func(c *hosts.Command, a *hosts.Answer) {
 			if c.Op == hosts.OpLoad {

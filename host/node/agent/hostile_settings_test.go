@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -84,19 +85,20 @@ defaultPolicy: q
 		}
 		return x
 	}
-	decided := func(namespace string, weight func(i int) uint16) {
+	decided := func(namespace string, share func(i int) int) { // in millionths
 		t.Helper()
 		testenv.Eventually(t, "the condition", func() bool {
 			for i := range services {
-				if x := explain(namespace, i); x == nil || x.Pools[0].DecidedBy != "policy" || x.Pools[0].Endpoints[0].Weight != weight(i) {
+				x := explain(namespace, i)
+				if x == nil || x.Pools[0].DecidedBy != "policy" || math.Round(1e6**x.Pools[0].Endpoints[0].Steps[0].Share) != float64(share(i)) {
 					return false
 				}
 			}
 			return true
 		})
 	}
-	decided("own", func(i int) uint16 { return uint16(3 + i%5) })
-	decided("plain", func(int) uint16 { return 2 })
+	decided("own", func(i int) int { return 3 + i%5 })
+	decided("plain", func(int) int { return 2 })
 	testenv.Eventually(t, "the condition", func() bool { // what is refused has the settings of the policy
 		for i := range services {
 			x := explain("evil", i)
@@ -109,8 +111,8 @@ defaultPolicy: q
 		}
 		return true
 	})
-	decided("own", func(i int) uint16 { return uint16(3 + i%5) })
-	decided("plain", func(int) uint16 { return 2 })
+	decided("own", func(i int) int { return 3 + i%5 })
+	decided("plain", func(int) int { return 2 })
 	if s := a.plugins.Stats()[0]; s.Settings.Accepted < services || s.Settings.Refused < services/3 {
 		t.Errorf("%+v", s)
 	}

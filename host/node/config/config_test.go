@@ -87,7 +87,7 @@ policies:
   - name: staged-drain
     settings: {stages: [{weight: 50, seconds: 10}], b: 9007199254740993, a: 0.5}
   - name: zone-spill
-    serviceSettings: [tolerancePercent, demand]
+    serviceSettings: [hysteresisPercent, demand]
 - name: watch
   failurePolicy: Default
   shadow: [{name: zone-spill, settings: {}, serviceSettings: [demand]}]
@@ -175,7 +175,7 @@ func TestParseEveryField(t *testing.T) {
 			},
 		},
 		Policies: []Policy{
-			{Name: "zone-aware", Plugins: []Step{{Name: "staged-drain", Settings: drain}, {Name: "zone-spill", ServiceSettings: []string{"tolerancePercent", "demand"}}}, MaxShed: 1},
+			{Name: "zone-aware", Plugins: []Step{{Name: "staged-drain", Settings: drain}, {Name: "zone-spill", ServiceSettings: []string{"hysteresisPercent", "demand"}}}, MaxShed: 1},
 			{
 				Name: "watch", FailurePolicy: policy.Default, MaxShed: 1,
 				Shadow: []Step{{Name: "zone-spill", Settings: "{}", ServiceSettings: []string{"demand"}}},
@@ -232,7 +232,7 @@ func TestParseEveryField(t *testing.T) {
 		t.Errorf("nodes %+v, want %+v", set.Bindings[2].Nodes, want)
 	}
 	for _, want := range []*policy.Policy{
-		{Name: "zone-aware", Steps: []policy.Step{{Plugin: "staged-drain", Settings: drain}, {Plugin: "zone-spill", ServiceSettings: []string{"demand", "tolerancePercent"}}}, MaxShedPercentPerSecond: 1},
+		{Name: "zone-aware", Steps: []policy.Step{{Plugin: "staged-drain", Settings: drain}, {Plugin: "zone-spill", ServiceSettings: []string{"demand", "hysteresisPercent"}}}, MaxShedPercentPerSecond: 1},
 		{Name: "watch", OnFailure: policy.Default, MaxShedPercentPerSecond: 1, Shadow: []policy.Step{{Plugin: "zone-spill/shadow", Settings: "{}", ServiceSettings: []string{"demand"}}}},
 		{Name: "hold", Panic: policy.Panic{Below: 50, Hold: 5 * time.Minute}, MaxShedPercentPerSecond: 1},
 		{Name: "guarded", Steps: []policy.Step{{Plugin: "zone-spill"}}, Guard: policy.Guard{FailedPercent: 3, Window: 45 * time.Second}, MaxShedPercentPerSecond: 1},

@@ -262,6 +262,7 @@ func TestErrorsOfSettingsNameTheirField(t *testing.T) {
 plugins: [{name: a, file: a.wasm}, {name: b, file: b.wasm}]
 policies:
 - {name: p, plugins: [{name: a, settings: {x: 1}, serviceSettings: [x, "", x]}]}
+- {name: r, plugins: [{name: a}, {name: b}, {name: a}]}
 bindings:
 - {namespaces: [lab], policy: p, settings: {b: {}, a: [1]}}
 - {namespaces: [lab], policy: p, settings: {a: {y: 2}}}
@@ -270,9 +271,10 @@ bindings:
 	_, err := Parse([]byte(text), "")
 	want := `line 6: policies[0].plugins[0].serviceSettings[1]: required
 line 6: policies[0].plugins[0].serviceSettings[2]: "x": duplicate
-line 8: bindings[0].settings[a]: a list is not an object
-line 8: bindings[0].settings[b]: policy p has no plugin "b" (plugins: a)
-line 10: bindings[2].policy: no policy "q"`
+line 7: policies[1].plugins[2].name: "a": duplicate of plugins[0]: list the module in plugins under another name too
+line 9: bindings[0].settings[a]: a list is not an object
+line 9: bindings[0].settings[b]: policy p has no plugin "b" (plugins: a)
+line 11: bindings[2].policy: no policy "q"`
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}

@@ -264,6 +264,9 @@ func (p *parser) policyList(c *Config) {
 		}
 		for list, steps := range map[string][]Step{"plugins": q.Plugins, "shadow": q.Shadow} {
 			for j := range steps {
+				if k := slices.IndexFunc(steps[:j], func(s Step) bool { return s.Name == steps[j].Name }); k >= 0 && steps[j].Name != "" {
+					p.errorf(fmt.Sprintf("%s.%s[%d].name", path, list, j), "%q: duplicate of %s[%d]: list the module in plugins under another name too", steps[j].Name, list, k)
+				}
 				p.distinct(fmt.Sprintf("%s.%s[%d].serviceSettings", path, list, j), "fields", maxServiceSettings, steps[j].ServiceSettings)
 			}
 		}

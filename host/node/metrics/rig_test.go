@@ -50,9 +50,9 @@ func (u *uneven) Decide(_ *abi.Request, resp *abi.Response) error {
 		return err
 	}
 	for i := range resp.Results {
-		resp.Results[i].Weight = 1
+		resp.Results[i].Value = abi.One
 	}
-	resp.Results[0].Weight = 3
+	resp.Results[0].Value = 3 * abi.One
 	return nil
 }
 

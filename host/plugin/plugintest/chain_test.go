@@ -26,8 +26,9 @@ func (p *times) Configure(text []byte) error {
 
 func (p *times) Decide(req *sdk.Request, resp *sdk.Response) error {
 	n := len(req.State()) + 1
-	resp.SetWeight(0, req.Endpoint(0).Weight()*n)
-	resp.SetReason(0, fmt.Sprintf("call %d of weight %d", n, req.Endpoint(0).Weight()))
+	share := req.Endpoint(0).Share()
+	resp.SetShare(0, share*n)
+	resp.SetReason(0, fmt.Sprintf("call %d of share %d", n, share/sdk.One))
 	resp.SetState(make([]byte, n))
 	resp.RequeueAfter(sdk.Duration(p.After))
 	return nil
@@ -39,24 +40,24 @@ const chain = "chain first second\n" +
 	`node a
 endpoint x y
 decide
-> x  50.0 %  first: call 1 of weight 1; second: call 1 of weight 1
+> x  50.0 %  first: call 1 of share 1; second: call 1 of share 1
 > y  50.0 %
 > again after 10s
 after 10s
 decide x
-> x  80.0 %  first: call 2 of weight 1; second: call 2 of weight 2
+> x  80.0 %  first: call 2 of share 1; second: call 2 of share 2
 > again after 10s
 # Only the plugin whose settings change forgets its state.
 ` + "settings `{\"after\": 20}` plugin=first\n" + `decide x
-> x  75.0 %  first: call 1 of weight 1; second: call 3 of weight 1
+> x  75.0 %  first: call 1 of share 1; second: call 3 of share 1
 > again after 20s
 restart
 decide x
-> x  88.9 %  first: call 2 of weight 1; second: call 4 of weight 2
+> x  88.9 %  first: call 2 of share 1; second: call 4 of share 2
 > again after 20s
 chain second
 decide x
-> x  50.0 %  second: call 1 of weight 1
+> x  50.0 %  second: call 1 of share 1
 > again after 1m0s
 calls
 > 9

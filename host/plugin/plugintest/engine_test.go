@@ -39,10 +39,10 @@ var bundled = map[string]struct {
 	settings []string
 }{
 	"canary":       {canary.New, []string{`{"by": "label:track", "groups": [{"value": "canary", "percent": 5}]}`, `{"by": "label:track", "groups": [{"value": "canary", "percent": 50}]}`}},
-	"capacity":     {capacity.New, []string{`{"from": "annotation:example.com/capacity", "maxTotal": 100}`, `{"from": "request:cpu"}`}},
+	"capacity":     {capacity.New, []string{`{"from": "annotation:example.com/capacity"}`, `{"from": "request:cpu"}`}},
 	"failover":     {failover.New, []string{`{"by": "label:track", "groups": [{"values": ["stable"]}, {"values": ["canary", ""]}]}`}},
 	"least-loaded": {leastloaded.New, []string{"", `{"smoothingPercent": 50, "maxChangePercent": 100, "tolerancePercent": 0}`}},
-	"maglev":       {maglev.New, []string{`{"maxTotal": 30}`, ""}},
+	"maglev":       {maglev.New, []string{""}},
 	"outlier":      {outlier.New, []string{"", `{"maxEjectionPercent": 30, "panicPercent": 30}`}},
 	"rebalance":    {rebalance.New, []string{"", `{"durationSeconds": 86400, "delaySeconds": 0, "minConnections": 1, "tolerancePercent": 1}`}},
 	"slow-start":   {slowstart.New, []string{"", `{"windowSeconds": 120, "aggression": 1.7}`}},

@@ -59,7 +59,7 @@ func (p *moody) Decide(req *sdk.Request, resp *sdk.Response) error {
 		case 2, 3:
 			resp.SetReason(i, "mood")
 		}
-		resp.SetWeight(i, int(mix%7))
+		resp.SetShare(i, int(mix%7)*sdk.One)
 	}
 	if age, counted := req.ConnectionsAge(); counted {
 		sum += uint32(age.Seconds())

@@ -174,7 +174,7 @@ func BenchmarkSelfTest(b *testing.B) {
 func BenchmarkServiceSettings(b *testing.B) {
 	const services = 10_000
 	for _, g := range []struct{ name, folder, format string }{
-		{"zone-spill", "../../../plugins/zone-spill", `{"demand":"nodes","holdSeconds":%d,"maxTotal":%d}`},
+		{"zone-spill", "../../../plugins/zone-spill", `{"demand":"nodes","holdSeconds":%d,"minEndpointsPerZone":%d}`},
 		{"staged-drain", "../../../plugins/staged-drain", `{"stages":[{"weight":100,"seconds":%d},{"weight":50,"seconds":%d}]}`},
 	} {
 		req := SampleRequest(10)

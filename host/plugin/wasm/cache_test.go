@@ -10,7 +10,7 @@ import (
 )
 
 func TestCompileCache(t *testing.T) {
-	module := cGuest(t, "../../../examples/plugin-c/zone_first.c")
+	module := cGuest(t, "testdata/inputs/c/inputs.c") // machine code of more than a page
 	dir := filepath.Join(t.TempDir(), "cache")
 	var log bytes.Buffer
 	try := func(want bool, warns bool) {

@@ -3,6 +3,7 @@ package wasm
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -23,15 +24,20 @@ func diffResponses(req *abi.Request, a, b *abi.Response) string {
 		return fmt.Sprintf("requeue after %s and %s", a.RequeueAfter, b.RequeueAfter)
 	case a.Balance != b.Balance:
 		return fmt.Sprintf("balance %d and %d", a.Balance, b.Balance)
+	case !slices.Equal(a.Groups, b.Groups):
+		return fmt.Sprintf("groups with the parts %d and %d", a.Groups, b.Groups)
 	case !bytes.Equal(a.State, b.State):
 		return fmt.Sprintf("states of %d and %d bytes, which differ at byte %d", len(a.State), len(b.State), firstDifference(a.State, b.State))
 	}
 	return ""
 }
 
-// describe returns the weight of a result, and what else differs from another result.
+// describe returns the value of a result, and what else differs from another result.
 func describe(r, other *abi.Result) string {
-	text := fmt.Sprintf("weight %d", r.Weight)
+	text := fmt.Sprintf("the value %d", r.Value)
+	if r.Group != other.Group {
+		text += fmt.Sprintf(" in group %d", r.Group)
+	}
 	if r.Reason != other.Reason {
 		reason := r.Reason
 		if len(reason) > maxReasonText {

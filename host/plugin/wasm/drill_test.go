@@ -3,17 +3,20 @@ package wasm
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/plugin/wasm/lane"
 	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/tck/hosts"
 )
 
-// generous is a process that gives every endpoint all weight, whatever the module has answered.
+// generous is a process that gives every endpoint the largest value, whatever the module has answered.
 func generous(args []string) int {
 	return misbehave(args, func(s *server, _ int) func(*lane.Lane, *lane.Stopwatch) {
 		return func(l *lane.Lane, watch *lane.Stopwatch) {
@@ -24,7 +27,7 @@ func generous(args []string) int {
 				response := out[(l.Number(numberAnswer).Load()-int64(align(int(length))))&^7:]
 				at := le.Uint32(response[abi.RespResultsOffset:])
 				for range le.Uint32(response[abi.RespResultsCount:]) {
-					le.PutUint32(response[at+abi.ResultWeight:], 65535)
+					le.PutUint32(response[at+abi.ResultValue:], math.MaxUint32)
 					at += le.Uint32(response[abi.RespResultsStride:])
 				}
 			}
@@ -33,29 +36,37 @@ func generous(args []string) int {
 	})
 }
 
-// TestProcessThatLiesGivesNoWeightToIneligibleEndpoints: the answer is valid, and what is not the plugin's to decide is taken out of it.
-func TestProcessThatLiesGivesNoWeightToIneligibleEndpoints(t *testing.T) {
+// TestProcessThatLiesGivesNoPartToIneligibleEndpoints: the answer is valid, and what is not the plugin's to decide is taken out of it.
+func TestProcessThatLiesGivesNoPartToIneligibleEndpoints(t *testing.T) {
 	requireChildren(t)
-	p, err := newHost(t, Options{Process: childCommand("generous")}).Open(t.Context(), "generous", goodWAT(t), LoadOptions{})
+	for _, role := range []abi.Role{abi.RoleReduce, abi.RoleShare} {
+		processThatLies(t, role)
+	}
+}
+
+func processThatLies(t *testing.T, role abi.Role) {
+	t.Helper()
+	module := wat(t, hosts.Complete(fmt.Sprintf(";; role: %d\n(func $evil (param i32 i32 i64) (result i64) (local.get 2))", role)))
+	p, err := newHost(t, Options{Process: childCommand("generous")}).Open(t.Context(), "generous", module, LoadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := callsOf(sampleNow, 80)[0]
 	c.Plugin = p
 	c.Request.Endpoints[0].Conditions |= abi.Eligible
-	c.Request.Endpoints[1].Conditions &^= abi.Eligible
-	c.Request.Endpoints[2].Conditions &^= abi.Eligible
+	c.Request.Endpoints[1].Conditions = abi.Serving
+	c.Request.Endpoints[2].Conditions = abi.Serving
+	c.Request.Begin()
 	policy.DoAll([]*policy.Call{c})
-	if c.Err != nil || c.Response.Results[1].Weight != 65535 {
+	if c.Err != nil || c.Response.Results[1].Value != math.MaxUint32 {
 		t.Fatalf("the process has not lied: %v, %+v", c.Err, c.Response.Results)
 	}
-	if err := c.Check(); err != nil {
+	if err := c.Check(p.Role()); err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []uint16{65535, 0, 0} {
-		if got := c.Response.Results[i].Weight; got != want {
-			t.Errorf("endpoint %d has weight %d, want %d", i, got, want)
-		}
+	c.Request.Apply(p.Role(), abi.AnswerOf(&c.Response))
+	if got := c.Request.Parts(nil); p.Role() != role || !slices.Equal(got, []float64{1, 0, 0}) {
+		t.Errorf("role %s: the parts are %v, want 1, 0, 0", p.Role(), got)
 	}
 }
 

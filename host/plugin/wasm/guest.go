@@ -108,6 +108,9 @@ func (g *guest) decided(dec *abi.Decoder, n int, resp *abi.Response) error {
 	if err := dec.DecodeResponse(g.call.out, n, resp); err != nil {
 		return fmt.Errorf("sluice_decide: %w", err)
 	}
+	if role := g.p.report.Role; role != abi.RoleShare && len(resp.Groups) > 0 {
+		return fmt.Errorf("sluice_decide: answer has groups, which are not for a plugin of role %s", role)
+	}
 	return nil
 }
 

@@ -1,12 +1,14 @@
 package wasm
 
 import (
+	"errors"
 	"fmt"
+	"math"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// introduce reads the ABI version of a module from its first instance, and refuses one that this host does not serve.
+// introduce reads the ABI version and the role of a module from its first instance, and refuses those that this host does not serve.
 func (g *guest) introduce() error {
 	if err := g.do(call{op: opVersion, fuel: g.p.limits.ConfigureFuel, limit: g.p.limits.ConfigureTime}); err != nil {
 		return err
@@ -14,11 +16,14 @@ func (g *guest) introduce() error {
 	version := uint32(g.call.value)
 	switch major, minor := version>>16, version&0xffff; {
 	case major != abi.Major:
-		return fmt.Errorf("module refused: it has ABI version %d.%d, this host %d.%d: rebuild it with the SDK of this host",
+		return fmt.Errorf("module refused: it has ABI version %d.%d, this host needs %d.%d: rebuild it with the SDK of this host",
 			major, minor, abi.Major, abi.Minor)
-	case minor < abi.MinMinor:
-		return fmt.Errorf("module refused: it is built for ABI version %d.%d, which was never released: rebuild it with the current SDK",
-			major, minor)
+	case !hasExport(&g.p.report.Module, "sluice_role"):
+		return errors.New("module refused: not a sluice plugin: it does not export function \"sluice_role\"")
+	}
+	role := uint32(g.call.value >> 32)
+	if g.p.report.Role = abi.Role(min(role, math.MaxUint8)); !g.p.report.Role.Valid() {
+		return fmt.Errorf("module refused: sluice_role returns %d, want %d to %d", int32(role), abi.RoleExclude, abi.RoleAdjust)
 	}
 	g.p.report.ABI = version
 	return nil

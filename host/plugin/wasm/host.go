@@ -135,6 +135,7 @@ type Report struct {
 	Revision    string
 	Module      meter.Info
 	ABI         uint32        // major<<16 | minor, from sluice_abi_version
+	Role        abi.Role      // from sluice_role
 	Needs       uint32        // with the settings of Load
 	Keys        []string      // declared for them
 	FromCache   bool          // the compiled code was cached or …
@@ -279,6 +280,7 @@ func abiExports() []abiExport {
 	return []abiExport{
 		{"memory", meter.KindMemory, "", false},
 		{"sluice_abi_version", meter.KindFunc, "() -> (i32)", false},
+		{"sluice_role", meter.KindFunc, "() -> (i32)", true}, // required by introduce, which names the version of a module without it
 		{"sluice_alloc", meter.KindFunc, "(i32) -> (i32)", false},
 		{"sluice_decide", meter.KindFunc, "(i32 i32 i32 i32) -> (i64)", false},
 		{"sluice_needs", meter.KindFunc, "(i32) -> (i32)", true},

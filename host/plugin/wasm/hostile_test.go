@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
@@ -30,8 +31,12 @@ func hostileWAT(t testing.TB, name string) string {
 	return ""
 }
 
-// goodWAT returns a module that keeps the weights.
-func goodWAT(t testing.TB) []byte { return wat(t, hosts.Guest("good")) }
+// goodWAT returns a module that keeps the shares, with machine code of more than a page.
+func goodWAT(t testing.TB) []byte {
+	text := hosts.Guest("good")
+	end := strings.LastIndex(text, ")")
+	return wat(t, text[:end]+"(func (param i64) (result i64) (local.get 0)"+strings.Repeat(" (i64.mul (local.get 0))", 2000)+"))")
+}
 
 // checkGood calls p with an ordinary request and checks the response.
 func checkGood(t testing.TB, p *Plugin, now int64) {
@@ -39,7 +44,7 @@ func checkGood(t testing.TB, p *Plugin, now int64) {
 	req := SampleRequest(7)
 	req.Now = now
 	for i := range req.Endpoints {
-		req.Endpoints[i].Weight = uint32(i * 3)
+		req.Endpoints[i].Share = uint32(i * 3)
 	}
 	var resp abi.Response
 	resp.Reset(len(req.Endpoints))
@@ -47,7 +52,7 @@ func checkGood(t testing.TB, p *Plugin, now int64) {
 		t.Fatalf("a good request: %v", err)
 	}
 	for i, a := range resp.Results {
-		if a.Weight != uint16(i*3) || a.ResetAfterMS != abi.NeverReset {
+		if a.Value != uint32(i*3) || a.ResetAfterMS != abi.NeverReset {
 			t.Fatalf("endpoint %d got %+v", i, a)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// TestEveryInputArrivesInEveryLanguage: the weights are a hash of all inputs, in Go and in C in the sandbox, and in Go natively. make test-sdk
+// TestEveryInputArrivesInEveryLanguage: the shares are a hash of all inputs, in Go and in C in the sandbox, and in Go natively. make test-sdk
 // adds the other languages.
 func TestEveryInputArrivesInEveryLanguage(t *testing.T) {
 	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
@@ -49,7 +49,7 @@ func TestEveryInputArrivesInEveryLanguage(t *testing.T) {
 	// Keys of another plugin of the chain come first, so that columns are not those of the request.
 	keys := slices.Concat([]string{"label:of-another", "service-label:of-another"}, inputs.Keys())
 	slices.Reverse(keys[2:])
-	different := map[uint16]bool{}
+	different := map[uint32]bool{}
 	for _, s := range Samples(keys...) {
 		var want, got abi.Response
 		want.Reset(len(s.Request.Endpoints))
@@ -66,30 +66,30 @@ func TestEveryInputArrivesInEveryLanguage(t *testing.T) {
 			}
 		}
 		for _, r := range want.Results {
-			different[r.Weight] = true
+			different[r.Value] = true
 		}
 	}
 	if len(different) < 500 {
-		t.Errorf("%d different weights", len(different))
+		t.Errorf("%d different shares", len(different))
 	}
 }
 
-// Each input changes an answer: a sample without it has other weights.
+// Each input changes an answer: a sample without it has other shares.
 func TestSamplesHaveEveryInput(t *testing.T) {
 	native, err := sdk.NewNativePlugin(inputs.New, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	weights := func(req *abi.Request) (w []uint16) {
+	shares := func(req *abi.Request) (s []uint32) {
 		var resp abi.Response
 		resp.Reset(len(req.Endpoints))
 		if err := native.Decide(req, &resp); err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range resp.Results {
-			w = append(w, r.Weight)
+			s = append(s, r.Value)
 		}
-		return w
+		return s
 	}
 	for name, without := range map[string]func(*abi.Request){
 		"node index":       func(r *abi.Request) { r.NodeCount = 0 },
@@ -103,6 +103,9 @@ func TestSamplesHaveEveryInput(t *testing.T) {
 		"Service values":   func(r *abi.Request) { r.ServiceValues = nil },
 		"held":             func(r *abi.Request) { r.Endpoints[0].Conditions &^= abi.Held },
 		"not eligible":     func(r *abi.Request) { r.Endpoints[0].Conditions |= abi.Eligible },
+		"capacity":         func(r *abi.Request) { r.Endpoints[2].Capacity /= 2 },
+		"share":            func(r *abi.Request) { r.Endpoints[2].Share /= 2 },
+		"groups":           func(r *abi.Request) { r.Groups = make([]uint32, len(r.Groups)) },
 		"serving in zones": func(r *abi.Request) { r.Zones[0].Serving = 99 },
 	} {
 		changed := false
@@ -110,9 +113,9 @@ func TestSamplesHaveEveryInput(t *testing.T) {
 			if len(s.Request.Endpoints) < 4 || len(s.Request.Zones) == 0 {
 				continue
 			}
-			before := weights(s.Request)
+			before := shares(s.Request)
 			without(s.Request)
-			changed = changed || !slices.Equal(before, weights(s.Request))
+			changed = changed || !slices.Equal(before, shares(s.Request))
 		}
 		if !changed {
 			t.Errorf("%s: no sample has it", name)

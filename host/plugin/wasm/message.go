@@ -218,7 +218,9 @@ func validOutput(c *call) bool {
 		return n == int64(c.room)
 	case opConfigure:
 		return n <= abi.MaxKeysLen && c.value <= math.MaxInt32 && c.value >= math.MinInt32
-	case opVersion, opAlloc, opSize:
+	case opVersion:
+		return n == 0
+	case opAlloc, opSize:
 		return n == 0 && c.value >= 0 && c.value <= math.MaxUint32
 	}
 	return n == 0

@@ -10,17 +10,16 @@ import (
 // withExports returns base.wat with another ABI version and further exports.
 func withExports(t testing.TB, version, exports string) []byte {
 	t.Helper()
-	text := strings.Replace(mustRead(t, "../../../sdk/tck/hosts/guests/base.wat"), "(i32.const 0x10002)", "(i32.const "+version+")", 1)
+	text := strings.Replace(mustRead(t, "../../../sdk/tck/hosts/guests/base.wat"), "(i32.const 0x20000)", "(i32.const "+version+")", 1)
 	return wat(t, strings.Replace(text, ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))"+exports, 1))
 }
 
-func TestMinorVersions(t *testing.T) {
+func TestVersionsOfTheABI(t *testing.T) {
 	h := newHost(t, Options{})
-	const never = "which was never released: rebuild it with the current SDK"
 	for version, want := range map[string]string{
-		"0x10000": "ABI version 1.0, " + never, "0x10001": "ABI version 1.1, " + never, "0x10002": "",
-		"0x10003": "", // a later minor version only asks for more, which is refused by what it asks for
-		"0x1ffff": "", "0x2": "ABI version 0.2, this host 1.2", "0x20002": "ABI version 2.2, this host 1.2",
+		"0x20000": "", "0x2ffff": "", // a later minor version only asks for more, which is refused by what it asks for
+		"0x10002": "ABI version 1.2, this host needs 2.0: rebuild it with the SDK of this host",
+		"0x2":     "ABI version 0.2, this host needs 2.0", "0x30000": "ABI version 3.0, this host needs 2.0",
 	} {
 		p, err := h.Load(t.Context(), "guest", withExports(t, version, ""), nil)
 		switch {
@@ -34,7 +33,7 @@ func TestMinorVersions(t *testing.T) {
 
 func TestInputsThatTheHostCannotGiveAreRefusedWithTheReason(t *testing.T) {
 	h := newHost(t, Options{Missing: map[string]string{"nodes": "there is no cluster"}})
-	module := withExports(t, "0x10002", `(func (export "sluice_needs") (param i32) (result i32) (i32.const 12))`)
+	module := withExports(t, "0x20000", `(func (export "sluice_needs") (param i32) (result i32) (i32.const 12))`)
 	const want = "sluice_needs asks for nodes (Nodes and CPU of zones, and the index of this node, bit 0x4): there is no cluster"
 	if _, err := h.Load(t.Context(), "guest", module, nil); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "podNames") {
 		t.Errorf("got %v, want %q", err, want)
@@ -68,9 +67,9 @@ func TestInputsAreComplete(t *testing.T) {
 // shed is the part of a decision that a guest asks for beyond the bounds.
 func TestShedIsClamped(t *testing.T) {
 	text := strings.Replace(mustRead(t, "../../../sdk/tck/hosts/guests/base.wat"), ";; EVIL", `(func $evil (param $req i32) (param $resp i32) (param $size i64) (result i64)
-		(i32.store16 offset=54 (local.get $resp) (i32.const 0xffff))
-		(i32.store16 offset=70 (local.get $resp) (i32.const 1000))
-		(i32.store16 offset=86 (local.get $resp) (i32.const 1))
+		(i32.store16 offset=62 (local.get $resp) (i32.const 0xffff))
+		(i32.store16 offset=78 (local.get $resp) (i32.const 1000))
+		(i32.store16 offset=94 (local.get $resp) (i32.const 1))
 		(local.get $size))`, 1)
 	p := load(t, newHost(t, Options{}), wat(t, text), "")
 	req := SampleRequest(4)

@@ -312,6 +312,9 @@ func (p *Plugin) Needs(settings string) uint32 { return p.declared.of(settings).
 // Keys implements policy.Plugin: the keys that Check has found. It does not wait for a running Decide.
 func (p *Plugin) Keys(settings string) []string { return p.declared.of(settings).keys }
 
+// Role implements policy.Plugin: the role that the module has declared.
+func (p *Plugin) Role() abi.Role { return p.report.Role }
+
 // Revision implements policy.Plugin: a digest of module and ABI.
 func (p *Plugin) Revision() string { return p.report.Revision }
 

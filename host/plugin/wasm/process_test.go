@@ -33,7 +33,7 @@ func TestProcessesBehaveAsThisProcess(t *testing.T) {
 		{"logs", TestLogIsLimitedPerCallAndPerSecond}, {"failures", TestRepeatedFailuresDoubleTheSuspension},
 		{"host calls", TestHostCallsAreChargedByTheirWork}, {"host calls without fuel", TestHostCallsEndAGuestWithoutFuel},
 		{"inputs", TestEveryInputArrivesInEveryLanguage}, {"missing inputs", TestInputsThatTheHostCannotGiveAreRefusedWithTheReason},
-		{"versions", TestMinorVersions}, {"settings", TestSettings}, {"sizes", TestRequestsOfAllSizesFit}, {"closed", TestClosedPluginReturnsAnError},
+		{"versions", TestVersionsOfTheABI}, {"settings", TestSettings}, {"sizes", TestRequestsOfAllSizesFit}, {"closed", TestClosedPluginReturnsAnError},
 		{"memory", TestMemoryOfAllPlugins}, {"growth", TestGrowthBeyondTheMemoryOfAllPlugins}, {"rate of instances", TestInstancesHaveARate},
 		{"memory for others", TestInstancesLeaveMemoryForOtherPlugins}, {"spare", TestSparePluginsLeaveMemoryForOthers}, {"idle", TestIdlePluginsReleaseMemory},
 		{"memory for repeats", TestRepeatsNeedMemory}, {"memory of settings", TestSettingsTakeMemoryOfAllPlugins},

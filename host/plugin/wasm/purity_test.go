@@ -146,7 +146,7 @@ func randomRequest(seed uint64) *abi.Request {
 	}
 	for i := range req.Endpoints {
 		e := &req.Endpoints[i]
-		e.Weight, e.PriorWeight = uint32(r.IntN(200)), int32(r.IntN(200)-1)
+		e.Capacity, e.Share, e.PriorWeight = uint32(r.IntN(abi.One)), uint32(r.IntN(2*abi.One)), int32(r.IntN(200)-1)
 		if r.IntN(4) == 0 {
 			e.Conditions = abi.Serving | abi.Terminating | abi.Eligible
 			e.TerminatingSince = req.Now - int64(r.IntN(60_000))

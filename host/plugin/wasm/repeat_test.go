@@ -69,7 +69,7 @@ func TestRepeatsFindImpurePlugins(t *testing.T) {
 			t.Fatalf("after %d calls: %v", calls, err)
 		}
 		t.Logf("after %d calls: %v", calls, err)
-		if !strings.HasPrefix(err.Error(), "suspended until another revision is loaded: Service shop/service-") || !strings.Contains(err.Error(), "endpoint 10.0.0.0:8080 gets weight ") ||
+		if !strings.HasPrefix(err.Error(), "suspended until another revision is loaded: Service shop/service-") || !strings.Contains(err.Error(), "endpoint 10.0.0.0:8080 gets the value ") ||
 			len(err.Error()) > 700 || strings.Contains(err.Error(), "\n") {
 			t.Errorf("the error does not help: %v", err)
 		}
@@ -193,7 +193,7 @@ func TestNothingIsCarriedBetweenNamespacesWithInstancesOfTheirOwn(t *testing.T) 
 			if err != nil {
 				t.Fatal(err)
 			}
-			if w := resp.Results[0].Weight; w != 0 && w != uint16(1000+tenant) {
+			if v := resp.Results[0].Value; v != 0 && v != uint32(1000+tenant) {
 				leaks++
 			}
 		}

@@ -172,7 +172,8 @@ func allRequests(keys ...string) []Sample {
 		later.Generation++
 		for i := range later.Endpoints {
 			later.Endpoints[i].PriorWeight = int32(i % 5)
-			later.Endpoints[i].Weight = uint32(binary.BigEndian.Uint16([]byte{byte(i), byte(i * 7)}))
+			later.Endpoints[i].Capacity = uint32(i*7%11) * abi.One / 10
+			later.Endpoints[i].Share = uint32(binary.BigEndian.Uint16([]byte{byte(i), byte(i * 7)}))
 		}
 		all = append(all, Sample{s.Name + ", later", later})
 	}
@@ -192,11 +193,11 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 		{"slow-start", goGuest(t, "../../../plugins/slow-start"), slowstart.New, `{"windowSeconds": 120, "aggression": 1.7}`},
 		{"failover", goGuest(t, "../../../plugins/failover"), failover.New, `{"by": "label:track", "groups": [{"values": ["stable"]}, {"values": ["canary", ""]}]}`},
 		{"canary", goGuest(t, "../../../plugins/canary"), canary.New, `{"by": "label:track", "groups": [{"value": "canary", "percent": 5}]}`},
-		{"capacity", goGuest(t, "../../../plugins/capacity"), capacity.New, `{"from": "annotation:example.com/capacity", "maxTotal": 100}`},
+		{"capacity", goGuest(t, "../../../plugins/capacity"), capacity.New, `{"from": "annotation:example.com/capacity"}`},
 		{"least-loaded", goGuest(t, "../../../plugins/least-loaded"), leastloaded.New, `{"smoothingPercent": 50, "maxChangePercent": 100, "tolerancePercent": 0}`},
 		{"rebalance", goGuest(t, "../../../plugins/rebalance"), rebalance.New, `{"durationSeconds": 86400, "delaySeconds": 0, "minConnections": 1, "tolerancePercent": 1}`},
 		{"outlier", goGuest(t, "../../../plugins/outlier"), outlier.New, `{"maxEjectionPercent": 30, "panicPercent": 30}`},
-		{"maglev", goGuest(t, "../../../plugins/maglev"), maglev.New, `{"maxTotal": 30}`},
+		{"maglev", goGuest(t, "../../../plugins/maglev"), maglev.New, ""},
 		{"subset", goGuest(t, "../../../plugins/subset"), subset.New, `{"endpoints": 2}`},
 		{"C", cGuest(t, "../../../examples/plugin-c/zone_first.c"), nil, ""},
 		{"WAT", goodWAT(t), nil, ""},

@@ -62,8 +62,28 @@ func Samples(keys ...string) []Sample {
 		{"all 3 terminating", allLeaving(sample(3))}, {"local pool", local}, {"no zones known", unzoned(sample(5))},
 		{"all in another zone", lopsided(sample(10))}, {"connections, state", counted}, {"outcomes", watched(sample(10))}, {"outcomes, 20 s later", recovered},
 		{"4 of 9 not eligible", unready(sample(9), 0)}, {"4 of 9 held", unready(sample(9), abi.Held|abi.Eligible)},
+		{"later in a chain, capacities", reduced(sample(8))}, {"later in a chain, groups", grouped(reduced(sample(9)))},
 		{"100 endpoints", sample(100)}, {"1000 endpoints", sample(1000)},
 	}
+}
+
+// reduced has the capacities that plugins before have left.
+func reduced(req *abi.Request) *abi.Request {
+	for i := range req.Endpoints {
+		if req.Endpoints[i].Capacity = uint32(abi.One / (i + 1)); i%5 == 4 {
+			req.Endpoints[i].Capacity = 0
+		}
+	}
+	return req
+}
+
+// grouped has the shares and groups that plugins before have set.
+func grouped(req *abi.Request) *abi.Request {
+	req.Groups = []uint32{95, 0, 5}
+	for i := range req.Endpoints {
+		req.Endpoints[i].Share, req.Endpoints[i].Group = uint32(i%4*abi.One), uint16(i%3)
+	}
+	return req
 }
 
 // leaving has terminating endpoints.
@@ -72,8 +92,8 @@ func leaving(req *abi.Request) *abi.Request {
 		e := &req.Endpoints[i]
 		e.Conditions = abi.Serving | abi.Terminating | abi.Eligible
 		e.TerminatingSince = sampleNow - int64(i)*10_000
-		e.Weight = 0
 	}
+	req.Begin()
 	return req
 }
 
@@ -140,7 +160,7 @@ func unready(req *abi.Request, conditions uint32) *abi.Request {
 	for i := range 4 {
 		e := &req.Endpoints[2*i]
 		e.Conditions = e.Conditions&abi.Local | conditions
-		e.Weight, e.ReadySince = 0, abi.NoTime
+		e.ReadySince = abi.NoTime
 		for z := range req.Zones {
 			if req.Zones[z].Name == e.Zone {
 				req.Zones[z].Ready--
@@ -148,6 +168,7 @@ func unready(req *abi.Request, conditions uint32) *abi.Request {
 			}
 		}
 	}
+	req.Begin()
 	return req
 }
 
@@ -170,7 +191,7 @@ func SampleRequest(n int, keys ...string) *abi.Request {
 		e := abi.Endpoint{
 			Addr:       netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 8080),
 			Conditions: abi.Ready | abi.Serving | abi.Chosen | abi.Eligible,
-			Node:       node, Zone: fmt.Sprintf("zone-%c", 'a'+zone), Pod: fmt.Sprintf("cart-6d4cf56db6-%05d", i), Weight: 1, PriorWeight: abi.NoWeight,
+			Node:       node, Zone: fmt.Sprintf("zone-%c", 'a'+zone), Pod: fmt.Sprintf("cart-6d4cf56db6-%05d", i), PriorWeight: abi.NoWeight,
 			ReadySince: sampleNow - 60_000 - int64(i)*1000, Connections: abi.ConnectionsUnknown,
 		}
 		if node == req.Node {
@@ -178,6 +199,7 @@ func SampleRequest(n int, keys ...string) *abi.Request {
 		}
 		req.Endpoints = append(req.Endpoints, e)
 	}
+	req.Begin()
 	for k, key := range keys {
 		if !abi.IsPodKey(key) {
 			req.ServiceValues = append(req.ServiceValues, sampleValue(key, n+k))

@@ -114,8 +114,14 @@ func (s *sandbox) run(c *call, budget *int64) (err error) {
 			}
 		}
 	case opVersion:
-		err = s.call(s.module.ExportedFunction("sluice_abi_version"), "sluice_abi_version", budget)
+		if err = s.call(s.module.ExportedFunction("sluice_abi_version"), "sluice_abi_version", budget); err != nil {
+			return err
+		}
 		c.value = int64(uint32(s.args[0]))
+		if f := s.module.ExportedFunction("sluice_role"); f != nil {
+			err = s.call(f, "sluice_role", budget)
+			c.value |= int64(uint32(s.args[0])) << 32
+		}
 	case opConfigure:
 		s.random.Seed(randomSeed())
 		err = s.configure(c, budget)

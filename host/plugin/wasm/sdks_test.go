@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -119,7 +120,7 @@ func (g *sdkGuest) refuses(t *testing.T, raw []byte) {
 		{"half a header", raw[:abi.ReqSize/2], sdkRoom, abi.CodeBadRequest},
 		{"less than its total", raw[:len(raw)-1], sdkRoom, abi.CodeBadRequest},
 		{"another magic", with(abi.ReqMagic, 'X'), sdkRoom, abi.CodeBadRequest},
-		{"another major version", with(abi.ReqMajor, 2), sdkRoom, abi.CodeBadRequest},
+		{"another major version", with(abi.ReqMajor, 1), sdkRoom, abi.CodeBadRequest},
 		{"an unknown settings handle", with(abi.ReqSettings, 0x77), sdkRoom, abi.CodeNotConfigured},
 		{"no room for the header", raw, abi.RespSize - 1, abi.CodeNoRoom},
 		{"no room for reasons", raw, int(g.ask(t, raw, sdkRoom)) - 1, abi.CodeNoRoom},
@@ -165,12 +166,12 @@ func (s *sdkServices) next(i int) *abi.Request {
 		case !ok:
 			e = abi.Endpoint{Addr: at, Node: "node-2", Zone: zones[s.random.IntN(len(zones))], PriorWeight: abi.NoWeight, ReadySince: s.now}
 		}
-		e.Connections, e.Weight = uint32(s.random.IntN(30)), uint32(1+s.random.IntN(3))
+		e.Connections, e.Capacity, e.Share = uint32(s.random.IntN(30)), uint32(1+s.random.IntN(2*abi.One)), uint32(1+s.random.IntN(3*abi.One))
 		e.Conditions = abi.Ready | abi.Serving | abi.Chosen | abi.Eligible
 		if s.random.IntN(8) == 0 {
-			e.Conditions, e.Weight = abi.Serving, 0
+			e.Conditions, e.Capacity = abi.Serving, 0
 		} else if s.random.IntN(50) == 0 {
-			e.Weight = abi.MaxWeight
+			e.Capacity, e.Share = math.MaxUint32, math.MaxUint32
 		}
 		endpoints = append(endpoints, e)
 	}
@@ -186,7 +187,7 @@ func (s *sdkServices) next(i int) *abi.Request {
 func carry(req *abi.Request, b []byte) {
 	le := binary.LittleEndian
 	for i := range req.Endpoints {
-		req.Endpoints[i].PriorWeight = int32(min(le.Uint32(b[abi.RespSize+i*abi.ResultSize:]), abi.MaxWeight))
+		req.Endpoints[i].PriorWeight = int32(min(le.Uint32(b[abi.RespSize+i*abi.ResultSize:]), abi.MaxTotal))
 	}
 	at, n := le.Uint32(b[abi.RespStateOffset:]), le.Uint32(b[abi.RespStateOffset+4:])
 	req.State = bytes.Clone(b[at:][:n])

@@ -21,14 +21,14 @@ func settingsGuest(t testing.TB) []byte {
 // c returns settings of testdata/settings.wat. Those with different numbers are different texts with the same meaning.
 func c(char byte, number int) string { return fmt.Sprintf(`{"c":"%c","n":%d}`, char, number) }
 
-// askWith calls a plugin with settings for a Service of a namespace, and returns the weight of the first endpoint.
+// askWith calls a plugin with settings for a Service of a namespace, and returns the share of the first endpoint.
 func askWith(p *Plugin, namespace string, s abi.Settings, now int64) (int, error) {
 	req := SampleRequest(3)
 	req.Namespace, req.PortNumber, req.Now, req.Generation, req.Settings = namespace, 666, now, uint64(now), s
 	var resp abi.Response
 	resp.Reset(3)
 	err := p.Decide(req, &resp)
-	return int(resp.Results[0].Weight), err
+	return int(resp.Results[0].Value), err
 }
 
 func own(text string) abi.Settings { return abi.Settings{Text: text, Own: true} }

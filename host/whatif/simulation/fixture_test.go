@@ -4,15 +4,18 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/lab/testgen"
+	"github.com/sluice-proxy/sluice/plugins/canary/canary"
 	"github.com/sluice-proxy/sluice/plugins/failover/failover"
 	"github.com/sluice-proxy/sluice/plugins/least-loaded/leastloaded"
 	"github.com/sluice-proxy/sluice/plugins/maglev/maglev"
 	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
+	"github.com/sluice-proxy/sluice/plugins/rebalance/rebalance"
 	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
 	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
 	"github.com/sluice-proxy/sluice/plugins/subset/subset"
@@ -27,7 +30,7 @@ func (n native) Needs(string) uint32  { return n.NativePlugin.Needs() }
 func (n native) Keys(string) []string { return n.NativePlugin.Keys() }
 func (n native) Revision() string     { return n.NativePlugin.Revision() }
 
-// byName gives weight by the name of the node. It is not a bundled plugin: those do so only to act at different times.
+// byName gives shares by the name of the node. It is not a bundled plugin: those do so only to act at different times.
 type byName struct{}
 
 func (byName) Configure([]byte) error { return nil }
@@ -35,7 +38,7 @@ func (byName) Configure([]byte) error { return nil }
 func (byName) Decide(req *sdk.Request, resp *sdk.Response) error {
 	name := req.Text(req.Node())
 	for i := range req.NumEndpoints() {
-		resp.SetWeight(i, 1+(int(name[len(name)-1])+i)%7)
+		resp.SetShare(i, (1+(int(name[len(name)-1])+i)%7)*sdk.One)
 	}
 	return nil
 }
@@ -45,6 +48,8 @@ var bundled = map[string]struct {
 	create   func() sdk.Plugin
 	settings string
 }{
+	"canary":       {canary.New, `{"by": "label:track", "groups": [{"value": "canary", "percent": 5}]}`},
+	"rebalance":    {rebalance.New, ``},
 	"zone-spill":   {zonespill.New, `{"minEndpointsPerZone": 1}`},
 	"failover":     {failover.New, `{"by": "zone", "groups": [{"values": ["@local"]}, {"values": ["b"]}]}`},
 	"slow-start":   {slowstart.New, `{"windowSeconds": 10, "steps": 4}`},
@@ -134,6 +139,9 @@ func randomPolicies(random *rand.Rand, plugins []string) *policy.Set {
 		p := &policy.Policy{Name: fmt.Sprint("p", i), OnFailure: policy.OnFailure(random.IntN(2)), IgnoreHints: random.IntN(2) == 0}
 		for range 1 + random.IntN(2) {
 			p.Steps = append(p.Steps, policy.Step{Plugin: plugins[random.IntN(len(plugins))]})
+		}
+		if policy.CheckOrder(p.Steps, newPlugins()) != nil {
+			slices.Reverse(p.Steps)
 		}
 		if random.IntN(3) == 0 {
 			p.Panic = policy.Panic{Below: 60, Hold: 8 * time.Second}

@@ -14,114 +14,91 @@ type plugin struct {
 	settings settings
 	sorter   weights.Sorter
 	groups   []group
-	shares   weights.Groups // of groups
 
-	at []int // group of each endpoint
+	at    []int    // group of each endpoint in the response
+	parts []uint32 // of the groups of the response: the groups of the settings, for each group of the request
 }
 
 // group is a group of endpoints; the last one has those of no other group.
 type group struct {
-	name  string
-	share uint64 // of new connections, in millionths
+	name string
+	part uint32 // of new connections, in millionths
 
-	reason   sdk.ReasonID
-	permille uint64 // of text
-	text     string // last reason
+	reason sdk.ReasonID
+	shown  uint32 // part in text
+	text   string // last reason
 }
 
 // New returns an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{} }
 
+// Role implements sdk.Roler.
+func (*plugin) Role() sdk.Role { return sdk.RoleShare }
+
 // Keys implements sdk.Keyer.
 func (p *plugin) Keys() []string { return p.sorter.Keys() }
 
-// Decide multiplies the weights of the endpoints of each group.
+// Decide sets the parts of the groups. If a previous plugin has set groups, it divides each of them.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
-	unit, largest := p.count(req)
-	if !p.setShares() {
-		reason := resp.AddReason("weights kept: only groups with 0 % have endpoints")
-		for i := range req.NumEndpoints() {
-			if req.Endpoint(i).Weight() > 0 {
-				resp.SetReasonID(i, reason)
+	n := len(p.groups)
+	p.parts = append(p.parts[:0], make([]uint32, req.NumGroups()*n)...)
+	p.at = append(p.at[:0], make([]int, req.NumEndpoints())...)
+	for i := range p.at {
+		if e := req.Endpoint(i); e.Capacity() > 0 {
+			p.at[i] = e.Group()*n + p.sorter.Group(req, i)
+			p.parts[p.at[i]] = 1
+		}
+	}
+	for before := range req.NumGroups() {
+		own := p.parts[before*n:][:n]
+		p.divide(own)
+		p.addReasons(resp, own)
+		for i, at := range p.at {
+			if e := req.Endpoint(i); e.Capacity() > 0 && e.Group() == before {
+				resp.SetGroup(i, at)
+				resp.SetReasonID(i, p.groups[at-before*n].reason)
 			}
 		}
-		return nil
-	}
-	p.shares.ChooseMultipliers(weights.Limits{MaxTotal: uint64(p.settings.MaxTotal), Largest: largest / unit, Least: 1})
-	p.setReasons(resp)
-	for i, g := range p.at {
-		if w := uint64(req.Endpoint(i).Weight()); w > 0 {
-			resp.SetWeight(i, int(w/unit*p.shares[g].Multiplier))
-			resp.SetReasonID(i, p.groups[g].reason)
+		for i := range own {
+			own[i] = uint32((uint64(own[i])*uint64(req.GroupPart(before)) + sdk.One - 1) / sdk.One)
 		}
 	}
+	resp.SetGroups(p.parts...)
 	return nil
 }
 
-// count sums up the weights of each group, and returns the greatest common divisor of all weights and the largest.
-func (p *plugin) count(req *sdk.Request) (unit, largest uint64) {
-	p.shares = append(p.shares[:0], make(weights.Groups, len(p.groups))...)
-	p.at = p.at[:0]
-	for i := range req.NumEndpoints() {
-		w, at := uint64(req.Endpoint(i).Weight()), 0
-		if w > 0 {
-			at = p.sorter.Group(req, i)
-			p.shares[at].Capacity += w
-			unit, largest = weights.GCD(unit, w), max(largest, w)
+// divide replaces 1, for a group that has endpoints, by its part. A group without gives its part to the others, those of no group; if there are
+// none, to all groups in proportion.
+func (p *plugin) divide(parts []uint32) {
+	sum, others := uint32(0), len(parts)-1
+	for i := range parts[:others] {
+		parts[i] *= p.groups[i].part
+		sum += parts[i]
+	}
+	if parts[others] > 0 {
+		parts[others] = sdk.One - sum
+	} else if sum > 0 {
+		for i := range parts {
+			parts[i] = uint32(uint64(parts[i]) * sdk.One / uint64(sum))
 		}
-		p.at = append(p.at, at)
 	}
-	unit = max(unit, 1) // 0 if no endpoint has weight
-	for i := range p.shares {
-		p.shares[i].Capacity /= unit
-	}
-	return unit, largest
 }
 
-// setShares computes the share of each group. A group without endpoints gives its share to the others, those of no group; if there
-// are none, to all groups in proportion. It reports whether any group with endpoints has a share.
-func (p *plugin) setShares() bool {
-	sum, others := uint64(0), len(p.groups)-1
+// addReasons adds the reasons of the groups. Formatting one costs a guest more than deciding a dozen endpoints, so it formats only those that
+// have changed.
+func (p *plugin) addReasons(resp *sdk.Response, parts []uint32) {
 	for i := range p.groups {
-		if s := &p.shares[i]; s.Capacity > 0 {
-			s.Share = p.groups[i].share
-			sum += s.Share
-		}
-	}
-	if missing := weights.Million - sum; p.shares[others].Capacity > 0 {
-		p.shares[others].Share += missing
-		sum = weights.Million
-	}
-	if sum == 0 {
-		return false
-	}
-	for i := range p.shares {
-		s := &p.shares[i]
-		s.Share = s.Share * weights.Million / sum
-		s.Slack = s.Share * uint64(p.settings.TolerancePercent) / 100
-	}
-	return true
-}
-
-// setReasons sets the reasons of the groups. Formatting one costs a guest more than deciding a dozen endpoints, so it formats only
-// those that have changed.
-func (p *plugin) setReasons(resp *sdk.Response) {
-	total := p.shares.Total()
-	for i := range p.groups {
-		g, s := &p.groups[i], &p.shares[i]
-		if s.Capacity == 0 {
-			continue
-		}
-		permille := (s.Multiplier*s.Capacity*2000 + total) / (2 * total)
-		if g.text == "" || g.permille != permille {
-			g.permille, g.text = permille, g.name+": "+percent(permille)
+		g := &p.groups[i]
+		if g.text == "" || g.shown != parts[i] {
+			g.shown, g.text = parts[i], g.name+": "+percent(parts[i])
 		}
 		g.reason = resp.AddReason(g.text)
 	}
 }
 
-// percent formats thousandths as percent.
-func percent(permille uint64) string {
+// percent formats millionths as percent.
+func percent(part uint32) string {
+	permille := uint64(part+500) / 1000
 	text := strconv.FormatUint(permille/10, 10)
 	if tenths := permille % 10; tenths > 0 {
 		text += "." + strconv.FormatUint(tenths, 10)

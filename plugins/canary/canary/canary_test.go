@@ -28,17 +28,18 @@ func request(endpoints ...[]abi.Endpoint) *abi.Request {
 	return req
 }
 
-// percents returns the share of each value in percent.
-func percents(req *abi.Request, resp *abi.Response) map[string]float64 {
-	sum, total := map[string]float64{}, 0.0
-	for i, a := range resp.Results {
-		for _, v := range req.Endpoints[i].Values {
-			sum[v.Text] += float64(a.Weight)
-		}
-		total += float64(a.Weight)
+// percents returns what each value gets of the new connections, in percent.
+func percents(t *testing.T, req *abi.Request, plugins ...*sdk.NativePlugin) map[string]float64 {
+	t.Helper()
+	parts, err := sdktest.Parts(req, plugins...)
+	if err != nil || parts == nil {
+		t.Fatalf("parts %v, %v", parts, err)
 	}
-	for v := range sum {
-		sum[v] *= 100 / total
+	sum := map[string]float64{}
+	for i, part := range parts {
+		for _, v := range req.Endpoints[i].Values {
+			sum[v.Text] += 100 * part
+		}
 	}
 	return sum
 }
@@ -48,64 +49,59 @@ func TestGroupsGetTheirPercent(t *testing.T) {
 		settings string
 		req      *abi.Request
 		want     map[string]float64
-		most     int // sum of weights
 	}{
-		"5 % to one of ten":   {`{"groups":[{"value":"canary","percent":5}]}`, request(track(1, "canary"), track(9, "stable")), map[string]float64{"canary": 5}, 200},
-		"5 % to many":         {`{"groups":[{"value":"canary","percent":5}]}`, request(track(20, "canary"), track(2, "stable")), map[string]float64{"canary": 5}, 1000},
-		"1 %":                 {`{"groups":[{"value":"canary","percent":1}]}`, request(track(1, "canary"), track(9, "stable")), map[string]float64{"canary": 1}, 110},
-		"a quarter of a %":    {`{"groups":[{"value":"canary","percent":0.25}]}`, request(track(1, "canary"), track(3, "stable")), map[string]float64{"canary": .25}, 420},
-		"none":                {`{"groups":[{"value":"canary","percent":0}]}`, request(track(3, "canary"), track(3, "stable")), map[string]float64{"canary": 0}, 3},
-		"all":                 {`{"groups":[{"value":"canary","percent":100}]}`, request(track(3, "canary"), track(3, "stable")), map[string]float64{"canary": 100}, 3},
-		"as many as they are": {`{"groups":[{"value":"canary","percent":50}]}`, request(track(3, "canary"), track(3, "stable")), map[string]float64{"canary": 50}, 6},
-		"no canary":           {`{"groups":[{"value":"canary","percent":20}]}`, request(track(3, "stable")), map[string]float64{"stable": 100}, 3},
-		"only canaries":       {`{"groups":[{"value":"canary","percent":20}]}`, request(track(3, "canary")), map[string]float64{"canary": 100}, 3},
-		"two groups, others":  {`{"groups":[{"value":"x","percent":10},{"value":"y","percent":30}]}`, request(track(1, "x"), track(1, "y"), track(2, "z")), map[string]float64{"x": 10, "y": 30, "z": 60}, 20},
-		"an empty group":      {`{"groups":[{"value":"x","percent":10},{"value":"y","percent":30}]}`, request(track(1, "y"), track(2, "z")), map[string]float64{"y": 30, "z": 70}, 40},
-		"no others":           {`{"groups":[{"value":"x","percent":10},{"value":"y","percent":30}]}`, request(track(1, "x"), track(1, "y")), map[string]float64{"x": 25, "y": 75}, 4},
-		"no label":            {`{"groups":[{"value":"canary","percent":20}]}`, request(track(1, "canary"), sdktest.Repeat(4, sdktest.Ready("a"))), map[string]float64{"canary": 20}, 5},
-		"the empty value":     {`{"groups":[{"value":"","percent":20}]}`, request(track(1, ""), sdktest.Repeat(4, sdktest.Ready("a"))), map[string]float64{"": 20}, 5},
+		"5 % to one of ten":   {`{"groups":[{"value":"canary","percent":5}]}`, request(track(1, "canary"), track(9, "stable")), map[string]float64{"canary": 5}},
+		"5 % to many":         {`{"groups":[{"value":"canary","percent":5}]}`, request(track(20, "canary"), track(2, "stable")), map[string]float64{"canary": 5}},
+		"1 %":                 {`{"groups":[{"value":"canary","percent":1}]}`, request(track(1, "canary"), track(9, "stable")), map[string]float64{"canary": 1}},
+		"a quarter of a %":    {`{"groups":[{"value":"canary","percent":0.25}]}`, request(track(1, "canary"), track(3, "stable")), map[string]float64{"canary": .25}},
+		"none":                {`{"groups":[{"value":"canary","percent":0}]}`, request(track(3, "canary"), track(3, "stable")), map[string]float64{"canary": 0}},
+		"all":                 {`{"groups":[{"value":"canary","percent":100}]}`, request(track(3, "canary"), track(3, "stable")), map[string]float64{"canary": 100}},
+		"as many as they are": {`{"groups":[{"value":"canary","percent":50}]}`, request(track(3, "canary"), track(3, "stable")), map[string]float64{"canary": 50}},
+		"no canary":           {`{"groups":[{"value":"canary","percent":20}]}`, request(track(3, "stable")), map[string]float64{"stable": 100}},
+		"only canaries":       {`{"groups":[{"value":"canary","percent":20}]}`, request(track(3, "canary")), map[string]float64{"canary": 100}},
+		"two groups, others":  {`{"groups":[{"value":"x","percent":10},{"value":"y","percent":30}]}`, request(track(1, "x"), track(1, "y"), track(2, "z")), map[string]float64{"x": 10, "y": 30, "z": 60}},
+		"an empty group":      {`{"groups":[{"value":"x","percent":10},{"value":"y","percent":30}]}`, request(track(1, "y"), track(2, "z")), map[string]float64{"y": 30, "z": 70}},
+		"no others":           {`{"groups":[{"value":"x","percent":10},{"value":"y","percent":30}]}`, request(track(1, "x"), track(1, "y")), map[string]float64{"x": 25, "y": 75}},
+		"no label":            {`{"groups":[{"value":"canary","percent":20}]}`, request(track(1, "canary"), sdktest.Repeat(4, sdktest.Ready("a"))), map[string]float64{"canary": 20}},
+		"the empty value":     {`{"groups":[{"value":"","percent":20}]}`, request(track(1, ""), sdktest.Repeat(4, sdktest.Ready("a"))), map[string]float64{"": 20}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			resp := sdktest.MustRun(t, New(), tt.settings, tt.req)
-			got := percents(tt.req, resp)
+			got := percents(t, tt.req, sdktest.Native(t, New, tt.settings))
 			for v, want := range tt.want {
-				if math.Abs(got[v]-want) > .0501*want {
-					t.Errorf("%q gets %.2f %%, want %.2f %%: %v", v, got[v], want, sdktest.Weights(resp))
+				if math.Abs(got[v]-want) > 1e-4 {
+					t.Errorf("%q gets %.4f %%, want %.4f %%", v, got[v], want)
 				}
-			}
-			sum := 0
-			for _, w := range sdktest.Weights(resp) {
-				sum += w
-			}
-			if sum > tt.most {
-				t.Errorf("weights sum up to %d, more than %d", sum, tt.most)
 			}
 		})
 	}
 }
 
-func TestReasonsHaveTheShares(t *testing.T) {
+func TestReasonsHaveTheParts(t *testing.T) {
 	req := request(track(1, "canary"), track(39, "stable"))
 	resp := sdktest.MustRun(t, New(), `{"groups":[{"value":"canary","percent":2.5}]}`, req)
 	if a, b := resp.Results[0].Reason, resp.Results[1].Reason; a != `"canary": 2.5 %` || b != "others: 97.5 %" {
 		t.Errorf("%q, %q", a, b)
 	}
-	resp = sdktest.MustRun(t, New(), `{"groups":[{"value":"canary","percent":0}]}`, request(track(2, "canary")))
-	if a := resp.Results[0]; a.Weight != 1 || !strings.Contains(a.Reason, "only groups with 0 %") {
-		t.Errorf("%+v", a)
+}
+
+// If only groups with 0 % have endpoints, somebody has to serve.
+func TestOnlyGroupsWithoutAPartGetEverything(t *testing.T) {
+	got := percents(t, request(track(2, "canary")), sdktest.Native(t, New, `{"groups":[{"value":"canary","percent":0}]}`))
+	if math.Abs(got["canary"]-100) > 1e-9 {
+		t.Errorf("%v", got)
 	}
 }
 
 // shares is a second implementation of the rule, in floating point.
-func shares(percents map[string]float64, weights map[string]float64) map[string]float64 {
+func shares(percents map[string]float64, capacity map[string]float64) map[string]float64 {
 	out, given := map[string]float64{}, 0.0
 	for v, p := range percents {
-		if weights[v] > 0 {
+		if capacity[v] > 0 {
 			out[v] = p
 			given += p
 		}
 	}
-	if weights["others"] > 0 {
+	if capacity["others"] > 0 {
 		out["others"] = 100 - given
 		given = 100
 	}
@@ -127,51 +123,67 @@ func TestSharesAgreeWithTheReference(t *testing.T) {
 			want[v] = float64(n)
 			groups = append(groups, fmt.Sprintf(`{"value":%q,"percent":%d}`, v, n))
 		}
-		req, sum := request(), map[string]float64{}
+		var eps []abi.Endpoint
 		for range 1 + rnd.IntN(20) {
-			v := append(slices.Clone(values), "others", "others")[rnd.IntN(len(values)+2)]
-			e := track(1, v)[0]
-			if e.Weight = uint32(rnd.IntN(4)); e.Weight == 0 {
-				e.Conditions &^= abi.Chosen
-			}
-			sum[v] += float64(e.Weight)
-			req.Endpoints = append(req.Endpoints, e)
+			eps = append(eps, track(1, append(slices.Clone(values), "others", "others")[rnd.IntN(len(values)+2)])...)
 		}
-		keys := req.Keys
-		req = sdktest.NewRequest("a", nil, req.Endpoints...)
-		req.Keys = keys
-		resp := sdktest.MustRun(t, New(), `{"tolerancePercent":0,"maxTotal":65535,"groups":[`+strings.Join(groups, ",")+`]}`, req)
-		got := percents(req, resp)
+		req, sum := request(eps), map[string]float64{}
+		for i := range req.Endpoints {
+			e := &req.Endpoints[i]
+			e.Capacity, e.Share = uint32(rnd.IntN(4))*300_000, uint32(1+rnd.IntN(3))*500_000
+			sum[e.Values[0].Text] += float64(e.Capacity)
+		}
+		if req.Parts(nil) == nil {
+			continue
+		}
+		plugin := sdktest.Native(t, New, `{"groups":[`+strings.Join(groups, ",")+`]}`)
+		got := percents(t, req, plugin)
 		for v, p := range shares(want, sum) {
 			if math.IsNaN(p) {
 				continue // only groups with 0 %
 			}
-			if math.Abs(got[v]-p) > .5 {
-				t.Fatalf("round %d: %v of %v: %q gets %.2f %%, want %.2f %%: %v", round, want, sum, v, got[v], p, sdktest.Weights(resp))
+			if math.Abs(got[v]-p) > 1e-3 {
+				t.Fatalf("round %d: %v of %v: %q gets %.4f %%, want %.4f %%", round, want, sum, v, got[v], p)
 			}
 		}
-		for i, a := range resp.Results {
-			for j, b := range resp.Results {
-				e, f := req.Endpoints[i], req.Endpoints[j]
-				if e.Values[0] == f.Values[0] && int(a.Weight)*int(f.Weight) != int(b.Weight)*int(e.Weight) {
-					t.Fatalf("round %d: weights %d and %d became %d and %d", round, e.Weight, f.Weight, a.Weight, b.Weight)
-				}
+		for i, r := range sdktest.MustRunChain(t, req, plugin)[0].Results {
+			if r.Value != req.Endpoints[i].Share {
+				t.Fatalf("round %d: share %d became %d", round, req.Endpoints[i].Share, r.Value)
 			}
 		}
 	}
 }
 
-// A canary that has just started gets a part of its group's share.
+// A canary that has just started gets a part of its group's part.
 func TestSlowStartAndCanaryCompose(t *testing.T) {
-	slow := sdktest.Native(t, slowstart.New, "")
-	canary := sdktest.Native(t, New, `{"groups":[{"value":"canary","percent":30}],"tolerancePercent":0}`)
 	req := request(track(2, "canary"), track(2, "stable"))
 	req.Endpoints[1].ReadySince = sdktest.Now - 30_000
-	all := sdktest.MustRunChain(t, req, slow, canary)
-	w := sdktest.Weights(all[1])
-	if got := percents(req, all[1])["canary"]; math.Abs(got-30) > .1 || w[0] != 2*w[1] {
-		t.Errorf("%.1f %% to canaries, weights %v", got, w)
+	slow, canary := sdktest.Native(t, slowstart.New, ""), sdktest.Native(t, New, `{"groups":[{"value":"canary","percent":30}]}`)
+	parts, err := sdktest.Parts(req, slow, canary)
+	if want := []float64{.2, .1, .35, .35}; err != nil || !near(parts, want) {
+		t.Errorf("parts %v, want %v, %v", parts, want, err)
 	}
+}
+
+// A second canary divides the groups of the first one: 10 % of the canaries and of the others have the flag.
+func TestCanariesCompose(t *testing.T) {
+	req := sdktest.NewRequest("a", nil, sdktest.Ready("a"), sdktest.Ready("b"), sdktest.Ready("a"), sdktest.Ready("b"))
+	for i, v := range []string{"canary", "canary", "stable", "stable"} {
+		req.Endpoints[i].Values = sdktest.Values(v)
+	}
+	req.Keys = []string{sdk.PodLabel("track")}
+	version := sdktest.Native(t, New, `{"groups":[{"value":"canary","percent":30}]}`)
+	zones := sdktest.Native(t, New, `{"by":"zone","groups":[{"value":"b","percent":10}]}`)
+	for _, chain := range [][]*sdk.NativePlugin{{version, zones}, {zones, version}} {
+		parts, err := sdktest.Parts(req, chain...)
+		if want := []float64{.27, .03, .63, .07}; err != nil || !near(parts, want) {
+			t.Errorf("parts %v, want %v, %v", parts, want, err)
+		}
+	}
+}
+
+func near(got, want []float64) bool {
+	return slices.EqualFunc(got, want, func(a, b float64) bool { return math.Abs(a-b) < 1e-5 })
 }
 
 func TestBadSettingsAreRefusedByField(t *testing.T) {
@@ -187,31 +199,31 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"groups":[{"value":"a","percent":60},{"value":"b","percent":41}]}`: "groups[1].percent: the groups have more than 100 % together",
 		`{"groups":[{"value":"a","percent":1},{"value":"a","percent":1}]}`:   `groups[1].value: "a" is in another group`,
 		`{"groups":[{"value":"a","percent":"1"}]}`:                           "percent: want a number, got a string",
-		`{"groups":[{"value":"a","percent":1}],"maxTotal":0}`:                "maxTotal: 0",
-		`{"groups":[{"value":"a","percent":1}],"tolerancePercent":51}`:       "tolerancePercent: 51",
+		`{"groups":[{"value":"a","percent":1}],"maxTotal":9}`:                `unknown field "maxTotal"`,
+		`{"groups":[{"value":"a","percent":1}],"tolerancePercent":5}`:        `unknown field "tolerancePercent"`,
 	})
 }
 
 func FuzzSettingsValuesAndState(f *testing.F) {
-	f.Add(`{"groups":[{"value":"canary","percent":5}]}`, "canary", "", []byte{1}, uint16(1), uint16(65535))
-	f.Add(`{"by":"zone","groups":[{"value":"a","percent":0}]}`, "a", "b", []byte{}, uint16(0), uint16(3))
-	f.Fuzz(func(t *testing.T, settings, a, b string, state []byte, w, x uint16) {
+	f.Add(`{"groups":[{"value":"canary","percent":5}]}`, "canary", "", []byte{1}, uint32(1), uint32(65535))
+	f.Add(`{"by":"zone","groups":[{"value":"a","percent":0}]}`, "a", "b", []byte{}, uint32(0), uint32(3))
+	f.Fuzz(func(t *testing.T, settings, a, b string, state []byte, w, x uint32) {
 		p := New()
 		if p.Configure([]byte(settings)) != nil || len(state) > abi.MaxStateLen {
 			return
 		}
 		req := request(track(2, a), track(1, b))
 		req.Keys, req.State = p.(sdk.Keyer).Keys(), state
-		req.Endpoints[0].Weight, req.Endpoints[2].Weight = uint32(w), uint32(x)
-		resp := sdktest.MustRun(t, New(), settings, req)
-		sum := 0
-		for i, r := range resp.Results {
-			if sum += int(r.Weight); r.Weight > 0 && req.Endpoints[i].Weight == 0 {
-				t.Errorf("endpoint %d gets %d", i, r.Weight)
-			}
+		req.Endpoints[0].Capacity, req.Endpoints[2].Capacity = w, x
+		before := req.Parts(nil)
+		after, err := sdktest.Parts(req, sdktest.Native(t, New, settings))
+		if err != nil || len(before) != len(after) {
+			t.Fatalf("parts %v became %v, %v", before, after, err)
 		}
-		if sum == 0 {
-			t.Error("the set is empty")
+		for i := range after {
+			if after[i] > 0 && before[i] == 0 {
+				t.Errorf("endpoint %d gets %v", i, after[i])
+			}
 		}
 	})
 }

@@ -17,17 +17,13 @@ const (
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	By               string
-	Groups           []groupSettings
-	TolerancePercent int64
-	MaxTotal         int64
+	By     string
+	Groups []groupSettings
 }
 
 func (s *settings) fields(f *sdk.Fields) {
 	f.String("by", &s.By)
 	sdk.List(f, "groups", &s.Groups, (*groupSettings).fields)
-	f.Int("tolerancePercent", &s.TolerancePercent, 0, 50)
-	f.Int("maxTotal", &s.MaxTotal, 1, 65535)
 }
 
 type groupSettings struct {
@@ -42,13 +38,9 @@ func (s *groupSettings) fields(f *sdk.Fields) {
 	f.Float("percent", &s.Percent, 0, 100)
 }
 
-func defaults() settings {
-	return settings{By: "label:track", TolerancePercent: 5, MaxTotal: 1000}
-}
-
 // Configure reads and checks settings.
 func (p *plugin) Configure(text []byte) error {
-	s := defaults()
+	s := settings{By: "label:track"}
 	if err := sdk.ParseSettings(text, s.fields); err != nil {
 		return err
 	}
@@ -58,24 +50,24 @@ func (p *plugin) Configure(text []byte) error {
 	if err := weights.CheckLen("groups", len(s.Groups), maxGroups); err != nil {
 		return err
 	}
-	of, left := map[string]int{}, uint64(weights.Million)
+	of, left := map[string]int{}, uint32(sdk.One)
 	p.groups = nil
 	for i, g := range s.Groups {
 		at := "groups[" + strconv.Itoa(i) + "]"
 		if _, twice := of[g.Value]; twice {
 			return errors.New(at + ".value: " + strconv.Quote(g.Value) + " is in another group")
 		}
-		share := uint64(math.Round(g.Percent * weights.Million / 100))
-		if g.Percent > 0 && share < weights.Million/100_000 {
+		part := uint32(math.Round(g.Percent * sdk.One / 100))
+		if g.Percent > 0 && part < sdk.One/100_000 {
 			return errors.New(at + ".percent: " + strconv.FormatFloat(g.Percent, 'g', -1, 64) + " is neither 0 nor 0.001 or more")
 		}
-		if share > left {
+		if part > left {
 			return errors.New(at + ".percent: the groups have more than 100 % together")
 		}
-		of[g.Value], left = i, left-share
-		p.groups = append(p.groups, group{name: name(g.Value), share: share})
+		of[g.Value], left = i, left-part
+		p.groups = append(p.groups, group{name: name(g.Value), part: part})
 	}
-	p.groups = append(p.groups, group{name: "others", share: left})
+	p.groups = append(p.groups, group{name: "others"})
 	p.settings, p.sorter = s, weights.NewSorter(s.By, of, len(s.Groups), len(s.Groups))
 	return nil
 }

@@ -3,10 +3,10 @@
 package capacity
 
 import (
+	"math"
 	"strconv"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
@@ -18,7 +18,7 @@ type plugin struct {
 
 	round  uint64 // of decisions
 	of     []*value
-	wanted []uint64 // exact weights
+	wanted []uint64 // capacities in billionths
 }
 
 // value is a declared capacity.
@@ -39,28 +39,33 @@ func New() sdk.Plugin { return &plugin{} }
 // Keys implements sdk.Keyer.
 func (p *plugin) Keys() []string { return []string{p.settings.From} }
 
-// Decide multiplies the weight of each endpoint by its capacity. If no endpoint would have weight, all keep theirs.
+// Role implements sdk.Roler.
+func (*plugin) Role() sdk.Role { return sdk.RoleReduce }
+
+// Decide multiplies the capacity of each endpoint by what its Pod declares. If no endpoint would get connections, all keep theirs.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	p.round++
 	p.of, p.wanted = p.of[:0], p.wanted[:0]
-	some := false
+	some, most := false, uint64(0)
 	for i := range req.NumEndpoints() {
-		v, w := &p.absent, uint64(req.Endpoint(i).Weight())
-		if w > 0 {
+		e := req.Endpoint(i)
+		v, c := &p.absent, uint64(e.Capacity())
+		if c > 0 {
 			v = p.value(req, i)
 		}
-		p.of, p.wanted = append(p.of, v), append(p.wanted, w*v.milli)
-		some = some || w*v.milli > 0
+		c *= v.milli
+		p.of, p.wanted = append(p.of, v), append(p.wanted, c)
+		some, most = some || c > 0 && e.Share() > 0, max(most, c)
 	}
-	if some {
-		weights.Reduce(p.wanted, uint64(p.settings.MaxTotal))
-	}
+	unit := max(1000, most/math.MaxUint32+1) // only ratios matter
 	for i, v := range p.of {
-		if req.Endpoint(i).Weight() == 0 {
+		if req.Endpoint(i).Capacity() == 0 {
 			continue
 		}
-		if some {
-			resp.SetWeight(i, int(p.wanted[i]))
+		if c := p.wanted[i]; some && c > 0 {
+			resp.SetCapacity(i, int(max(1, c/unit)))
+		} else if some {
+			resp.SetCapacity(i, 0)
 		}
 		if v.round != p.round {
 			v.round, v.reason = p.round, resp.AddReason(v.text)

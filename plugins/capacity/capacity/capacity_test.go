@@ -31,28 +31,27 @@ func request(key string, values ...string) *abi.Request {
 
 const annotation = "annotation:sluice.dev/capacity"
 
-func TestWeightsAreInProportionToCapacity(t *testing.T) {
+func TestCapacityIsWhatPodsDeclare(t *testing.T) {
 	for _, tt := range []struct {
 		settings, key string
 		values        []string
-		want          []int
+		want          []float64
 	}{
-		{"", annotation, []string{"1", "2", "3"}, []int{1, 2, 3}},
-		{"", annotation, []string{"10", "20", "30"}, []int{1, 2, 3}},
-		{"", annotation, []string{"1.5", "1", "0.25"}, []int{6, 4, 1}},
-		{"", annotation, []string{"2", "-", "-"}, []int{2, 1, 1}},
-		{`{"default":0.5}`, annotation, []string{"2", "-"}, []int{4, 1}},
-		{"", annotation, []string{"2", "0", "1"}, []int{2, 0, 1}},
-		{"", annotation, []string{"0", "0"}, []int{1, 1}}, // never empty
-		{"", annotation, []string{" 3 ", "x", "-1", "1e9", "", "1.", ".5", "1.0001", "10000000"}, []int{3, 1, 1, 1, 1, 1, 1, 1, 1}},
-		{"", annotation, []string{"1000000", "1"}, []int{999, 1}},
-		{`{"from":"label:size"}`, "label:size", []string{"4", "2"}, []int{2, 1}},
-		{`{"from":"request:cpu"}`, sdk.PodCPU, []string{"500", "1500", "-", "0", "x"}, []int{1, 3, 2, 2, 2}},
-		{`{"from":"request:cpu","default":2}`, sdk.PodCPU, []string{"50", "12000", "-"}, []int{1, 240, 40}},
-		{`{"maxTotal":10}`, annotation, []string{"1.01", "1", "1"}, []int{4, 3, 3}},
+		{"", annotation, []string{"1", "2", "3"}, []float64{1, 2, 3}},
+		{"", annotation, []string{"10", "20", "30"}, []float64{10, 20, 30}},
+		{"", annotation, []string{"1.5", "1", "0.25"}, []float64{1.5, 1, 0.25}},
+		{"", annotation, []string{"2", "-", "-"}, []float64{2, 1, 1}},
+		{`{"default":0.5}`, annotation, []string{"2", "-"}, []float64{2, 0.5}},
+		{"", annotation, []string{"2", "0", "1"}, []float64{2, 0, 1}},
+		{"", annotation, []string{"0", "0"}, []float64{1, 1}}, // never empty
+		{"", annotation, []string{" 3 ", "x", "-1", "1e9", "", "1.", ".5", "1.0001", "10000000"}, []float64{3, 1, 1, 1, 1, 1, 1, 1, 1}},
+		{"", annotation, []string{"1000000", "1"}, []float64{4294.960722, 0.004294}},
+		{`{"from":"label:size"}`, "label:size", []string{"4", "2"}, []float64{4, 2}},
+		{`{"from":"request:cpu"}`, sdk.PodCPU, []string{"500", "1500", "-", "0", "x"}, []float64{.5, 1.5, 1, 1, 1}},
+		{`{"from":"request:cpu","default":2}`, sdk.PodCPU, []string{"50", "12000", "-"}, []float64{.05, 12, 2}},
 	} {
-		if got := sdktest.Weights(sdktest.MustRun(t, New(), tt.settings, request(tt.key, tt.values...))); !slices.Equal(got, tt.want) {
-			t.Errorf("%s %v: weights %v, want %v", tt.settings, tt.values, got, tt.want)
+		if got := sdktest.Answers(sdktest.MustRun(t, New(), tt.settings, request(tt.key, tt.values...))); !slices.Equal(got, tt.want) {
+			t.Errorf("%s %v: capacities %v, want %v", tt.settings, tt.values, got, tt.want)
 		}
 	}
 }
@@ -69,49 +68,52 @@ func TestReasonsSayWhereTheCapacityIsFrom(t *testing.T) {
 	}
 }
 
-func TestWeightsOfPreviousPluginsAreMultiplied(t *testing.T) {
+func TestCapacitiesOfPreviousPluginsAreMultiplied(t *testing.T) {
 	req := request(annotation, "2", "3", "5")
-	req.Endpoints[0].Weight, req.Endpoints[1].Weight, req.Endpoints[2].Weight = 3, 2, 0
-	if got := sdktest.Weights(sdktest.MustRun(t, New(), "", req)); !slices.Equal(got, []int{1, 1, 0}) {
-		t.Errorf("weights %v", got)
+	for i, c := range []uint32{300_000, 200_000, 0} {
+		req.Endpoints[i].Capacity = c
+	}
+	if got := sdktest.Answers(sdktest.MustRun(t, New(), "", req)); !slices.Equal(got, []float64{.6, .6, 0}) {
+		t.Errorf("capacities %v", got)
 	}
 }
 
-func TestStagedDrainAndCapacityCompose(t *testing.T) {
+// An endpoint that is hinted to other zones has capacity, and may be the only one.
+func TestEndpointsWithoutShareDoNotKeepThePoolAlive(t *testing.T) {
+	req := request(annotation, "0", "2")
+	req.Endpoints[1].Share = 0
+	if got := sdktest.Answers(sdktest.MustRun(t, New(), "", req)); !slices.Equal(got, []float64{1, 1}) {
+		t.Errorf("capacities %v", got)
+	}
+}
+
+func TestCapacityAndStagedDrainCompose(t *testing.T) {
 	req := request(annotation, "1", "1", "4")
 	leaving := sdktest.Terminating("a", sdktest.Now-10_000)
 	leaving.Addr, leaving.Values = req.Endpoints[2].Addr, req.Endpoints[2].Values
 	req.Endpoints[2] = leaving
 	all := sdktest.MustRunChain(t, req, sdktest.Native(t, stageddrain.New, ""), sdktest.Native(t, New, ""))
-	if got := sdktest.Weights(all[1]); !slices.Equal(got, []int{1, 1, 2}) { // half of 4
-		t.Errorf("weights %v", got)
+	if got := sdktest.Answers(all[1]); !slices.Equal(got, []float64{1, 1, 2}) { // half of 4
+		t.Errorf("capacities %v", got)
 	}
 }
 
-// Shares deviate by less than 1 ÷ maxTotal from the exact ones, unless an endpoint would get less than that.
-func TestSharesAgreeWithTheReference(t *testing.T) {
+// Ratios are exact to a thousandth, however large the capacities are.
+func TestCapacitiesAgreeWithTheReference(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for round := range 1000 {
 		var values []string
 		var exact []float64
-		sum := 0.0
 		for range 1 + rnd.IntN(40) {
-			milli := 1000 + rnd.IntN(99_000)
+			milli := 1000 + rnd.IntN(1_000_000)*(1+rnd.IntN(2)*1000)
+			milli = min(milli, 1_000_000_000)
 			values = append(values, fmt.Sprintf("%d.%03d", milli/1000, milli%1000))
 			exact = append(exact, float64(milli))
-			sum += float64(milli)
 		}
-		resp := sdktest.MustRun(t, New(), `{"maxTotal":10000}`, request(annotation, values...))
-		total := 0
-		for _, w := range sdktest.Weights(resp) {
-			total += w
-		}
-		if total > 10_000 || total == 0 {
-			t.Fatalf("round %d: total %d", round, total)
-		}
-		for i, w := range sdktest.Weights(resp) {
-			if got, want := float64(w)/float64(total), exact[i]/sum; math.Abs(got-want) > 1.0001/10_000 {
-				t.Fatalf("round %d: endpoint %d with %s gets %.5f, want %.5f", round, i, values[i], got, want)
+		got := sdktest.Answers(sdktest.MustRun(t, New(), "", request(annotation, values...)))
+		for i := range got {
+			if ratio, want := got[i]/got[0], exact[i]/exact[0]; math.Abs(ratio/want-1) > .001 {
+				t.Fatalf("round %d: %s has %.6f of the capacity of %s, want %.6f", round, values[i], ratio, values[0], want)
 			}
 		}
 	}
@@ -126,30 +128,29 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"default":0}`:               "default: 0 is not 0.001 to 1000000",
 		`{"default":-1}`:              "default: -1",
 		`{"default":1000001}`:         "default: 1.000001e+06",
-		`{"maxTotal":0}`:              "maxTotal: 0 is not 1 to 65535",
-		`{"maxTotal":65536}`:          "maxTotal: 65536",
+		`{"maxTotal":100}`:            `unknown field "maxTotal"`,
 		`{"unknown":1}`:               `unknown field "unknown"`,
 	})
 }
 
 func FuzzSettingsValuesAndState(f *testing.F) {
-	f.Add("", "2", "x", []byte{1}, uint16(1), uint16(65535))
-	f.Add(`{"from":"request:cpu","maxTotal":3}`, "250", "99999999999999999999", []byte{}, uint16(7), uint16(0))
-	f.Fuzz(func(t *testing.T, settings, a, b string, state []byte, w, x uint16) {
+	f.Add("", "2", "x", []byte{1}, uint32(1), uint32(math.MaxUint32))
+	f.Add(`{"from":"request:cpu","default":3}`, "250", "99999999999999999999", []byte{}, uint32(7), uint32(0))
+	f.Fuzz(func(t *testing.T, settings, a, b string, state []byte, w, x uint32) {
 		p := New()
 		if p.Configure([]byte(settings)) != nil || len(state) > abi.MaxStateLen {
 			return
 		}
 		req := request(p.(sdk.Keyer).Keys()[0], a, b, "-")
 		req.State = state
-		req.Endpoints[0].Weight, req.Endpoints[1].Weight = uint32(w), uint32(x)
+		req.Endpoints[0].Capacity, req.Endpoints[1].Capacity = w, x
 		resp := sdktest.MustRun(t, New(), settings, req)
 		for i, r := range resp.Results {
-			if req.Endpoints[i].Weight == 0 && r.Weight > 0 {
-				t.Errorf("endpoint %d gets %d", i, r.Weight)
+			if req.Endpoints[i].Capacity == 0 && r.Value > 0 {
+				t.Errorf("endpoint %d gets %d", i, r.Value)
 			}
 		}
-		if resp.Results[2].Weight == 0 {
+		if resp.Results[2].Value == 0 {
 			t.Error("the endpoint without a value gets none")
 		}
 	})

@@ -12,19 +12,17 @@ import (
 
 // settings are the settings of a policy, in JSON.
 type settings struct {
-	From     string
-	Default  float64
-	MaxTotal int64
+	From    string
+	Default float64
 }
 
 func (s *settings) fields(f *sdk.Fields) {
 	f.String("from", &s.From)
 	f.Float("default", &s.Default, 0.001, 1000000)
-	f.Int("maxTotal", &s.MaxTotal, 1, 65535)
 }
 
 func defaults() settings {
-	return settings{From: sdk.PodAnnotation("sluice.dev/capacity"), Default: 1, MaxTotal: 1000}
+	return settings{From: sdk.PodAnnotation("sluice.dev/capacity"), Default: 1}
 }
 
 // Configure reads and checks settings.
@@ -43,7 +41,7 @@ func (p *plugin) Configure(text []byte) error {
 	return nil
 }
 
-// maxMilli is the largest capacity, in thousandths: products with weights and sums of them fit 64 bits.
+// maxMilli is the largest capacity, in thousandths: products with capacities fit 64 bits.
 const maxMilli = 1_000_000_000
 
 // parse parses a capacity: a decimal number with at most three digits after the point, or, for the CPU, thousandths of a core. It

@@ -3,6 +3,7 @@
 package failover
 
 import (
+	"github.com/sluice-proxy/sluice/plugins/internal/tiers"
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
@@ -11,135 +12,102 @@ import (
 type plugin struct {
 	settings settings
 	sorter   weights.Sorter
-	groups   []group
-	shares   weights.Groups // of groups
+	names    []string // of the groups of the settings, in order; the last one has all other endpoints
+	hashes   []uint32 // of names
 
-	at         []int // group of each endpoint
-	prev, next state
-	buf        []byte
+	tiers   tiers.Tiers
+	members []members // of tiers
+	reasons []sdk.ReasonID
+	caches  []cache
+	state   tiers.State
+	buf     []byte
 }
 
-// group is a group of endpoints in the order of the settings; the last one has all others.
-type group struct {
-	name string
-
-	members  uint64 // endpoints
-	all      uint64 // of them, those that do not terminate
-	healthy  uint64 // of all
-	unchosen uint64 // of healthy, those that the default rules did not choose
-
-	reason  sdk.ReasonID
-	percent uint64 // of text
-	text    string // last reason
+// members are the endpoints of a tier.
+type members struct {
+	count   uint64
+	all     uint64 // those that do not terminate
+	healthy uint64 // of all
 }
 
 // New returns an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{} }
 
+// Role implements sdk.Roler.
+func (*plugin) Role() sdk.Role { return sdk.RoleLocality }
+
 // Keys implements sdk.Keyer.
 func (p *plugin) Keys() []string { return p.sorter.Keys() }
 
-// Decide multiplies the weights of the endpoints of each group.
+// Decide sets the share of the endpoints of each tier, within each group of the chain.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
-	ref, unit, largest := p.count(req)
-	if !p.target() {
-		reason := resp.AddReason("weights kept: no endpoint is healthy")
-		for i := range req.NumEndpoints() {
-			resp.SetReasonID(i, reason)
-		}
-		resp.SetState(req.State()) // a failure of all must not look like the first decision afterwards
-		return nil
+	p.count(req)
+	for g := range req.NumGroups() {
+		p.target(g)
 	}
-	p.prev.read(req.State(), p.shares)
-	if wait := p.hold(int64(req.Now())); wait > 0 {
+	p.state.Read(req.State())
+	wait := p.tiers.Follow(&p.state, p.hashes, int64(req.Now()), tiers.Rule{
+		Hysteresis: p.settings.HysteresisPercent, Hold: p.settings.HoldSeconds * 1000, Ordered: true,
+	})
+	if wait > 0 {
 		resp.RequeueAfter(sdk.Duration(wait) * sdk.Millisecond)
 	}
-	p.shares.ChooseMultipliers(weights.Limits{MaxTotal: uint64(p.settings.MaxTotal), Largest: largest / unit})
 	p.setReasons(resp)
-	for i, g := range p.at {
-		e := req.Endpoint(i)
-		w := uint64(e.Weight())
-		if w == 0 && weights.Unchosen(e.Conditions()) {
-			w = ref
-		}
-		if w > 0 {
-			resp.SetWeight(i, int(w/unit*p.shares[g].Multiplier))
-		}
-		if e.Eligible() {
-			resp.SetReasonID(i, p.groups[g].reason)
-		}
-	}
-	p.buf = p.next.append(p.buf[:0])
+	p.tiers.SetShares(resp, req, p.reasons)
+	p.buf = p.state.Append(p.buf[:0])
 	resp.SetState(p.buf)
 	return nil
 }
 
-// count sums up the endpoints and weights of each group. It returns the weight for healthy endpoints that the default rules did not
-// choose, the greatest common divisor of all weights, and the largest. An endpoint is healthy if it is ready and may have weight: a
-// previous plugin that sets its weight to 0 knows that it is not. Terminating endpoints are neither: a scale-down is no failure.
-func (p *plugin) count(req *sdk.Request) (ref, unit, largest uint64) {
-	p.shares = append(p.shares[:0], make(weights.Groups, len(p.groups))...)
-	for i := range p.groups {
-		g := &p.groups[i]
-		g.members, g.all, g.healthy, g.unchosen = 0, 0, 0, 0
-		p.shares[i].Slack = uint64(p.settings.TolerancePercent) * weights.Million / 100
-	}
-	p.at = p.at[:0]
+// count sums up the endpoints of each tier. An endpoint is healthy if it is ready and has capacity: a previous plugin that sets it to 0 knows that
+// it is not. Terminating endpoints are neither: a scale-down is no failure.
+func (p *plugin) count(req *sdk.Request) {
+	n := len(p.names)
+	p.tiers.Reset(req, n)
+	p.members = append(p.members[:0], make([]members, len(p.tiers.Load))...)
 	for i := range req.NumEndpoints() {
-		at := p.sorter.Group(req, i)
-		p.at = append(p.at, at)
-		e, g := req.Endpoint(i), &p.groups[at]
-		c, w := e.Conditions(), uint64(e.Weight())
-		g.members++
-		if w > 0 {
-			p.shares[at].Capacity += w
-			unit, largest = weights.GCD(unit, w), max(largest, w)
+		e := req.Endpoint(i)
+		at := e.Group()*n + p.sorter.Group(req, i)
+		if load := uint64(e.Capacity()) * uint64(tiers.Base(e)); load > 0 {
+			p.tiers.Add(i, at, load)
+		} else {
+			p.tiers.Skip(i)
 		}
-		if c&sdk.Terminating != 0 {
-			continue
-		}
-		g.all++
-		if weights.Unchosen(c) && w == 0 {
-			g.unchosen++
-			g.healthy++
-		} else if c&sdk.Ready != 0 && w > 0 {
-			g.healthy++
+		m := &p.members[at]
+		m.count++
+		if c := e.Conditions(); c&sdk.Terminating == 0 {
+			m.all++
+			if c&sdk.Ready != 0 && e.Capacity() > 0 {
+				m.healthy++
+			}
 		}
 	}
-	unit, largest = max(unit, 1), max(largest, 1) // 0 if no endpoint has weight
-	for i := range p.groups {
-		s := &p.shares[i]
-		s.Capacity = (s.Capacity + p.groups[i].unchosen*largest) / unit
-	}
-	return largest, unit, largest
 }
 
-// target computes the shares of the groups as Envoy does ("Priority levels" in its architecture overview): each group has the health
-// score min(100 %, healthy ÷ all × overprovisioning) and gets so much of what is left by those before it. If the scores of all
-// together are less than 100 %, they are normalized. It reports whether any group has a healthy endpoint.
-func (p *plugin) target() bool {
+// target sets the targets of the tiers of a group as Envoy does ("Priority levels" in its architecture overview): each tier has the health score
+// min(100 %, healthy ÷ all × overprovisioning) and gets so much of what is left by those before it. If the scores of all together are less than
+// 100 %, they are normalized. Without a healthy endpoint there are no targets.
+func (p *plugin) target(g int) {
+	_, target := p.tiers.Group(g)
 	sum := uint64(0)
-	for i := range p.groups {
-		g, s := &p.groups[i], &p.shares[i]
-		if g.healthy > 0 {
-			s.Share = min(weights.Million, g.healthy*uint64(p.settings.OverprovisioningPercent)*weights.Million/100/g.all)
+	for i := range target {
+		if m := &p.members[g*len(target)+i]; m.healthy > 0 {
+			target[i] = uint32(min(sdk.One, m.healthy*uint64(p.settings.OverprovisioningPercent)*sdk.One/100/m.all))
+			sum += uint64(target[i])
 		}
-		sum += s.Share
 	}
 	if sum == 0 {
-		return false
+		return
 	}
-	left, last := uint64(weights.Million), 0
-	for i := range p.shares {
-		s := &p.shares[i]
-		if sum < weights.Million {
-			s.Share = s.Share * weights.Million / sum
+	left, last := uint32(sdk.One), 0
+	for i := range target {
+		if sum < sdk.One {
+			target[i] = uint32(uint64(target[i]) * sdk.One / sum)
 		}
-		s.Share = min(s.Share, left)
-		if left -= s.Share; s.Share > 0 {
+		target[i] = min(target[i], left)
+		if left -= target[i]; target[i] > 0 {
 			last = i
 		}
 	}
-	p.shares[last].Share += left // by rounding
-	return true
+	target[last] += left // by rounding
 }

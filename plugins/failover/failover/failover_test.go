@@ -7,8 +7,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/sluice-proxy/sluice/plugins/canary/canary"
 	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
+	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
@@ -18,17 +21,16 @@ func zone(name string, healthy, unhealthy int) []abi.Endpoint {
 	return append(sdktest.Repeat(healthy, sdktest.Ready(name)), sdktest.Repeat(unhealthy, sdktest.NotReady(name))...)
 }
 
-// percent returns the share of each zone in percent.
-func percent(req *abi.Request, resp *abi.Response) map[string]float64 {
-	sum, total := map[string]float64{}, 0.0
-	for i, a := range resp.Results {
-		if req.Endpoints[i].Conditions&abi.Eligible != 0 {
-			sum[req.Endpoints[i].Zone] += float64(a.Weight)
-			total += float64(a.Weight)
-		}
+// percent returns what each zone gets of the new connections, in percent.
+func percent(t *testing.T, req *abi.Request, settings string, before ...*sdk.NativePlugin) map[string]float64 {
+	t.Helper()
+	parts, err := sdktest.Parts(req, append(before, sdktest.Native(t, New, settings))...)
+	if err != nil || parts == nil {
+		t.Fatalf("parts %v, %v", parts, err)
 	}
-	for z := range sum {
-		sum[z] *= 100 / total
+	sum := map[string]float64{}
+	for i, part := range parts {
+		sum[req.Endpoints[i].Zone] += 100 * part
 	}
 	return sum
 }
@@ -61,9 +63,9 @@ func TestSharesAreThoseOfEnvoy(t *testing.T) {
 			eps = append(eps, zone(string(rune('a'+i)), h, 100-h)...)
 		}
 		req := sdktest.NewRequest("z", nil, eps...)
-		got := percent(req, sdktest.MustRun(t, New(), `{"tolerancePercent":0,"maxTotal":65535,`+inOrder[1:], req))
+		got := percent(t, req, inOrder)
 		for i, want := range tt.want {
-			if z := string(rune('a' + i)); math.Abs(got[z]-want) > .5 {
+			if z := string(rune('a' + i)); math.Abs(got[z]-want) > .01 {
 				t.Errorf("%v %% healthy: %v, want %v", tt.healthy, got, tt.want)
 			}
 		}
@@ -74,20 +76,20 @@ func TestSharesAreThoseOfEnvoy(t *testing.T) {
 func TestZoneOfTheNodeIsFirst(t *testing.T) {
 	req := sdktest.NewRequest("b", nil, slices.Concat(zone("a", 2, 0), zone("b", 1, 1), zone("c", 2, 0))...)
 	resp := sdktest.MustRun(t, New(), "", req)
-	if got := percent(req, resp); math.Abs(got["b"]-70) > 1 || math.Abs(got["a"]-15) > 1 {
+	if got := percent(t, req, ""); math.Abs(got["b"]-70) > .01 || math.Abs(got["a"]-15) > .01 {
 		t.Errorf("%v", got)
 	}
-	for i, want := range []string{"group 2 of 2 (others): 31 %", "", "group 1 of 2 (this zone): 69 %", ""} {
+	for i, want := range []string{"group 2 of 2 (others): 30 %", "", "group 1 of 2 (this zone): 70 %", ""} {
 		if got := resp.Results[i].Reason; want != "" && got != want {
 			t.Errorf("endpoint %d: %q, want %q", i, got, want)
 		}
 	}
-	if req.Zone = ""; !slices.Equal(sdktest.Weights(sdktest.MustRun(t, New(), "", req)), []int{1, 1, 1, 0, 1, 1}) {
-		t.Error("weights change although the zone of the node is unknown")
+	if req.Zone = ""; !slices.Equal(sdktest.Answers(sdktest.MustRun(t, New(), "", req)), []float64{1, 1, 1, 1, 1, 1}) {
+		t.Error("shares change although the zone of the node is unknown")
 	}
 	// An order of zones, the same on every node, but with the own zone first.
 	req.Zone = "c"
-	if got := percent(req, sdktest.MustRun(t, New(), `{"groups":[{"values":["@local"]},{"values":["a"]},{"values":["b","c"]}]}`, req)); got["c"] != 100 {
+	if got := percent(t, req, `{"groups":[{"values":["@local"]},{"values":["a"]},{"values":["b","c"]}]}`); math.Abs(got["c"]-100) > 1e-9 {
 		t.Errorf("%v, want all to zone c", got)
 	}
 }
@@ -98,46 +100,67 @@ func TestGroupsByLabelOrAnnotation(t *testing.T) {
 		req := sdktest.NewRequest("a", nil, with(sdktest.Ready("a"), "backup"), with(sdktest.Ready("b"), "main"), with(sdktest.NotReady("a"), "main"),
 			with(sdktest.Ready("a"), ""), with(sdktest.Ready("a")))
 		req.Keys = []string{by}
-		settings := `{"by":"` + by + `","groups":[{"values":["main"]},{"values":["backup"]}],"maxTotal":10000,"tolerancePercent":0}`
-		if got := sdktest.Weights(sdktest.MustRun(t, New(), settings, req)); !slices.Equal(got, []int{3, 7, 0, 0, 0}) {
-			t.Errorf("%s: weights %v", by, got)
+		settings := `{"by":"` + by + `","groups":[{"values":["main"]},{"values":["backup"]}]}`
+		parts, err := sdktest.Parts(req, sdktest.Native(t, New, settings))
+		if err != nil || math.Abs(parts[0]-.3) > 1e-6 || math.Abs(parts[1]-.7) > 1e-6 {
+			t.Errorf("%s: parts %v, %v", by, parts, err)
 		}
 	}
 }
 
-func TestWeightsOfPreviousPluginsAreRespected(t *testing.T) {
-	weigh := func(e abi.Endpoint, w uint32) abi.Endpoint { e.Weight = w; return e }
-	ejected := weigh(sdktest.Ready("a"), 1)
-	req := sdktest.NewRequest("a", nil, ejected, weigh(sdktest.Ready("a"), 4), weigh(sdktest.Ready("a"), 2), weigh(sdktest.Terminating("a", sdktest.Now), 2),
-		sdktest.Unchosen("b"), weigh(sdktest.Ready("b"), 2))
-	req.Endpoints[0].Weight = 0 // a previous plugin has ejected it: 2 of 3 of the group are healthy
-	resp := sdktest.MustRun(t, New(), `{"tolerancePercent":0,"maxTotal":65535}`, req)
-	w := sdktest.Weights(resp)
-	if w[0] != 0 || w[1] != 2*w[2] || w[3] != w[2] || w[4] != 2*w[5] || w[5] == 0 {
-		t.Errorf("weights %v", w)
+func TestCapacitiesAndSharesAreRespected(t *testing.T) {
+	req := sdktest.NewRequest("a", nil, sdktest.Ready("a"), sdktest.Ready("a"), sdktest.Ready("a"), sdktest.Terminating("a", sdktest.Now),
+		sdktest.Unchosen("b"), sdktest.Ready("b"))
+	req.Endpoints[0].Capacity = 0 // a previous plugin has excluded it: 2 of 3 of the group are healthy
+	req.Endpoints[2].Capacity, req.Endpoints[3].Capacity, req.Endpoints[5].Share = 500_000, 500_000, 500_000
+	w, err := sdktest.Parts(req, sdktest.Native(t, New, ""))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if got := percent(req, resp)["a"]; math.Abs(got-93.3) > .2 {
-		t.Errorf("%.1f %% to zone a", got)
+	near := func(a, b float64) bool { return math.Abs(a-b) < 1e-6 }
+	if w[0] != 0 || !near(w[1], 2*w[2]) || w[3] != w[2] || !near(w[4], 2*w[5]) || w[5] == 0 || !near(w[1]+w[2]+w[3], 1.4*2/3) {
+		t.Errorf("parts %v", w)
 	}
 }
 
-func TestWeightsAreKeptWhenNothingIsHealthy(t *testing.T) {
-	held := sdktest.Held("a")
-	held.Weight = 3
-	leaving := sdktest.Terminating("b", sdktest.Now)
-	leaving.Weight = 2
-	req := sdktest.NewRequest("a", nil, held, leaving, sdktest.NotReady("b"))
-	req.State = []byte{1, 2, 3}
-	resp := sdktest.MustRun(t, New(), "", req)
-	if got := sdktest.Weights(resp); !slices.Equal(got, []int{3, 2, 0}) || !slices.Equal(resp.State, req.State) {
-		t.Errorf("weights %v, state %v", got, resp.State)
+func TestSharesAreKeptWhenNothingIsHealthy(t *testing.T) {
+	s := newSession(t, "")
+	s.decide([2]int{0, 4}, [2]int{4, 0})
+	state := s.State
+	req := sdktest.NewRequest("a", nil, sdktest.Held("a"), sdktest.Terminating("b", sdktest.Now), sdktest.NotReady("b"))
+	req.Endpoints[1].Capacity = 500_000
+	resp := s.Decide(req)
+	if got := sdktest.Answers(resp); !slices.Equal(got, []float64{1, 1, 1}) || !slices.Equal(resp.State, state) {
+		t.Errorf("shares %v, state %v", got, resp.State)
+	}
+	// They are healthy again: a failure of all is not the first decision afterwards.
+	if resp = s.decide([2]int{4, 0}, [2]int{4, 0}); resp.RequeueAfter != 30*time.Second {
+		t.Errorf("requeue after %v", resp.RequeueAfter)
+	}
+}
+
+// Each group of a previous plugin fails over by its own endpoints.
+func TestGroupsOfThePreviousPluginFailOverByThemselves(t *testing.T) {
+	eps := slices.Concat(zone("a", 3, 0), zone("b", 3, 0))
+	eps[0] = sdktest.NotReady("a")
+	for i := range eps {
+		eps[i].Values = sdktest.Values("stable")
+	}
+	eps[0].Values, eps[3].Values = sdktest.Values("canary"), sdktest.Values("canary")
+	req := sdktest.NewRequest("a", nil, eps...)
+	req.Keys = []string{sdk.PodLabel("track")}
+	got, err := sdktest.Parts(req, sdktest.Native(t, canary.New, `{"groups":[{"value":"canary","percent":10}]}`), sdktest.Native(t, New, ""))
+	for i, want := range []float64{0, .45, .45, .1, 0, 0} {
+		if err != nil || math.Abs(got[i]-want) > 1e-6 {
+			t.Errorf("endpoint %d gets %v, want %v, %v", i, got, want, err)
+		}
 	}
 }
 
 // A scale-down of a group is no failure.
 func TestTerminatingEndpointsDoNotCount(t *testing.T) {
 	req := sdktest.NewRequest("a", nil, slices.Concat(zone("a", 2, 0), sdktest.Repeat(6, sdktest.Terminating("a", sdktest.Now)), zone("b", 3, 0))...)
-	if got := percent(req, sdktest.MustRun(t, New(), "", req)); got["a"] != 100 {
+	if got := percent(t, req, ""); math.Abs(got["a"]-100) > 1e-9 {
 		t.Errorf("%v", got)
 	}
 }
@@ -179,19 +202,13 @@ func TestSharesAgreeWithTheReference(t *testing.T) {
 			continue
 		}
 		over := 100 + rnd.IntN(100)
-		settings := `{"groups":[` + strings.Join(groups[:max(1, n-1)], ",") + `],"overprovisioningPercent":` + strconv.Itoa(over) + `,"tolerancePercent":0,"maxTotal":65535}`
+		settings := `{"groups":[` + strings.Join(groups[:max(1, n-1)], ",") + `],"overprovisioningPercent":` + strconv.Itoa(over) + `}`
 		rnd.Shuffle(len(eps), func(i, j int) { eps[i], eps[j] = eps[j], eps[i] })
 		req := sdktest.NewRequest("z", nil, eps...)
-		resp := sdktest.MustRun(t, New(), settings, req)
-		got := percent(req, resp)
+		got := percent(t, req, settings)
 		for i, want := range shares(healthy, all, float64(over)/100) {
-			if z := string(rune('a' + i)); math.Abs(got[z]-100*want) > .7 {
+			if z := string(rune('a' + i)); math.Abs(got[z]-100*want) > .01 {
 				t.Fatalf("round %d: %v of %v healthy, %s: zone %s gets %.2f %%, want %.2f %%", round, healthy, all, settings, z, got[z], 100*want)
-			}
-		}
-		for i, a := range resp.Results {
-			if ready := req.Endpoints[i].Weight > 0; !ready && a.Weight > 0 {
-				t.Fatalf("round %d: endpoint %d gets weight", round, i)
 			}
 		}
 	}
@@ -199,9 +216,11 @@ func TestSharesAgreeWithTheReference(t *testing.T) {
 
 func TestFailoverAndStagedDrainCompose(t *testing.T) {
 	req := sdktest.NewRequest("a", nil, slices.Concat(zone("a", 2, 0), []abi.Endpoint{sdktest.Terminating("a", sdktest.Now-10_000)}, zone("b", 2, 0))...)
-	all := sdktest.MustRunChain(t, req, sdktest.Native(t, stageddrain.New, ""), sdktest.Native(t, New, ""))
-	if got := sdktest.Weights(all[1]); !slices.Equal(got, []int{2, 2, 1, 0, 0}) {
-		t.Errorf("weights %v", got)
+	got, err := sdktest.Parts(req, sdktest.Native(t, stageddrain.New, ""), sdktest.Native(t, New, ""))
+	for i, want := range []float64{.4, .4, .2, 0, 0} {
+		if err != nil || math.Abs(got[i]-want) > 1e-6 {
+			t.Errorf("endpoint %d gets %v, want %v, %v", i, got, want, err)
+		}
 	}
 }
 
@@ -223,7 +242,7 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"overprovisioningPercent":99}`:                           "overprovisioningPercent: 99 is not 100 to 1000",
 		`{"hysteresisPercent":51}`:                                 "hysteresisPercent: 51",
 		`{"holdSeconds":-1}`:                                       "holdSeconds: -1",
-		`{"tolerancePercent":21}`:                                  "tolerancePercent: 21",
-		`{"maxTotal":0}`:                                           "maxTotal: 0",
+		`{"tolerancePercent":1}`:                                   `unknown field "tolerancePercent"`,
+		`{"maxTotal":1000}`:                                        `unknown field "maxTotal"`,
 	})
 }

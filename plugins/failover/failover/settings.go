@@ -26,8 +26,6 @@ type settings struct {
 	OverprovisioningPercent int64
 	HysteresisPercent       int64
 	HoldSeconds             int64
-	TolerancePercent        int64
-	MaxTotal                int64
 }
 
 func (s *settings) fields(f *sdk.Fields) {
@@ -36,8 +34,6 @@ func (s *settings) fields(f *sdk.Fields) {
 	f.Int("overprovisioningPercent", &s.OverprovisioningPercent, 100, 1000)
 	f.Int("hysteresisPercent", &s.HysteresisPercent, 0, 50)
 	f.Int("holdSeconds", &s.HoldSeconds, 0, 3600)
-	f.Int("tolerancePercent", &s.TolerancePercent, 0, 20)
-	f.Int("maxTotal", &s.MaxTotal, 1, 65535)
 }
 
 type groupSettings struct {
@@ -49,9 +45,7 @@ func (s *groupSettings) fields(f *sdk.Fields) {
 }
 
 func defaults() settings {
-	return settings{
-		By: weights.ByZone, OverprovisioningPercent: 140, HysteresisPercent: 5, HoldSeconds: 30, TolerancePercent: 1, MaxTotal: 1000,
-	}
+	return settings{By: weights.ByZone, OverprovisioningPercent: 140, HysteresisPercent: 5, HoldSeconds: 30}
 }
 
 // Configure reads and checks settings.
@@ -99,9 +93,10 @@ func (p *plugin) setGroups(s settings) error {
 	}
 	p.settings = s
 	p.sorter = weights.NewSorter(s.By, of, len(s.Groups), local)
-	p.groups = make([]group, len(s.Groups)+1)
+	p.names, p.hashes = nil, nil
 	for i, n := range append(names, "others") {
-		p.groups[i].name = "group " + strconv.Itoa(i+1) + " of " + strconv.Itoa(len(p.groups)) + " (" + n + ")"
+		p.names = append(p.names, "group "+strconv.Itoa(i+1)+" of "+strconv.Itoa(len(names)+1)+" ("+n+")")
+		p.hashes = append(p.hashes, uint32(i))
 	}
 	return nil
 }

@@ -35,8 +35,9 @@ func TestSpillIsImmediateAndReturnWaits(t *testing.T) {
 		wait    time.Duration
 	}{
 		{0, 10, 100, 0},
-		{time.Second, 8, 100, 0}, // overprovisioned
-		{time.Second, 7, 100, 0}, // 98 %: within the hysteresis
+		{time.Second, 8, 100, 0},                // overprovisioned
+		{time.Second, 7, 100, 30 * time.Second}, // 98 %: within the hysteresis
+		{30 * time.Second, 7, 98, 0},            // for long enough
 		{time.Second, 5, 70, 0},
 		{time.Second, 10, 70, 30 * time.Second},
 		{10 * time.Second, 9, 70, 20 * time.Second},
@@ -55,11 +56,15 @@ func TestSpillIsImmediateAndReturnWaits(t *testing.T) {
 		resp := s.decide([2]int{step.healthy, 10 - step.healthy}, [2]int{4, 0})
 		in, all := 0.0, 0.0
 		for j, a := range resp.Results {
-			if all += float64(a.Weight); j < 10 {
-				in += float64(a.Weight)
+			ready := j < step.healthy || j >= 10
+			if ready {
+				all += float64(a.Value)
+			}
+			if ready && j < 10 {
+				in += float64(a.Value)
 			}
 		}
-		if got := 100 * in / all; got < step.want-1.1 || got > step.want+1.1 || resp.RequeueAfter != step.wait {
+		if got := 100 * in / all; got < step.want-.1 || got > step.want+.1 || resp.RequeueAfter != step.wait {
 			t.Errorf("step %d: %.1f %%, requeue after %v, want %.0f %%, %v", i, got, resp.RequeueAfter, step.want, step.wait)
 		}
 	}
@@ -72,8 +77,8 @@ func TestGroupWithoutEndpointsLosesItsShareAtOnce(t *testing.T) {
 	s.Now += 1000
 	s.decide([2]int{4, 0}, [2]int{4, 0})
 	s.Now += 1000
-	if got := sdktest.Weights(s.decide([2]int{4, 0}, [2]int{0, 4})); !slices.Equal(got, []int{1, 1, 1, 1, 0, 0, 0, 0}) {
-		t.Errorf("weights %v", got)
+	if got := sdktest.Answers(s.decide([2]int{4, 0}, [2]int{0, 4})); !slices.Equal(got[:4], []float64{1, 1, 1, 1}) {
+		t.Errorf("shares %v", got)
 	}
 }
 
@@ -84,7 +89,7 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 		often, seldom := newSession(t, settings), newSession(t, settings)
 		counts := [][2]int{{4, 0}, {4, 0}}
 		now, wake, changed := int64(sdktest.Now), int64(0), true
-		var last []int
+		var last []float64
 		for step := range 60 {
 			if rnd.IntN(8) == 0 {
 				i, up := rnd.IntN(2), rnd.IntN(5)
@@ -92,10 +97,10 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 			}
 			now += 1000
 			often.Now, seldom.Now = now, now
-			want := sdktest.Weights(often.decide(counts...))
+			want := sdktest.Answers(often.decide(counts...))
 			if changed || wake != 0 && wake <= now { // as a host does
 				resp := seldom.decide(counts...)
-				last, changed, wake = sdktest.Weights(resp), false, 0
+				last, changed, wake = sdktest.Answers(resp), false, 0
 				if resp.RequeueAfter > 0 {
 					wake = now + resp.RequeueAfter.Milliseconds()
 				}
@@ -120,12 +125,11 @@ func FuzzState(f *testing.F) {
 		resp := s.decide([2]int{int(a), 3}, [2]int{int(b), 3})
 		sum := 0
 		for i, r := range resp.Results {
-			sum += int(r.Weight)
-			if healthy := i < int(a) || i >= int(a)+3 && i < int(a+b)+3; !healthy && r.Weight > 0 {
-				t.Fatalf("endpoint %d gets %d", i, r.Weight)
+			if i < int(a) || i >= int(a)+3 && i < int(a+b)+3 {
+				sum += int(r.Value)
 			}
 		}
-		if sum == 0 || resp.RequeueAfter > 30*time.Second || len(resp.State) != stateHead+8 {
+		if sum == 0 || resp.RequeueAfter > 30*time.Second || len(resp.State) != 20+4*(2+2) {
 			t.Fatalf("sum %d, requeue after %v, %d bytes of state", sum, resp.RequeueAfter, len(resp.State))
 		}
 	})

@@ -6,30 +6,40 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-// Values of group.percent for texts without a number. Percentages are at most 100.
+// Values of cache.percent for texts without a number. Percentages are at most 100.
 const (
 	standby   = 101
 	unhealthy = 102
 )
 
-// setReasons sets the reasons of the groups. Formatting one costs a guest more than deciding a dozen endpoints, so it formats
+// cache has the last reason of a tier.
+type cache struct {
+	percent uint64
+	text    string
+}
+
+// setReasons sets the reasons of the tiers. Formatting one costs a guest more than deciding a dozen endpoints, so it formats
 // only those that have changed.
 func (p *plugin) setReasons(resp *sdk.Response) {
-	for i := range p.groups {
-		g := &p.groups[i]
-		percent := p.shares.Percent(i)
+	p.reasons = append(p.reasons[:0], make([]sdk.ReasonID, len(p.members))...)
+	if more := len(p.members) - len(p.caches); more > 0 {
+		p.caches = append(p.caches, make([]cache, more)...)
+	}
+	for i := range p.members {
+		m, c := &p.members[i], &p.caches[i]
+		percent := (uint64(p.tiers.Target[i])*200 + sdk.One) / (2 * sdk.One)
 		switch {
-		case g.members == 0:
+		case m.count == 0:
 			continue
-		case g.healthy == 0:
+		case m.healthy == 0:
 			percent = unhealthy
-		case p.shares[i].Multiplier == 0:
+		case p.tiers.Target[i] == 0:
 			percent = standby
 		}
-		if g.text == "" || g.percent != percent {
-			g.percent, g.text = percent, g.name+": "+text(percent)
+		if c.text == "" || c.percent != percent {
+			c.percent, c.text = percent, p.names[i%len(p.names)]+": "+text(percent)
 		}
-		g.reason = resp.AddReason(g.text)
+		p.reasons[i] = resp.AddReason(c.text)
 	}
 }
 

@@ -24,21 +24,24 @@ func TestCheckByNamesTheField(t *testing.T) {
 	}
 }
 
-// sorter is a plugin that gives each endpoint the number of its group as its weight.
+// sorter is a plugin that gives each endpoint the number of its group as its share.
 type sorter struct{ Sorter }
 
 func (*sorter) Configure([]byte) error { return nil }
 
 func (s *sorter) Decide(req *sdk.Request, resp *sdk.Response) error {
 	for i := range req.NumEndpoints() {
-		resp.SetWeight(i, s.Group(req, i))
+		resp.SetShare(i, s.Group(req, i))
 	}
 	return nil
 }
 
-func groups(t *testing.T, s Sorter, req *abi.Request) []int {
+func groups(t *testing.T, s Sorter, req *abi.Request) (out []int) {
 	t.Helper()
-	return sdktest.Weights(sdktest.MustRun(t, &sorter{s}, "", req))
+	for _, r := range sdktest.MustRun(t, &sorter{s}, "", req).Results {
+		out = append(out, int(r.Value))
+	}
+	return out
 }
 
 func TestEndpointsAreSortedByValue(t *testing.T) {
@@ -86,12 +89,12 @@ func TestManyValuesAreSorted(t *testing.T) {
 	p := sdktest.Native(t, func() sdk.Plugin { return s }, "")
 	for range 2 {
 		all := sdktest.MustRunChain(t, req, p)
-		for i, w := range sdktest.Weights(all[0]) {
+		for i, r := range all[0].Results {
 			want, ok := of[fmt.Sprint("value ", i)]
 			if !ok {
 				want = 1000
 			}
-			if w != want {
+			if w := int(r.Value); w != want {
 				t.Fatalf("endpoint %d: group %d, want %d", i, w, want)
 			}
 		}

@@ -14,9 +14,8 @@ type plugin struct {
 	settings settings
 
 	state     state
-	endpoints []endpoint // those with weight
-	unit      uint64     // greatest common divisor of their weights
-	total     uint64     // sum of their weights, in units
+	endpoints []endpoint // those that get connections
+	fair      []uint64   // of all endpoints
 	buf       []byte
 	reasons   []reason // by parts
 }
@@ -24,22 +23,21 @@ type plugin struct {
 // reason is the reason of endpoints with a number of parts. Formatting one costs a guest more than deciding an endpoint, and adding one
 // compares texts.
 type reason struct {
-	percent uint64 // of text
-	text    string
-	id      sdk.ReasonID // in the response
-	added   bool
+	text  string
+	id    sdk.ReasonID // in the response
+	added bool
 }
 
-// endpoint is an endpoint with weight.
+// endpoint is an endpoint that gets connections.
 type endpoint struct {
 	index   int
 	hash    uint32
-	weight  uint64 // in units
+	fair    uint64 // part of the connections
 	open    uint64 // connections
 	counted bool
 	isNew   bool   // it has no average
 	load    uint64 // in 1/one
-	parts   uint64 // of its weight, of which a fair share has as many as the scale
+	parts   uint64 // of its share, of which a fair one has scale
 }
 
 // maxOpen bounds a number of connections, so that products fit 64 bits.
@@ -52,10 +50,13 @@ const newer = 1000
 // New returns an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{settings: defaults()} }
 
+// Role implements sdk.Roler.
+func (*plugin) Role() sdk.Role { return sdk.RoleAdjust }
+
 // Needs implements sdk.Needer.
 func (*plugin) Needs() sdk.Need { return sdk.NeedConnections }
 
-// Decide multiplies the weight of each endpoint by the inverse of its average load.
+// Decide multiplies the share of each endpoint by the inverse of its average load.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	now := int64(req.Now()) / 1000
 	p.state.read(req.State(), now)
@@ -67,35 +68,30 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 		return nil
 	}
 	why := p.step(req, now)
-	p.apply(resp, why)
+	p.apply(req, resp, why)
 	p.remember(resp, now)
 	return nil
 }
 
-// collect collects the endpoints with weight. It returns why it cannot decide, if so.
+// collect collects the endpoints that get connections. It returns why it cannot decide, if so.
 func (p *plugin) collect(req *sdk.Request) (why string) {
-	p.endpoints, p.unit, p.total = p.endpoints[:0], 0, 0
-	for i := range req.NumEndpoints() {
-		e := req.Endpoint(i)
-		w := uint64(e.Weight())
-		if w == 0 {
-			continue
+	p.endpoints = p.endpoints[:0]
+	p.fair = weights.Fair(p.fair, req)
+	for i, fair := range p.fair {
+		if fair > 0 {
+			n, counted := req.Endpoint(i).Connections()
+			p.endpoints = append(p.endpoints, endpoint{index: i, fair: fair, open: min(uint64(n), maxOpen), counted: counted})
 		}
-		n, counted := e.Connections()
-		p.endpoints = append(p.endpoints, endpoint{index: i, weight: w, open: min(uint64(n), maxOpen), counted: counted})
-		p.unit = weights.GCD(p.unit, w)
 	}
 	if len(p.endpoints) > maxEndpoints {
-		return "weights kept: more than " + strconv.Itoa(maxEndpoints) + " endpoints"
+		return "shares kept: more than " + strconv.Itoa(maxEndpoints) + " endpoints"
 	}
 	next := 0 // average
 	for i := range p.endpoints {
 		e := &p.endpoints[i]
-		e.weight /= p.unit
 		e.hash = req.Endpoint(e.index).Addr().Hash() & 0xFFFFFF
 		e.load, e.isNew, next = p.state.load(e.hash, next)
 		e.load = min(max(e.load, p.settings.least()), p.settings.most()) // other settings, or another writer, may have left it
-		p.total += e.weight
 	}
 	return ""
 }
@@ -120,16 +116,16 @@ func (p *plugin) step(req *sdk.Request, now int64) (why string) {
 	if now < m.stepped+s.IntervalSeconds || at < m.counted+newer {
 		return ""
 	}
-	open, all := uint64(0), uint64(0) // of the endpoints that are counted: connections, sum of weights
+	open, all := uint64(0), uint64(0) // of the endpoints that are counted: connections, sum of parts
 	for i := range p.endpoints {
 		if e := &p.endpoints[i]; e.counted {
-			open, all = open+e.open, all+e.weight
+			open, all = open+e.open, all+e.fair
 		}
 	}
 	for i := range p.endpoints {
 		if e := &p.endpoints[i]; e.counted && !e.isNew {
 			// One more on both sides: few connections say little, and none is not infinitely less than one.
-			e.load = s.smooth(e.load, (e.open+1)*all*one/(open*e.weight+all))
+			e.load = s.smooth(e.load, (e.open+1)*all*one/(open*e.fair+all))
 		}
 	}
 	m.stepped, m.counted = now, at
@@ -158,26 +154,19 @@ func (s *settings) smooth(average, reading uint64) uint64 {
 	return min(max(average, s.least()), s.most())
 }
 
-// least and most are the bounds of an average, beyond which the weight does not follow.
+// least and most are the bounds of an average, beyond which the share does not follow.
 func (s *settings) least() uint64 { return one * 100 / uint64(s.MaxPercent) }
 func (s *settings) most() uint64  { return one * 100 / uint64(s.MinPercent) }
 
-// maxScale is the number of parts of a fair share: weights change in steps of 5 % of it, as long as their sum permits.
-const maxScale = 20
+// scale is the number of parts of a fair share: shares change in steps of 5 % of it.
+const scale = 20
 
-// apply sets weights and reasons. If all loads are equal, or the weights would be too large, they stay as they are.
-func (p *plugin) apply(resp *sdk.Response, why string) {
-	scale := min(maxScale, max(1, uint64(p.settings.MaxTotal)/p.total))
-	for !p.divide(scale) {
-		if scale--; scale == 0 {
-			keep(resp, p.endpoints, "weights kept: their sum would be more than "+strconv.FormatInt(p.settings.MaxTotal, 10))
-			return
-		}
-	}
-	common, equal := uint64(0), true
+// apply sets shares and reasons. If all loads are equal, they stay as they are.
+func (p *plugin) apply(req *sdk.Request, resp *sdk.Response, why string) {
+	equal := true
 	for i := range p.endpoints {
 		e := &p.endpoints[i]
-		common = weights.GCD(common, e.weight*e.parts)
+		e.parts = (scale*one + e.load/2) / e.load
 		equal = equal && e.parts == p.endpoints[0].parts
 	}
 	keep(resp, p.endpoints, why)
@@ -189,33 +178,22 @@ func (p *plugin) apply(resp *sdk.Response, why string) {
 	}
 	for i := range p.endpoints {
 		e := &p.endpoints[i]
-		resp.SetWeight(e.index, int(e.weight*e.parts/common))
+		resp.SetShare(e.index, max(1, req.Endpoint(e.index).Share()*int(e.parts)/scale))
 		if why == "" {
-			resp.SetReasonID(e.index, p.reason(resp, e.parts, scale))
+			resp.SetReasonID(e.index, p.reason(resp, e.parts))
 		}
 	}
 }
 
-// divide computes the parts of each endpoint. It reports whether the weights that result are small enough.
-func (p *plugin) divide(scale uint64) bool {
-	sum, most := uint64(0), uint64(0)
-	for i := range p.endpoints {
-		e := &p.endpoints[i]
-		e.parts = max(1, (scale*one+e.load/2)/e.load)
-		sum, most = sum+e.weight*e.parts, max(most, e.weight*e.parts)
-	}
-	return sum <= uint64(p.settings.MaxTotal) && most <= sdk.MaxWeight
-}
-
 // reason returns the reason of endpoints with parts of their share.
-func (p *plugin) reason(resp *sdk.Response, parts, scale uint64) sdk.ReasonID {
+func (p *plugin) reason(resp *sdk.Response, parts uint64) sdk.ReasonID {
 	for uint64(len(p.reasons)) <= parts {
 		p.reasons = append(p.reasons, reason{})
 	}
 	r := &p.reasons[parts]
 	if !r.added {
-		if percent := (parts*100 + scale/2) / scale; r.percent != percent {
-			r.percent, r.text = percent, strconv.FormatUint(percent, 10)+" % of its share"
+		if r.text == "" {
+			r.text = strconv.FormatUint(parts*100/scale, 10) + " % of its share"
 		}
 		r.id, r.added = resp.AddReason(r.text), true
 	}

@@ -2,6 +2,7 @@ package leastloaded
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -31,31 +32,29 @@ func (s *session) decide(open ...int) *abi.Response {
 
 func ready(n int) []abi.Endpoint { return sdktest.Repeat(n, sdktest.Ready("a")) }
 
-// percent returns the weights in percent of the mean, rounded.
+// percent returns the shares in percent of the mean, rounded.
 func percent(resp *abi.Response) (out []int) {
-	total, n := 0, 0
-	for _, w := range sdktest.Weights(resp) {
-		if total += w; w > 0 {
-			n++
-		}
+	total := 0.0
+	for _, w := range sdktest.Answers(resp) {
+		total += w
 	}
-	for _, w := range sdktest.Weights(resp) {
-		out = append(out, (w*100*n+total/2)/total)
+	for _, w := range sdktest.Answers(resp) {
+		out = append(out, int(math.Round(100*w*float64(len(resp.Results))/total)))
 	}
 	return out
 }
 
-func TestWeightsFollowOpenConnectionsInBoundedSteps(t *testing.T) {
+func TestSharesFollowOpenConnectionsInBoundedSteps(t *testing.T) {
 	s := newSession(t, `{"tolerancePercent":0}`, ready(2)...)
-	if got := sdktest.Weights(s.decide(50, 50)); !slices.Equal(got, []int{1, 1}) {
-		t.Fatalf("equal loads: weights %v", got)
+	if got := sdktest.Answers(s.decide(50, 50)); !slices.Equal(got, []float64{1, 1}) {
+		t.Fatalf("equal loads: shares %v", got)
 	}
 	// The averages move by 30 % of the difference, and by 20 % at most: 1.3 and 0.7 at first.
 	for i, want := range []string{"85 % of its share, 120 % of its share", "70 % of its share, 145 % of its share"} {
 		s.Now += 10_000
 		resp := s.decide(300, 0)
 		if got := resp.Results[0].Reason + ", " + resp.Results[1].Reason; got != want {
-			t.Errorf("step %d: %s, want %s; weights %v", i, got, want, sdktest.Weights(resp))
+			t.Errorf("step %d: %s, want %s; shares %v", i, got, want, sdktest.Answers(resp))
 		}
 		if resp.RequeueAfter != 10*time.Second {
 			t.Errorf("requeue after %v", resp.RequeueAfter)
@@ -96,7 +95,7 @@ func TestAveragesChangeOnceACount(t *testing.T) {
 	s := newSession(t, "", ready(2)...)
 	s.decide(50, 50)
 	s.Now += 10_000
-	want := sdktest.Weights(s.decide(300, 0))
+	want := sdktest.Answers(s.decide(300, 0))
 	for i, at := range []struct {
 		after, age time.Duration
 		wait       time.Duration
@@ -108,35 +107,35 @@ func TestAveragesChangeOnceACount(t *testing.T) {
 		s.Now += at.after.Milliseconds()
 		s.age = at.age
 		resp := s.decide(300, 0)
-		if got := sdktest.Weights(resp); !slices.Equal(got, want) || resp.RequeueAfter != at.wait {
-			t.Errorf("call %d: weights %v, were %v; requeue after %v, want %v", i, got, want, resp.RequeueAfter, at.wait)
+		if got := sdktest.Answers(resp); !slices.Equal(got, want) || resp.RequeueAfter != at.wait {
+			t.Errorf("call %d: shares %v, were %v; requeue after %v, want %v", i, got, want, resp.RequeueAfter, at.wait)
 		}
 	}
 	s.age = 2 * time.Second
-	if got := sdktest.Weights(s.decide(300, 0)); slices.Equal(got, want) {
+	if got := sdktest.Answers(s.decide(300, 0)); slices.Equal(got, want) {
 		t.Error("a new count changes nothing")
 	}
 }
 
-func TestOldOrMissingCountsHoldTheWeights(t *testing.T) {
+func TestOldOrMissingCountsHoldTheShares(t *testing.T) {
 	s := newSession(t, `{"maxAgeSeconds":30}`, ready(2)...)
-	if resp := s.decide(); !slices.Equal(sdktest.Weights(resp), []int{1, 1}) || resp.Results[0].Reason != "held: open connections are not counted" ||
+	if resp := s.decide(); !slices.Equal(sdktest.Answers(resp), []float64{1, 1}) || resp.Results[0].Reason != "held: open connections are not counted" ||
 		resp.RequeueAfter != 10*time.Second {
 		t.Errorf("before the first count: %+v, requeue after %v", resp.Results, resp.RequeueAfter)
 	}
 	s.decide(50, 50)
 	s.Now += 10_000
-	want := sdktest.Weights(s.decide(300, 0))
+	want := sdktest.Answers(s.decide(300, 0))
 	s.Now, s.age = s.Now+60_000, 31*time.Second
 	resp := s.decide(0, 300)
-	if got := sdktest.Weights(resp); !slices.Equal(got, want) || !strings.Contains(resp.Results[0].Reason, "not been counted for more than 30 s") {
-		t.Errorf("31 s old: weights %v, were %v; %q", got, want, resp.Results[0].Reason)
+	if got := sdktest.Answers(resp); !slices.Equal(got, want) || !strings.Contains(resp.Results[0].Reason, "not been counted for more than 30 s") {
+		t.Errorf("31 s old: shares %v, were %v; %q", got, want, resp.Results[0].Reason)
 	}
-	if resp = s.decide(); !slices.Equal(sdktest.Weights(resp), want) {
-		t.Errorf("not counted: weights %v, were %v", sdktest.Weights(resp), want)
+	if resp = s.decide(); !slices.Equal(sdktest.Answers(resp), want) {
+		t.Errorf("not counted: shares %v, were %v", sdktest.Answers(resp), want)
 	}
 	s.age = 29 * time.Second
-	if got := sdktest.Weights(s.decide(0, 300)); slices.Equal(got, want) {
+	if got := sdktest.Answers(s.decide(0, 300)); slices.Equal(got, want) {
 		t.Error("29 s old: nothing changes")
 	}
 }
@@ -168,15 +167,13 @@ func TestNewcomerStartsAtTheMeanShare(t *testing.T) {
 	}
 }
 
-// Shares are relative to the weights of the previous plugin, and an endpoint without weight stays without.
-func TestWeightsOfThePreviousPluginAreTheShares(t *testing.T) {
-	eps := ready(4)
-	eps[0].Weight, eps[1].Weight, eps[2].Weight, eps[3].Weight = 30, 10, 10, 0
-	s := newSession(t, `{"tolerancePercent":0}`, eps...)
-	s.Endpoints[3].Weight = 0
+// Loads are relative to capacity and share, and an endpoint without stays without.
+func TestLoadsAreRelativeToWhatPreviousPluginsGive(t *testing.T) {
+	s := newSession(t, `{"tolerancePercent":0}`, ready(4)...)
+	s.Endpoints[0].Capacity, s.Endpoints[1].Share, s.Endpoints[2].Share, s.Endpoints[3].Capacity = 1_500_000, 500_000, 500_000, 0
 	for range 5 {
-		if got := sdktest.Weights(s.decide(300, 100, 100, 900)); !slices.Equal(got, []int{30, 10, 10, 0}) {
-			t.Fatalf("loads are as the weights: %v", got)
+		if got := sdktest.Answers(s.decide(300, 100, 100, 900)); !slices.Equal(got, []float64{1, .5, .5, 1}) {
+			t.Fatalf("loads are fair: %v", got)
 		}
 		s.Now += 10_000
 	}
@@ -185,30 +182,24 @@ func TestWeightsOfThePreviousPluginAreTheShares(t *testing.T) {
 		s.decide(600, 100, 100, 900) // the first has 1.25 of its share, the others 0.625
 	}
 	resp := s.decide(600, 100, 100, 900)
-	if a, b := resp.Results[0], resp.Results[1]; a.Reason != "80 % of its share" || b.Reason != "160 % of its share" || int(a.Weight)*2 != int(b.Weight)*3 {
+	if a, b := resp.Results[0], resp.Results[1]; a.Reason != "80 % of its share" || b.Reason != "160 % of its share" || a.Value != 800_000 || b.Value != 800_000 {
 		t.Errorf("%+v, %+v", a, b)
 	}
 }
 
-func TestPoolsThatDoNotFitKeepTheirWeights(t *testing.T) {
+func TestPoolsThatDoNotFitKeepTheirShares(t *testing.T) {
 	s := newSession(t, "", ready(maxEndpoints+1)...)
 	open := make([]int, maxEndpoints+1)
 	open[0] = 500
-	if resp := s.decide(open...); resp.Results[0].Weight != 1 || resp.Results[0].Reason != "weights kept: more than 200 endpoints" || resp.State != nil {
+	if resp := s.decide(open...); resp.Results[0].Value != abi.One || resp.Results[0].Reason != "shares kept: more than 200 endpoints" || resp.State != nil {
 		t.Errorf("%+v, %d bytes of state", resp.Results[0], len(resp.State))
 	}
 	s = newSession(t, "", ready(maxEndpoints)...)
 	if resp := s.decide(open[1:]...); len(resp.State) != stateHead+averageSize*maxEndpoints || len(resp.State) > abi.MaxStateLen {
 		t.Errorf("%d bytes of state", len(resp.State))
 	}
-	eps := ready(2)
-	eps[0].Weight, eps[1].Weight = 800, 401
-	s = newSession(t, "", eps...)
-	if resp := s.decide(1, 500); resp.Results[0].Weight != 800 || resp.Results[1].Weight != 401 || resp.Results[0].Reason != "weights kept: their sum would be more than 1000" {
-		t.Errorf("%+v", resp.Results)
-	}
 	s = newSession(t, "", ready(1)...)
-	if resp := s.decide(50); resp.Results[0].Weight != 1 || resp.State != nil || resp.RequeueAfter != 0 {
+	if resp := s.decide(50); resp.Results[0].Value != abi.One || resp.State != nil || resp.RequeueAfter != 0 {
 		t.Errorf("one endpoint: %+v", resp)
 	}
 }
@@ -241,7 +232,7 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"minPercent":9}`:                    "minPercent: 9 is not 10 to 100",
 		`{"maxPercent":401}`:                  "maxPercent: 401 is not 100 to 400",
 		`{"maxAgeSeconds":0}`:                 "maxAgeSeconds: 0 is not 1 to 3600",
-		`{"maxTotal":65536}`:                  "maxTotal: 65536 is not 1 to 65535",
+		`{"maxTotal":1000}`:                   `unknown field "maxTotal"`,
 		`{"minPercent":100,"maxPercent":100}`: "minPercent, maxPercent: both are 100",
 		`{"interval":5}`:                      `unknown field "interval"`,
 		`{"intervalSeconds":"5"}`:             "intervalSeconds: want an integer, got a string",

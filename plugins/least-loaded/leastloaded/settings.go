@@ -9,14 +9,13 @@ import (
 // settings are the settings of a policy, in JSON.
 type settings struct {
 	IntervalSeconds int64
-	// The weight is the inverse of the average: up to 50 %, a step is at most half of what would make the loop oscillate.
+	// The share is the inverse of the average: up to 50 %, a step is at most half of what would make the loop oscillate.
 	SmoothingPercent int64
 	MaxChangePercent int64
 	TolerancePercent int64
 	MinPercent       int64
 	MaxPercent       int64
 	MaxAgeSeconds    int64
-	MaxTotal         int64
 }
 
 func (s *settings) fields(f *sdk.Fields) {
@@ -27,13 +26,11 @@ func (s *settings) fields(f *sdk.Fields) {
 	f.Int("minPercent", &s.MinPercent, 10, 100)
 	f.Int("maxPercent", &s.MaxPercent, 100, 400)
 	f.Int("maxAgeSeconds", &s.MaxAgeSeconds, 1, 3600)
-	f.Int("maxTotal", &s.MaxTotal, 1, 65535)
 }
 
 func defaults() settings {
 	return settings{
 		IntervalSeconds: 10, SmoothingPercent: 30, MaxChangePercent: 20, TolerancePercent: 5, MinPercent: 25, MaxPercent: 200, MaxAgeSeconds: 60,
-		MaxTotal: 1000,
 	}
 }
 
@@ -44,7 +41,7 @@ func (p *plugin) Configure(text []byte) error {
 		return err
 	}
 	if s.MinPercent == 100 && s.MaxPercent == 100 {
-		return errors.New("minPercent, maxPercent: both are 100, so no weight could change")
+		return errors.New("minPercent, maxPercent: both are 100, so no share could change")
 	}
 	p.settings = s
 	return nil

@@ -64,7 +64,7 @@ func (l *loop) run(seconds int) {
 		resp := l.s.decide(l.counted...)
 		call = second + int(resp.RequeueAfter.Seconds())
 		for i, r := range resp.Results {
-			l.weights[i] = float64(r.Weight)
+			l.weights[i] = float64(r.Value)
 		}
 	}
 }
@@ -233,7 +233,7 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 				last = seldom.decide(open...)
 				wake = seldom.Now + last.RequeueAfter.Milliseconds()
 			}
-			if got, want := fmt.Sprint(sdktest.Weights(last)), fmt.Sprint(sdktest.Weights(want)); got != want {
+			if got, want := fmt.Sprint(sdktest.Answers(last)), fmt.Sprint(sdktest.Answers(want)); got != want {
 				t.Fatalf("round %d, second %d: called every second %s, called when needed %s", round, second, want, got)
 			}
 		}

@@ -4,7 +4,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-// suspect is an endpoint with weight that fails, is ejected, or is on a node that fails.
+// suspect is an endpoint with capacity that fails, is ejected, or is on a node that fails.
 type suspect struct {
 	index   int
 	hash    uint32
@@ -17,21 +17,20 @@ type suspect struct {
 	out     bool   // ejected by this decision, or still
 }
 
-// detect sums up the endpoints with weight, and finds those that fail or are ejected.
+// detect counts the endpoints with capacity, and finds those that fail or are ejected.
 func (p *plugin) detect(req *sdk.Request) {
-	p.suspects, p.count, p.total, p.largest, p.fresh = p.suspects[:0], 0, 0, 0, p.fresh[:0]
+	p.suspects, p.count, p.fresh = p.suspects[:0], 0, p.fresh[:0]
 	begin := int64(req.Now()) - req.OutcomesWindow().Milliseconds() // of the last reading
 	known := len(p.state.ejections)+len(p.state.watches) > 0
 	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
 		o := req.Outcomes(i)
 		failing := o.Refused+o.Unanswered > 0
-		w := e.Weight()
-		if w > 0 {
+		some := e.Capacity() > 0
+		if some {
 			p.count++
-			p.total, p.largest = p.total+w, max(p.largest, w)
 		}
-		if !known && (!failing || w == 0) {
+		if !known && !(failing && some) {
 			continue
 		}
 		h := e.Addr().Hash()
@@ -39,7 +38,7 @@ func (p *plugin) detect(req *sdk.Request) {
 		if ej != nil {
 			ej.found = true
 		}
-		if w == 0 {
+		if !some {
 			continue
 		}
 		s := suspect{index: i, hash: h, node: e.Node()}
@@ -127,7 +126,7 @@ func (p *plugin) nodes(req *sdk.Request) {
 		f.now = f.now || !s.ejected
 	}
 	for i := range req.NumEndpoints() {
-		if e := req.Endpoint(i); e.Weight() > 0 {
+		if e := req.Endpoint(i); e.Capacity() > 0 {
 			for j := range p.failing {
 				if p.failing[j].id == e.Node() {
 					p.failing[j].endpoints++
@@ -154,7 +153,7 @@ func (p *plugin) nodes(req *sdk.Request) {
 			continue
 		}
 		e := req.Endpoint(i)
-		if e.Weight() > 0 && p.nodeFails(e.Node()) {
+		if e.Capacity() > 0 && p.nodeFails(e.Node()) {
 			p.suspects = append(p.suspects, suspect{index: i, hash: e.Addr().Hash(), node: e.Node(), byNode: true})
 		}
 	}

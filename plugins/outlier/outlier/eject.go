@@ -9,8 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-// panics reports whether too few of the endpoints with weight are healthy, as Envoy does ("Panic threshold"). Without healthy ones it
-// always does, so the eligible set is never empty.
+// panics reports whether too few of the endpoints with capacity are healthy, as Envoy does ("Panic threshold").
 func (p *plugin) panics() bool {
 	return int64(p.count-len(p.suspects))*100 < p.settings.PanicPercent*int64(p.count)
 }
@@ -21,9 +20,10 @@ func (p *plugin) withoutNodes() {
 	p.failing = p.failing[:0]
 }
 
-// eject ejects suspects within the limit: maxEjectionPercent of the endpoints with weight, but at least one endpoint or one node. Nodes
-// come first, then the endpoints with the most failures. Nodes of the cluster resolve ties differently.
-func (p *plugin) eject() {
+// eject ejects suspects within the limit: maxEjectionPercent of the endpoints with capacity, but at least one endpoint or one node. Nodes
+// come first, then the endpoints with the most failures. Nodes of the cluster resolve ties differently. It reports whether any endpoint with
+// a share is left.
+func (p *plugin) eject(req *sdk.Request) bool {
 	limit := max(1, int(p.settings.MaxEjectionPercent)*p.count/100)
 	out := 0
 	for _, s := range p.suspects {
@@ -41,7 +41,7 @@ func (p *plugin) eject() {
 		}
 	}
 	if len(p.order) == 0 {
-		return
+		return p.leaves(req)
 	}
 	slices.SortFunc(p.failing, func(a, b failingNode) int {
 		return cmp.Or(cmp.Compare(b.suspects, a.suspects), cmp.Compare(a.id, b.id))
@@ -67,6 +67,23 @@ func (p *plugin) eject() {
 			out++
 		}
 	}
+	return p.leaves(req)
+}
+
+// leaves reports whether an endpoint that is not ejected has a share: others are hinted to other nodes or zones.
+func (p *plugin) leaves(req *sdk.Request) bool {
+	k := 0
+	for i := range req.NumEndpoints() {
+		out := false
+		if k < len(p.suspects) && p.suspects[k].index == i {
+			out = p.suspects[k].out
+			k++
+		}
+		if !out && req.Endpoint(i).Load() > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // backOff computes how long the endpoints that this decision ejects stay out.

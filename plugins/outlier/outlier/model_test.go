@@ -263,7 +263,7 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 	for round := range 60 {
 		text := `{"windowSeconds":4,"baseEjectionSeconds":5,"maxEjectionPercent":40,"minAttempts":8}`
 		often, seldom := newSession(t, text, spread(6)...), newSession(t, text, spread(6)...)
-		var last []int
+		var last []float64
 		wake, mood := int64(0), make([]bool, 6)
 		for step := range 120 {
 			often.Now += 1000
@@ -280,11 +280,11 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 					readings[i].answered = rnd.IntN(4)
 				}
 			}
-			want := sdktest.Weights(often.read(readings...))
+			want := sdktest.Answers(often.read(readings...))
 			old := slices.Clone(seldom.State)
 			resp := seldom.read(readings...)
 			if failures || step == 0 || wake != 0 && wake <= seldom.Now {
-				last, wake = sdktest.Weights(resp), 0
+				last, wake = sdktest.Answers(resp), 0
 				if resp.RequeueAfter > 0 {
 					wake = seldom.Now + resp.RequeueAfter.Milliseconds()
 				}

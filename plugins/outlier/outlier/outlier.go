@@ -25,7 +25,7 @@ type plugin struct {
 	order    []int
 	buf      []byte
 
-	count, total, largest int // of the endpoints with weight: how many, sum of their weights, largest
+	count int // endpoints with capacity
 }
 
 // New returns an unconfigured plugin.
@@ -34,7 +34,10 @@ func New() sdk.Plugin { return &plugin{} }
 // Needs implements sdk.Needer.
 func (*plugin) Needs() sdk.Need { return sdk.NeedOutcomes }
 
-// Decide sets the weight of ejected endpoints to 0.
+// Role implements sdk.Roler.
+func (*plugin) Role() sdk.Role { return sdk.RoleExclude }
+
+// Decide sets the capacity of ejected endpoints to 0.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	p.now = int64(req.Now()) / 1000
 	p.state.read(req.State())
@@ -48,14 +51,12 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	if len(p.failing) > 0 && p.panics() {
 		p.withoutNodes()
 	}
-	if p.panics() {
+	if p.panics() || !p.eject(req) {
 		p.keepAll(resp)
-		p.remember(resp)
-		return nil
+	} else {
+		p.backOff()
+		p.apply(req, resp)
 	}
-	p.eject()
-	p.backOff()
-	p.apply(req, resp)
 	p.remember(resp)
 	return nil
 }
@@ -85,12 +86,12 @@ func (p *plugin) keepAll(resp *sdk.Response) {
 	}
 }
 
-// apply sets weights and reasons.
+// apply sets capacities and reasons.
 func (p *plugin) apply(req *sdk.Request, resp *sdk.Response) {
 	for i := range p.suspects {
 		s := &p.suspects[i]
 		if s.out {
-			resp.SetWeight(s.index, 0)
+			resp.SetCapacity(s.index, 0)
 			resp.KeepDraining(s.index)
 			resp.SetReason(s.index, p.reason(s))
 		} else if s.own {
@@ -112,41 +113,17 @@ func (p *plugin) reason(s *suspect) string {
 	return text
 }
 
-// maxTotal is the largest sum of weights that trials may lead to: a data plane represents no larger ones exactly.
-const maxTotal = 1000
-
-// trials gives endpoints that have returned a part of their share for a window, unless all that are left have returned or the others'
-// weights would be too large.
+// trials gives endpoints that have returned a part of their capacity for a window.
 func (p *plugin) trials(req *sdk.Request, resp *sdk.Response) {
-	p.order = p.order[:0] // endpoints on trial
-	rest := 0             // others with weight
-	if !slices.ContainsFunc(p.state.ejections, func(e ejection) bool { return p.onTrial(&e) }) {
+	part := int(p.settings.ReturnPercent)
+	if part == 100 || !slices.ContainsFunc(p.state.ejections, func(e ejection) bool { return p.onTrial(&e) }) {
 		return
 	}
+	reason := resp.AddReason("returned: " + strconv.Itoa(part) + " %")
 	for i := range req.NumEndpoints() {
-		if resp.Weight(i) == 0 {
-			continue
-		}
-		if p.onTrial(p.state.ejection(req.Endpoint(i).Addr().Hash())) {
-			p.order = append(p.order, i)
-		} else {
-			rest++
-		}
-	}
-	g := weights.GCD(100, int(p.settings.ReturnPercent))
-	full, part := 100/g, int(p.settings.ReturnPercent)/g
-	if len(p.order) == 0 || rest == 0 || full == part || p.total > maxTotal/full || p.largest > sdk.MaxWeight/full {
-		return
-	}
-	reason := resp.AddReason("returned: " + strconv.FormatInt(p.settings.ReturnPercent, 10) + " %")
-	k := 0
-	for i := range req.NumEndpoints() {
-		if k < len(p.order) && p.order[k] == i {
-			k++
-			resp.SetWeight(i, resp.Weight(i)*part)
+		if c := resp.Value(i); c > 0 && p.onTrial(p.state.ejection(req.Endpoint(i).Addr().Hash())) {
+			resp.SetCapacity(i, (c*part+99)/100)
 			resp.SetReasonID(i, reason)
-		} else {
-			resp.SetWeight(i, resp.Weight(i)*full)
 		}
 	}
 }

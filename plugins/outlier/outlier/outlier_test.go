@@ -3,6 +3,7 @@ package outlier
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,11 +59,11 @@ func spread(n int) []abi.Endpoint {
 	return eps
 }
 
-// out returns the indexes of endpoints without weight.
+// out returns the indexes of endpoints without capacity.
 func out(resp *abi.Response) []int {
 	var all []int
 	for i, r := range resp.Results {
-		if r.Weight == 0 {
+		if r.Value == 0 {
 			all = append(all, i)
 		}
 	}
@@ -83,18 +84,18 @@ func TestEndpointThatFailsIsEjectedAndReturnsOnTrial(t *testing.T) {
 		t.Errorf("reason %q", got)
 	}
 	s.Now += 29_000
-	if resp = s.decide(); resp.Results[2].Weight != 0 || resp.RequeueAfter != time.Second {
-		t.Fatalf("after 29 s: weights %v, requeue after %v", sdktest.Weights(resp), resp.RequeueAfter)
+	if resp = s.decide(); resp.Results[2].Value != 0 || resp.RequeueAfter != time.Second {
+		t.Fatalf("after 29 s: capacities %v, requeue after %v", sdktest.Answers(resp), resp.RequeueAfter)
 	}
 	s.Now += 1000
 	resp = s.read()
-	if w := sdktest.Weights(resp); w[2] != 1 || w[0] != 10 || resp.RequeueAfter != 10*time.Second || resp.Results[2].Reason != "returned: 10 %" {
-		t.Fatalf("after 30 s: weights %v, requeue after %v, %q", w, resp.RequeueAfter, resp.Results[2].Reason)
+	if w := sdktest.Answers(resp); w[2] != .1 || w[0] != 1 || resp.RequeueAfter != 10*time.Second || resp.Results[2].Reason != "returned: 10 %" {
+		t.Fatalf("after 30 s: capacities %v, requeue after %v, %q", w, resp.RequeueAfter, resp.Results[2].Reason)
 	}
 	// One failed connection of the trial is enough, and the second ejection is twice as long.
 	s.Now += 2000
 	if resp = s.read(counts{answered: 9}, counts{}, counts{refused: 1}); !slices.Equal(out(resp), []int{2}) || resp.RequeueAfter != time.Minute {
-		t.Fatalf("weights %v, requeue after %v", sdktest.Weights(resp), resp.RequeueAfter)
+		t.Fatalf("capacities %v, requeue after %v", sdktest.Answers(resp), resp.RequeueAfter)
 	}
 	if got := resp.Results[2].Reason; got != "ejected for 60 s, ejection 2" {
 		t.Errorf("reason %q", got)
@@ -103,8 +104,8 @@ func TestEndpointThatFailsIsEjectedAndReturnsOnTrial(t *testing.T) {
 	s.Now += 60_000
 	s.read()
 	s.Now += 10_000
-	if w := sdktest.Weights(s.read(counts{}, counts{}, counts{answered: 3})); w[2] != w[0] {
-		t.Errorf("after the trial: weights %v", w)
+	if w := sdktest.Answers(s.read(counts{}, counts{}, counts{answered: 3})); w[2] != w[0] {
+		t.Errorf("after the trial: capacities %v", w)
 	}
 	s.Now += 10_000
 	if resp = s.decide(); len(resp.State) != 0 || resp.RequeueAfter != 0 {
@@ -147,7 +148,7 @@ func TestTimesGrowToTheMaximumAndShrink(t *testing.T) {
 	for range 12 {
 		resp := s.read(counts{refused: 9})
 		if !slices.Equal(out(resp), []int{0}) {
-			t.Fatalf("weights %v", sdktest.Weights(resp))
+			t.Fatalf("capacities %v", sdktest.Answers(resp))
 		}
 		got = append(got, resp.RequeueAfter)
 		s.Now += resp.RequeueAfter.Milliseconds() + 1000 // the first reading since it has returned
@@ -227,7 +228,7 @@ func TestNodeIsEjectedWhenSeveralOfItsEndpointsFail(t *testing.T) {
 	// Those that have not failed do not make the node fail again.
 	s.Now += 30_000
 	if resp = s.read(counts{}, counts{}, counts{answered: 1}); out(resp) != nil {
-		t.Fatalf("after 30 s: weights %v", sdktest.Weights(resp))
+		t.Fatalf("after 30 s: capacities %v", sdktest.Answers(resp))
 	}
 	s.Now += 1000
 	if got := out(s.read(counts{refused: 1})); !slices.Equal(got, []int{0}) {
@@ -270,21 +271,33 @@ func TestNodesAreNotInStep(t *testing.T) {
 	}
 }
 
-func TestWeightsOfPreviousPluginsAreRespected(t *testing.T) {
-	eps := spread(6)
-	eps[0].Weight, eps[1].Weight, eps[2].Weight = 3, 2, 4
-	s := newSession(t, `{"jitterPercent":0}`, eps...)
-	s.Endpoints[5].Weight = 0 // excluded by a previous plugin
-	if w := sdktest.Weights(s.read(counts{}, counts{}, counts{refused: 9}, counts{}, counts{}, counts{refused: 99})); !slices.Equal(w, []int{3, 2, 0, 1, 1, 0}) {
-		t.Errorf("weights %v", w)
+func TestCapacitiesOfPreviousPluginsAreRespected(t *testing.T) {
+	s := newSession(t, `{"jitterPercent":0}`, spread(6)...)
+	s.Endpoints[2].Capacity, s.Endpoints[5].Capacity = 400_000, 0
+	refused := []counts{{}, {}, {refused: 9}, {}, {}, {refused: 99}}
+	if w := sdktest.Answers(s.read(refused...)); !slices.Equal(w, []float64{1, 1, 0, 1, 1, 0}) {
+		t.Errorf("capacities %v", w)
 	}
 	s.Now += 30_000
-	if w := sdktest.Weights(s.read()); !slices.Equal(w, []int{30, 20, 4, 10, 10, 0}) {
-		t.Errorf("on trial: weights %v", w)
+	if w := sdktest.Answers(s.read()); !slices.Equal(w, []float64{1, 1, .04, 1, 1, 0}) {
+		t.Errorf("on trial: capacities %v", w)
 	}
-	s.Endpoints[0].Weight = 900 // the sum would be too large
-	if w := sdktest.Weights(s.read()); !slices.Equal(w, []int{900, 2, 4, 1, 1, 0}) {
-		t.Errorf("large weights: %v", w)
+}
+
+// Endpoints that hints keep from this node are ejected too: a plugin for locality may use them. They are not what is left for this node.
+func TestEndpointsWithoutShareAreNotAllThatIsLeft(t *testing.T) {
+	eps := spread(10)
+	for i := 1; i < 10; i++ {
+		eps[i].Conditions &^= abi.Chosen
+	}
+	s := newSession(t, ``, eps...)
+	if got := out(s.read(counts{}, counts{refused: 9})); !slices.Equal(got, []int{1}) {
+		t.Errorf("ejected %v", got)
+	}
+	s = newSession(t, ``, eps...)
+	resp := s.read(counts{refused: 9})
+	if got := out(resp); got != nil || !strings.Contains(resp.Results[0].Reason, "panic") || resp.RequeueAfter != time.Second {
+		t.Errorf("ejected %v, %q, requeue after %v", got, resp.Results[0].Reason, resp.RequeueAfter)
 	}
 }
 

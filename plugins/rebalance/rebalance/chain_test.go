@@ -19,7 +19,8 @@ type chain struct {
 	plugins []*sdk.NativePlugin
 	state   [][]byte
 	last    []*abi.Response
-	call    []int // second
+	parts   []float64 // of new connections
+	call    []int     // second
 	eps     []abi.Endpoint
 	open    []float64
 	shed    []int
@@ -33,29 +34,24 @@ func newChain(t *testing.T, eps []abi.Endpoint, open []float64, plugins ...*sdk.
 		open: open, shed: make([]int, len(open)), begin: make([]float64, len(open))}
 }
 
-// step runs a second: connections are shed and made again by weight, and counted.
+// step runs a second: connections are shed and made again by what endpoints get, and counted.
 func (c *chain) step(second int) {
-	weights := make([]float64, len(c.open))
-	total, back := 0.0, 0.0
+	back := 0.0
 	for i := range c.open {
-		if weights[i] = 1; c.last[0] != nil {
-			weights[i] = float64(c.last[len(c.last)-1].Results[i].Weight)
-		}
-		total += weights[i]
 		n := min(c.open[i], c.begin[i]*float64(c.shed[i])/1000/60)
 		c.open[i] -= n
 		back += n
 	}
 	c.moved += back
-	for i := range c.open {
-		c.open[i] += back * weights[i] / total
+	for i := range c.parts {
+		c.open[i] += back * c.parts[i]
 	}
 	req := sdktest.NewRequest("a", nil, c.eps...)
 	req.Now, req.ConnectionsAgeMS = sdktest.Now+int64(second)*1000, 0
 	for i := range c.open {
 		req.Endpoints[i].Connections = uint32(math.Round(c.open[i]))
 	}
-	again := false // a plugin is called again if the weights that it gets have changed
+	again := false // a plugin is called again if what it gets has changed
 	for k, p := range c.plugins {
 		if c.last[k] == nil || again || c.call[k] <= second {
 			resp := new(abi.Response)
@@ -64,16 +60,15 @@ func (c *chain) step(second int) {
 			if err := p.DecideNoRecover(req, resp); err != nil {
 				c.t.Fatal(err)
 			}
-			again = again || c.last[k] == nil || !slices.Equal(sdktest.Weights(resp), sdktest.Weights(c.last[k]))
+			again = again || c.last[k] == nil || !slices.Equal(sdktest.Answers(resp), sdktest.Answers(c.last[k]))
 			c.state[k], c.last[k], c.call[k] = slices.Clone(resp.State), resp, math.MaxInt
 			if resp.RequeueAfter > 0 {
 				c.call[k] = second + int(resp.RequeueAfter.Seconds())
 			}
 		}
-		for i, r := range c.last[k].Results {
-			req.Endpoints[i].Weight = uint32(r.Weight)
-		}
+		req.Apply(p.Role(), abi.AnswerOf(c.last[k]))
 	}
+	c.parts = req.Parts(nil)
 	for i := range c.open {
 		v := 0
 		for _, resp := range c.last {

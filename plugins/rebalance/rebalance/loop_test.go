@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// closedLoop has clients with long-lived connections, which reconnect when they are shed, by weight.
+// closedLoop has clients with long-lived connections, which reconnect when they are shed, evenly.
 type closedLoop struct {
 	s     *session
 	open  []float64
@@ -23,16 +23,15 @@ func (p *closedLoop) run(seconds int, check func(second int)) {
 	call, counted, at := 0, []int(nil), 0
 	p.begin, p.shed = make([]float64, len(p.open)), make([]int, len(p.open))
 	for second := range seconds {
-		total, back := 0.0, 0.0
+		back := 0.0
 		for i := range p.open {
 			n := min(p.open[i], p.begin[i]*float64(p.shed[i])/1000/60)
 			p.open[i] -= n
 			back += n
-			total += float64(p.s.Endpoints[i].Weight)
 		}
 		p.moved += back
 		for i := range p.open {
-			p.open[i] += back * float64(p.s.Endpoints[i].Weight) / total
+			p.open[i] += back / float64(len(p.open))
 		}
 		if p.s.Now += 1000; second%p.count == 0 {
 			counted, at = counted[:0], second

@@ -16,19 +16,19 @@ type plugin struct {
 
 	now       int64 // of the request, Unix seconds
 	state     state
-	endpoints []endpoint // those with weight that do not terminate
-	total     uint64     // sum of their weights
-	unit      uint64     // greatest common divisor of them, which they are divided by
+	endpoints []endpoint // those that get connections and do not terminate
+	fair      []uint64   // of all endpoints
+	total     uint64     // sum of fair over endpoints
 	newcomers int
 	latest    int64 // when the last newcomer became ready, Unix milliseconds
 	buf       []byte
 	texts     [1000/step + 1]string // reasons by value
 }
 
-// endpoint is an endpoint with weight.
+// endpoint is an endpoint that gets connections.
 type endpoint struct {
 	index   int
-	weight  uint64
+	fair    uint64 // part of the connections
 	open    uint64 // connections
 	counted bool
 	isNew   bool
@@ -46,11 +46,14 @@ const (
 // New returns an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{settings: defaults()} }
 
+// Role implements sdk.Roler.
+func (*plugin) Role() sdk.Role { return sdk.RoleReset }
+
 // Needs implements sdk.Needer.
 func (*plugin) Needs() sdk.Need { return sdk.NeedConnections }
 
 // Decide sheds connections in rounds of a minute. A round sheds at most the excess of each endpoint, according to a count from after the
-// round before. Weights stay as they are.
+// round before.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	p.now = int64(req.Now()) / 1000
 	p.collect(req)
@@ -95,30 +98,33 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	return nil
 }
 
-// collect collects the endpoints with weight that do not terminate. Those that became ready less than durationSeconds ago are newcomers.
+// collect collects the endpoints that get connections and do not terminate. Those that became ready less than durationSeconds ago are newcomers;
+// without any, nothing else is needed.
 func (p *plugin) collect(req *sdk.Request) {
-	p.endpoints, p.total, p.unit, p.newcomers, p.latest = p.endpoints[:0], 0, 0, 0, 0
+	p.endpoints, p.total, p.newcomers, p.latest = p.endpoints[:0], 0, 0, 0
 	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
-		w := uint64(e.Weight())
-		if w == 0 || e.Terminating() { // what becomes of the connections of a draining endpoint is not for this plugin to say
+		if e.Load() == 0 || e.Terminating() { // what becomes of the connections of a draining endpoint is not for this plugin to say
 			continue
 		}
-		n, counted := e.Connections()
+		x := endpoint{index: i}
 		since := int64(e.ReadySince())
-		x := endpoint{index: i, weight: w, open: min(uint64(n), maxOpen), counted: counted}
 		if since != 0 && since <= int64(req.Now())+999 && p.now-since/1000 < p.settings.DurationSeconds {
 			x.isNew = true
 			p.newcomers++
 			p.latest = max(p.latest, since)
 		}
 		p.endpoints = append(p.endpoints, x)
-		p.unit = weights.GCD(p.unit, w)
 	}
+	if p.newcomers == 0 {
+		return
+	}
+	p.fair = weights.Fair(p.fair, req)
 	for i := range p.endpoints {
-		e := &p.endpoints[i]
-		e.weight /= p.unit
-		p.total += e.weight
+		x := &p.endpoints[i]
+		n, counted := req.Endpoint(x.index).Connections()
+		x.open, x.counted, x.fair = min(uint64(n), maxOpen), counted, p.fair[x.index]
+		p.total += x.fair
 	}
 }
 
@@ -182,11 +188,11 @@ func (p *plugin) begin(req *sdk.Request, end int64) {
 	for i := range p.endpoints {
 		open += p.endpoints[i].open
 	}
-	// In units of connections × the sum of weights, so that nothing is rounded: the fair share of an endpoint is open × its weight.
+	// In units of connections × the sum of parts, so that nothing is rounded.
 	var excess, lack, shares uint64
 	for i := range p.endpoints {
 		e := &p.endpoints[i]
-		have, share := e.open*p.total, open*e.weight
+		have, share := e.open*p.total, open*e.fair
 		if have > share {
 			excess += have - share
 		}
@@ -201,7 +207,7 @@ func (p *plugin) begin(req *sdk.Request, end int64) {
 	part := min(1000, permille(lack, excess)) // of the excess: no more than newcomers lack
 	for i := range p.endpoints {
 		e := &p.endpoints[i]
-		if have, share := e.open*p.total, open*e.weight; have > share {
+		if have, share := e.open*p.total, open*e.fair; have > share {
 			m.values[e.index] = byte(min(permille(have-share, have)*part/1000, uint64(p.settings.PercentPerMinute)*10) / step)
 		}
 	}

@@ -36,8 +36,8 @@ func (s *session) decide(open ...int) *abi.Response {
 	s.edit(req)
 	resp := s.Decide(req)
 	for i, r := range resp.Results {
-		if uint32(r.Weight) != req.Endpoints[i].Weight {
-			s.t.Fatalf("endpoint %d: weight %d became %d", i, req.Endpoints[i].Weight, r.Weight)
+		if r.Value != req.Endpoints[i].Share {
+			s.t.Fatalf("endpoint %d: share %d became %d", i, req.Endpoints[i].Share, r.Value)
 		}
 	}
 	return resp
@@ -110,7 +110,7 @@ func TestOldEndpointsShedTheirExcessInRounds(t *testing.T) {
 func TestNothingIsShedWithoutNeed(t *testing.T) {
 	scaled := slices.Concat(since(3, time.Hour), since(1, 10*time.Second))
 	leaving := sdktest.Terminating("a", sdktest.Now)
-	leaving.Weight, leaving.ReadySince = 1, sdktest.Now
+	leaving.Conditions, leaving.ReadySince = leaving.Conditions|abi.Chosen, sdktest.Now
 	for name, tt := range map[string]struct {
 		settings string
 		eps      []abi.Endpoint
@@ -129,7 +129,7 @@ func TestNothingIsShedWithoutNeed(t *testing.T) {
 		"one endpoint":       {eps: since(1, 0), open: []int{300}},
 		"a terminating one":  {eps: append(since(3, time.Hour), leaving), open: []int{300, 300, 300, 0}},
 		"a large pool":       {eps: append(since(maxEndpoints, time.Hour), since(1, 0)...), open: slices.Repeat([]int{300}, maxEndpoints), why: "more than 1002 endpoints"},
-		"its share is small": {eps: scaled, open: []int{330, 330, 330, 10}, edit: func(r *abi.Request) { r.Endpoints[3].Weight = 0 }},
+		"its share is small": {eps: scaled, open: []int{330, 330, 330, 10}, edit: func(r *abi.Request) { r.Endpoints[3].Capacity = 0 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSession(t, atOnce, tt.eps...)
@@ -152,11 +152,16 @@ func TestNothingIsShedWithoutNeed(t *testing.T) {
 	}
 }
 
-// Shares are by weight: a new endpoint that slow-start gives a tenth lacks little.
-func TestSharesAreByWeight(t *testing.T) {
+// Fair shares are by capacity: a new endpoint that slow-start gives a tenth lacks little.
+func TestFairSharesAreByCapacity(t *testing.T) {
 	eps := slices.Concat(since(2, time.Hour), since(2, 0))
-	eps[0].Weight, eps[1].Weight, eps[2].Weight, eps[3].Weight = 20, 10, 1, 9
+	capacities := func(s *session) {
+		for i, c := range []uint32{20, 10, 1, 9} {
+			s.Endpoints[i].Capacity = c * 100_000
+		}
+	}
 	s := newSession(t, `{"delaySeconds":0,"jitterSeconds":0,"percentPerMinute":100,"minConnections":5,"tolerancePercent":10}`, eps...)
+	capacities(s)
 	s.Now += 1000
 	// Fair are 200, 100, 10 and 90 of 400. The first has 40 too many, the second 25; the new ones lack 65.
 	if got := sheds(s.decide(240, 125, 0, 35)); !slices.Equal(got, []int{164, 200, 0, 0}) {
@@ -164,24 +169,25 @@ func TestSharesAreByWeight(t *testing.T) {
 	}
 	// No more than the new ones lack: 20 of 40.
 	s = newSession(t, `{"delaySeconds":0,"jitterSeconds":0,"percentPerMinute":100,"minConnections":5,"tolerancePercent":10}`, eps...)
+	capacities(s)
 	s.Now += 1000
 	if got := sheds(s.decide(240, 80, 5, 75)); !slices.Equal(got, []int{80, 0, 0, 0}) {
 		t.Errorf("%v", got)
 	}
 }
 
-// A draining endpoint keeps its connections, however small its weight is: staged-drain says what becomes of them.
+// A draining endpoint keeps its connections, however small its capacity is: staged-drain says what becomes of them.
 func TestDrainingEndpointsShedNothing(t *testing.T) {
 	leaving := sdktest.Terminating("a", sdktest.Now)
-	leaving.Weight = 1
 	eps := slices.Concat(since(2, time.Hour), since(1, 0), []abi.Endpoint{leaving})
-	eps[0].Weight, eps[1].Weight, eps[2].Weight = 10, 10, 10
 	s := newSession(t, atOnce, eps...)
+	s.Endpoints[3].Capacity = 100_000
 	s.Now += 1000
 	if got := sheds(s.decide(300, 300, 0, 900)); !slices.Equal(got, []int{100, 100, 0, 0}) {
 		t.Errorf("%v", got)
 	}
 	s = newSession(t, atOnce, eps...)
+	s.Endpoints[3].Capacity = 100_000
 	s.Now += 1000
 	if got := sheds(s.decide(200, 200, 190, 900)); slices.Max(got) > 0 {
 		t.Errorf("the others are even: %v", got)
@@ -263,14 +269,14 @@ func exact(s settings, eps []abi.Endpoint, open []int, isNew []bool) (out []floa
 	total, weight := 0.0, 0.0
 	out = make([]float64, len(eps))
 	for i, e := range eps {
-		if e.Weight > 0 {
-			total, weight = total+float64(open[i]), weight+float64(e.Weight)
+		if e.Capacity > 0 {
+			total, weight = total+float64(open[i]), weight+float64(e.Capacity)
 		}
 	}
 	lack, shares, excess, newcomers := 0.0, 0.0, 0.0, 0.0
 	for i, e := range eps {
-		fair := total * float64(e.Weight) / weight
-		if e.Weight == 0 {
+		fair := total * float64(e.Capacity) / weight
+		if e.Capacity == 0 {
 			continue
 		}
 		if isNew[i] {
@@ -283,7 +289,7 @@ func exact(s settings, eps []abi.Endpoint, open []int, isNew []bool) (out []floa
 		return out, edge
 	}
 	for i, e := range eps {
-		if fair := total * float64(e.Weight) / weight; e.Weight > 0 && float64(open[i]) > fair {
+		if fair := total * float64(e.Capacity) / weight; e.Capacity > 0 && float64(open[i]) > fair {
 			out[i] = min((float64(open[i])-fair)*min(1, lack/excess), float64(open[i])*float64(s.PercentPerMinute)/100)
 		}
 	}
@@ -304,8 +310,8 @@ func TestRoundsAgreeWithTheModel(t *testing.T) {
 		for i := range 2 + rnd.IntN(12) {
 			e := since(1, time.Hour)[0]
 			isNew = append(isNew, i == 0 || rnd.IntN(3) == 0)
-			if e.Weight = uint32(rnd.IntN(4)); i < 2 {
-				e.Weight = 1
+			if e.Capacity = uint32(rnd.IntN(4)) * abi.One; i < 2 {
+				e.Capacity = abi.One
 			}
 			if open = append(open, rnd.IntN(scale)); isNew[i] {
 				e.ReadySince, open[i] = sdktest.Now-rnd.Int64N(60_000), rnd.IntN(scale/2)
@@ -314,7 +320,7 @@ func TestRoundsAgreeWithTheModel(t *testing.T) {
 		}
 		a := newSession(t, text, eps...)
 		for i := range eps {
-			a.Endpoints[i].Weight = eps[i].Weight
+			a.Endpoints[i].Capacity = eps[i].Capacity
 		}
 		a.Now += 1000
 		want, edge := exact(s, a.Endpoints, open, isNew)

@@ -27,10 +27,10 @@ func defaults() settings {
 	return settings{WindowSeconds: 60, Aggression: 1, MinPercent: 10, Steps: 10}
 }
 
-// step is a stretch of the window in which the weight of an endpoint does not change.
+// step is a stretch of the window in which the capacity of an endpoint does not change.
 type step struct {
 	start  int64 // milliseconds since the endpoint became ready
-	parts  int   // of a full weight, which has as many as there are steps
+	parts  int   // of a full capacity, which has as many as there are steps
 	reason string
 
 	id    sdk.ReasonID // of the reason in the response
@@ -47,7 +47,7 @@ func (p *plugin) Configure(text []byte) error {
 	return nil
 }
 
-// curve returns the steps below the full weight. A step starts when the curve of Envoy, (t ÷ window)^(1 ÷ aggression), reaches it.
+// curve returns the steps below the full capacity. A step starts when the curve of Envoy, (t ÷ window)^(1 ÷ aggression), reaches it.
 func (s settings) curve() (steps []step) {
 	window := float64(s.WindowSeconds * 1000)
 	for parts := (s.MinPercent*s.Steps + 99) / 100; parts < s.Steps; parts++ {

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
-	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
@@ -23,25 +21,25 @@ func since(d time.Duration) abi.Endpoint {
 
 func TestNewEndpointGoesThroughItsSteps(t *testing.T) {
 	for _, tt := range []struct {
-		ready   time.Duration
-		weights []int // two old ones, the new one
-		reason  string
-		requeue time.Duration
+		ready    time.Duration
+		capacity float64 // of the new one; old ones have 1
+		reason   string
+		requeue  time.Duration
 	}{
-		{0, []int{10, 10, 1}, "new: 10 %", 12 * time.Second},
-		{11 * time.Second, []int{10, 10, 1}, "new: 10 %", time.Second},
-		{12 * time.Second, []int{5, 5, 1}, "new: 20 %", 6 * time.Second},
-		{18 * time.Second, []int{10, 10, 3}, "new: 30 %", 6 * time.Second},
-		{30 * time.Second, []int{2, 2, 1}, "new: 50 %", 6 * time.Second},
-		{59 * time.Second, []int{10, 10, 9}, "new: 90 %", time.Second},
-		{60 * time.Second, []int{1, 1, 1}, "", 0},
-		{-time.Minute, []int{10, 10, 1}, "new: 10 %", 12 * time.Second}, // the clock went back
-		{11*time.Second + 400*time.Millisecond, []int{5, 5, 1}, "new: 20 %", 6 * time.Second},
+		{0, .1, "new: 10 %", 12 * time.Second},
+		{11 * time.Second, .1, "new: 10 %", time.Second},
+		{12 * time.Second, .2, "new: 20 %", 6 * time.Second},
+		{18 * time.Second, .3, "new: 30 %", 6 * time.Second},
+		{30 * time.Second, .5, "new: 50 %", 6 * time.Second},
+		{59 * time.Second, .9, "new: 90 %", time.Second},
+		{60 * time.Second, 1, "", 0},
+		{-time.Minute, .1, "new: 10 %", 12 * time.Second}, // the clock went back
+		{11*time.Second + 400*time.Millisecond, .2, "new: 20 %", 6 * time.Second},
 	} {
 		t.Run(tt.ready.String(), func(t *testing.T) {
 			resp := sdktest.MustRun(t, New(), "", sdktest.NewRequest("a", nil, sdktest.Ready("a"), sdktest.Ready("b"), since(tt.ready)))
-			if got := sdktest.Weights(resp); !slices.Equal(got, tt.weights) {
-				t.Errorf("weights %v, want %v", got, tt.weights)
+			if got, want := sdktest.Answers(resp), []float64{1, 1, tt.capacity}; !slices.Equal(got, want) {
+				t.Errorf("capacities %v, want %v", got, want)
 			}
 			if got := resp.Results[2].Reason; got != tt.reason || resp.Results[0].Reason != "" {
 				t.Errorf("reasons %q, %q, want %q", resp.Results[0].Reason, got, tt.reason)
@@ -53,34 +51,44 @@ func TestNewEndpointGoesThroughItsSteps(t *testing.T) {
 	}
 }
 
-// Without an older endpoint there is nobody to take the connections: equally new endpoints share them as if all were old.
-func TestEquallyNewEndpointsKeepTheirWeights(t *testing.T) {
+// Only ratios matter: equally new endpoints share connections as if all were old.
+func TestEquallyNewEndpointsShareEvenly(t *testing.T) {
 	eps := sdktest.Repeat(4, since(5*time.Second))
-	eps[1].Weight = 6
 	eps[3] = since(8 * time.Second) // in the same step
-	resp := sdktest.MustRun(t, New(), "", sdktest.NewRequest("a", nil, eps...))
-	if got := sdktest.Weights(resp); !slices.Equal(got, []int{1, 6, 1, 1}) {
-		t.Errorf("weights %v", got)
+	req := sdktest.NewRequest("a", nil, eps...)
+	parts, err := sdktest.Parts(req, sdktest.Native(t, New, ""))
+	if err != nil || parts[0] != parts[1] || parts[0] != parts[3] {
+		t.Errorf("parts %v, %v", parts, err)
 	}
-	if got := resp.Results[2].Reason; got != "all endpoints are equally new" || resp.RequeueAfter != 4*time.Second {
-		t.Errorf("reason %q, requeue after %v", got, resp.RequeueAfter)
+	if wait := sdktest.MustRun(t, New(), "", req).RequeueAfter; wait != 4*time.Second {
+		t.Errorf("requeue after %v", wait)
 	}
 }
 
 // In a rolling update the last old endpoint leaves when the last new one is ready. That one still starts slowly.
 func TestNewestEndpointStartsSlowlyWhenNoneIsOld(t *testing.T) {
 	eps := []abi.Endpoint{since(55 * time.Second), since(30 * time.Second), since(0), sdktest.Terminating("a", sdktest.Now)}
-	if got := sdktest.Weights(sdktest.MustRun(t, New(), "", sdktest.NewRequest("a", nil, eps...))); !slices.Equal(got, []int{9, 5, 1, 0}) {
-		t.Errorf("weights %v", got)
+	if got := sdktest.Answers(sdktest.MustRun(t, New(), "", sdktest.NewRequest("a", nil, eps...))); !slices.Equal(got, []float64{.9, .5, .1, 0}) {
+		t.Errorf("capacities %v", got)
 	}
 }
 
 func TestEndpointsThatAreNotReadyCountAsOld(t *testing.T) {
-	leaving, held := sdktest.Terminating("a", sdktest.Now), sdktest.Held("a")
-	leaving.Weight, leaving.ReadySince, held.Weight = 2, sdktest.Now, 3
-	resp := sdktest.MustRun(t, New(), "", sdktest.NewRequest("a", nil, leaving, held, since(0), sdktest.NotReady("a")))
-	if got := sdktest.Weights(resp); !slices.Equal(got, []int{20, 30, 1, 0}) {
-		t.Errorf("weights %v", got)
+	leaving := sdktest.Terminating("a", sdktest.Now)
+	leaving.ReadySince = sdktest.Now
+	req := sdktest.NewRequest("a", nil, leaving, sdktest.Held("a"), since(0), sdktest.NotReady("a"))
+	req.Endpoints[0].Capacity = 500_000
+	if got := sdktest.Answers(sdktest.MustRun(t, New(), "", req)); !slices.Equal(got, []float64{.5, 1, .1, 0}) {
+		t.Errorf("capacities %v", got)
+	}
+}
+
+// An endpoint that topology hints keep from this node warms up too: a plugin for locality may use it.
+func TestEndpointsWithoutShareWarmUp(t *testing.T) {
+	far := sdktest.Unchosen("b")
+	far.ReadySince = sdktest.Now
+	if got := sdktest.Answers(sdktest.MustRun(t, New(), "", sdktest.NewRequest("a", nil, sdktest.Ready("a"), far))); !slices.Equal(got, []float64{1, .1}) {
+		t.Errorf("capacities %v", got)
 	}
 }
 
@@ -90,34 +98,31 @@ func exact(s settings, age time.Duration) float64 {
 	return min(1, max(float64(s.MinPercent)/100, math.Pow(factor, 1/s.Aggression)))
 }
 
-func TestWeightsFollowTheCurveOfEnvoy(t *testing.T) {
+func TestCapacitiesFollowTheCurveOfEnvoy(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for round := range 1000 {
 		s := settings{1 + rnd.Int64N(600), float64(1+rnd.IntN(40)) / 10, 1 + rnd.Int64N(100), 2 + rnd.Int64N(19)}
 		text := fmt.Sprintf(`{"windowSeconds":%d,"aggression":%v,"minPercent":%d,"steps":%d}`, s.WindowSeconds, s.Aggression, s.MinPercent, s.Steps)
-		eps := []abi.Endpoint{sdktest.Ready("a")} // an old one
-		eps[0].Weight = uint32(1 + rnd.IntN(9))
-		ages := []time.Duration{time.Hour}
-		for range rnd.IntN(10) {
-			age := time.Duration(rnd.Int64N(700)) * time.Second
-			e := since(age)
-			if e.Weight = uint32(rnd.IntN(10)); e.Weight == 0 {
-				e = sdktest.Unchosen("a")
-			}
-			eps, ages = append(eps, e), append(ages, age)
+		eps, ages, capacities := []abi.Endpoint{}, []time.Duration{}, []uint32{}
+		for range 1 + rnd.IntN(10) {
+			ages = append(ages, time.Duration(rnd.Int64N(700))*time.Second)
+			eps, capacities = append(eps, since(ages[len(ages)-1])), append(capacities, uint32(rnd.IntN(10))*300_000)
 		}
-		resp := sdktest.MustRun(t, New(), text, sdktest.NewRequest("a", nil, eps...))
-		unit := float64(resp.Results[0].Weight) / float64(eps[0].Weight) // of an old endpoint with weight 1
-		for i, e := range eps {
-			got, want := float64(resp.Results[i].Weight), float64(e.Weight)*unit*exact(s, ages[i])
-			// At most a step below the curve, as a step has the weight of its start, and above it only by rounding the minimum up.
-			slack := float64(e.Weight) * unit / float64(s.Steps)
-			above := 1e-6
-			if exact(s, ages[i])*100 <= float64(s.MinPercent)+100/float64(s.Steps) {
+		req := sdktest.NewRequest("a", nil, eps...)
+		for i := range capacities {
+			req.Endpoints[i].Capacity = capacities[i]
+		}
+		resp := sdktest.MustRun(t, New(), text, req)
+		for i, age := range ages {
+			full := float64(capacities[i])
+			got, want := float64(resp.Results[i].Value), full*exact(s, age)
+			// At most a step below the curve, as a step has the capacity of its start, and above it only by rounding the minimum up.
+			slack, above := full/float64(s.Steps)+1, 1.0
+			if exact(s, age)*100 <= float64(s.MinPercent)+100/float64(s.Steps) {
 				above += slack
 			}
-			if got < want-slack-1e-6 || got > want+above || (got == 0) != (e.Weight == 0) {
-				t.Fatalf("round %d: %s: endpoint %d, ready for %v, has %v, want %.2f", round, text, i, ages[i], got, want)
+			if got < want-slack || got > want+above || (got == 0) != (full == 0) {
+				t.Fatalf("round %d: %s: endpoint %d, ready for %v, has %v, want %.2f", round, text, i, age, got, want)
 			}
 		}
 	}
@@ -137,46 +142,21 @@ func TestCallsAreBoundedAndNoneIsMissed(t *testing.T) {
 			return sdktest.MustRun(t, New(), text, req)
 		}
 		calls, wake := 0, began
-		var seldom []int
+		var seldom []float64
 		for now := began; now <= began+(window+1)*1000; now += 1000 {
 			if wake != 0 && wake <= now/1000*1000 || calls == 0 {
 				resp := decide(now)
-				seldom, wake = sdktest.Weights(resp), 0
+				seldom, wake = sdktest.Answers(resp), 0
 				if calls++; resp.RequeueAfter > 0 {
 					wake = now/1000*1000 + resp.RequeueAfter.Milliseconds()
 				}
 			}
-			if want := sdktest.Weights(decide(now)); !slices.Equal(seldom, want) {
+			if want := sdktest.Answers(decide(now)); !slices.Equal(seldom, want) {
 				t.Fatalf("round %d: %s: %v after %d ms, want %v", round, text, seldom, now-began, want)
 			}
 		}
-		if calls > steps+1 || !slices.Equal(seldom, []int{1, 1}) {
+		if calls > steps+1 || !slices.Equal(seldom, []float64{1, 1}) {
 			t.Fatalf("round %d: %s: %d calls, %v at the end", round, text, calls, seldom)
-		}
-	}
-}
-
-func TestLargeWeightsKeepTheirRatios(t *testing.T) {
-	old, fresh := sdktest.Ready("a"), since(30*time.Second)
-	old.Weight, fresh.Weight = 60000, 60000
-	small := sdktest.Ready("a")
-	resp := sdktest.MustRun(t, New(), `{"steps":20}`, sdktest.NewRequest("a", nil, old, fresh, small, since(0)))
-	if got := sdktest.Weights(resp); !slices.Equal(got, []int{65535, 32767, 1, 1}) {
-		t.Errorf("weights %v", got)
-	}
-}
-
-// Zones keep their shares of the endpoints that they have; a new endpoint counts as a part of one.
-func TestSlowStartAndZoneSpillCompose(t *testing.T) {
-	slow := sdktest.Native(t, New, "")
-	spill := sdktest.Native(t, zonespill.New, "")
-	fresh, far := since(30*time.Second), sdktest.Ready("b")
-	req := sdktest.NewRequest("a", map[string]int{"a": 1, "b": 1}, sdktest.Ready("a"), sdktest.Ready("a"), fresh, far, far, far)
-	for _, chain := range [][]*sdk.NativePlugin{{slow, spill}, {spill, slow}} {
-		all := sdktest.MustRunChain(t, req, chain...)
-		w := sdktest.Weights(all[1])
-		if w[0] != 2*w[2] || w[0] != w[1] || w[0] == 0 {
-			t.Errorf("weights %v: the new endpoint should have half of an old one's", w)
 		}
 	}
 }
@@ -207,8 +187,8 @@ func FuzzSettingsAndState(f *testing.F) {
 		req.Endpoints[1].ReadySince, req.Endpoints[2].ReadySince, req.State = ready, other, state
 		resp := sdktest.MustRun(t, New(), settings, req)
 		for i, a := range resp.Results {
-			if a.Weight == 0 || a.Weight > resp.Results[0].Weight {
-				t.Errorf("endpoint %d: weights %v", i, sdktest.Weights(resp))
+			if a.Value == 0 || a.Value > resp.Results[0].Value {
+				t.Errorf("endpoint %d: capacities %v", i, sdktest.Answers(resp))
 			}
 		}
 	})

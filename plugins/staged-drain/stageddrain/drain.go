@@ -10,66 +10,63 @@ import (
 const (
 	reasonDone    = "draining: no new connections"
 	reasonUnknown = "draining: no new connections (start unknown)"
-	reasonLast    = "draining, but keeps its weight: no other endpoint has weight"
+	reasonLast    = "draining, but keeps its share: there is no other endpoint"
 )
 
 // plugin has no state except its settings: a decision follows from the time since an endpoint started to terminate.
 type plugin struct {
 	stages []stage
 	reset  int64 // milliseconds from the end of the last stage; negative: never
-
-	groups []group // by groupIndex; reused between requests
 }
 
 // New returns an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{} }
 
-// Decide gives each terminating endpoint the percentage of its stage of the mean weight of its peers.
+// Role implements sdk.Roler.
+func (*plugin) Role() sdk.Role { return sdk.RoleReduce }
+
+// Decide gives each terminating endpoint the percentage of its stage of the mean capacity of the others. Its own capacity is not usable: by the
+// default rules it is 0 as soon as the endpoint terminates.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
-	draining, largest, others := 0, 1, false
+	draining := false
 	for i := range req.NumEndpoints() {
-		e := req.Endpoint(i)
-		if largest = max(largest, e.Weight()); e.Terminating() {
-			draining++
-		} else if e.Weight() > 0 {
-			others = true
-		}
+		draining = draining || req.Endpoint(i).Terminating()
 	}
-	if draining == 0 {
+	if !draining {
 		return nil
 	}
-	if !others {
-		keepWeights(req, resp)
-		return nil
+	others, sum, count := false, 0, 0
+	for i := range req.NumEndpoints() {
+		if e := req.Endpoint(i); !e.Terminating() && e.Capacity() > 0 {
+			others, sum, count = others || e.Share() > 0, sum+e.Capacity(), count+1
+		}
 	}
-	scale := min(p.sumGroups(req), sdk.MaxWeight/largest)
 	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
-		if !e.Terminating() {
-			resp.SetWeight(i, e.Weight()*scale)
-			continue
-		}
-		percent, reason, next := p.currentStage(req, e)
-		resp.SetWeight(i, scaledWeight(p.peers(e), scale*percent))
-		resp.SetReason(i, reason)
-		resp.KeepDraining(i)
-		if next > 0 {
-			resp.RequeueAfter(sdk.Duration(next) * sdk.Millisecond)
-		}
-		if p.reset >= 0 && e.TerminatingSince() > 0 {
-			left := p.stages[len(p.stages)-1].end + p.reset - elapsed(req, e)
-			resp.SetResetAfter(i, sdk.Duration(left)*sdk.Millisecond)
+		switch {
+		case !e.Terminating():
+		case others:
+			p.drain(req, resp, i, sum/count)
+		case e.Capacity() > 0:
+			resp.SetReason(i, reasonLast)
 		}
 	}
 	return nil
 }
 
-// keepWeights keeps all weights, for a set in which only draining endpoints have weight.
-func keepWeights(req *sdk.Request, resp *sdk.Response) {
-	for i := range req.NumEndpoints() {
-		if e := req.Endpoint(i); e.Terminating() && e.Weight() > 0 {
-			resp.SetReason(i, reasonLast)
-		}
+// drain decides for terminating endpoint i, where others have the mean capacity.
+func (p *plugin) drain(req *sdk.Request, resp *sdk.Response, i, mean int) {
+	e := req.Endpoint(i)
+	percent, reason, next := p.currentStage(req, e)
+	resp.SetCapacity(i, (mean*percent+99)/100)
+	resp.SetReason(i, reason)
+	resp.KeepDraining(i)
+	if next > 0 {
+		resp.RequeueAfter(sdk.Duration(next) * sdk.Millisecond)
+	}
+	if p.reset >= 0 && e.TerminatingSince() > 0 {
+		left := p.stages[len(p.stages)-1].end + p.reset - elapsed(req, e)
+		resp.SetResetAfter(i, sdk.Duration(left)*sdk.Millisecond)
 	}
 }
 
@@ -93,12 +90,4 @@ func (p *plugin) currentStage(req *sdk.Request, e sdk.Endpoint) (percent int, re
 func elapsed(req *sdk.Request, e sdk.Endpoint) int64 {
 	since := int64(e.TerminatingSince())
 	return max(0, int64(req.Now())-since/1000*1000)
-}
-
-// scaledWeight returns percent of the mean weight of the peers, rounded to the nearest integer, and at least 1 if it is not 0.
-func scaledWeight(g group, percent int) int {
-	if g.count == 0 || g.sum == 0 || percent == 0 {
-		return 0
-	}
-	return max(1, (g.sum*percent+50*g.count)/(100*g.count))
 }

@@ -1,7 +1,6 @@
 package stageddrain
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -20,27 +19,27 @@ func ago(zone string, d time.Duration) abi.Endpoint {
 
 func TestDrainGoesThroughItsStages(t *testing.T) {
 	for _, tt := range []struct {
-		gone    time.Duration
-		weights []int // two ready, one draining
-		reason  string
-		requeue time.Duration
+		gone     time.Duration
+		capacity float64 // the ready ones have 1
+		reason   string
+		requeue  time.Duration
 	}{
-		{0, []int{1, 1, 1}, "draining: stage 1 of 3, 100 %", 10 * time.Second},
-		{9 * time.Second, []int{1, 1, 1}, "draining: stage 1 of 3, 100 %", time.Second},
-		{10 * time.Second, []int{2, 2, 1}, "draining: stage 2 of 3, 50 %", 10 * time.Second},
-		{13 * time.Second, []int{2, 2, 1}, "draining: stage 2 of 3, 50 %", 7 * time.Second},
-		{20 * time.Second, []int{10, 10, 1}, "draining: stage 3 of 3, 10 %", 10 * time.Second},
-		{29 * time.Second, []int{10, 10, 1}, "draining: stage 3 of 3, 10 %", time.Second},
-		{30 * time.Second, []int{1, 1, 0}, "draining: no new connections", 0},
-		{time.Hour, []int{1, 1, 0}, "draining: no new connections", 0},
-		{-time.Minute, []int{1, 1, 1}, "draining: stage 1 of 3, 100 %", 10 * time.Second}, // the clock went back
-		{9*time.Second + 400*time.Millisecond, []int{2, 2, 1}, "draining: stage 2 of 3, 50 %", 10 * time.Second},
+		{0, 1, "draining: stage 1 of 3, 100 %", 10 * time.Second},
+		{9 * time.Second, 1, "draining: stage 1 of 3, 100 %", time.Second},
+		{10 * time.Second, .5, "draining: stage 2 of 3, 50 %", 10 * time.Second},
+		{13 * time.Second, .5, "draining: stage 2 of 3, 50 %", 7 * time.Second},
+		{20 * time.Second, .1, "draining: stage 3 of 3, 10 %", 10 * time.Second},
+		{29 * time.Second, .1, "draining: stage 3 of 3, 10 %", time.Second},
+		{30 * time.Second, 0, "draining: no new connections", 0},
+		{time.Hour, 0, "draining: no new connections", 0},
+		{-time.Minute, 1, "draining: stage 1 of 3, 100 %", 10 * time.Second}, // the clock went back
+		{9*time.Second + 400*time.Millisecond, .5, "draining: stage 2 of 3, 50 %", 10 * time.Second},
 	} {
 		t.Run(tt.gone.String(), func(t *testing.T) {
 			req := sdktest.NewRequest("a", nil, sdktest.Ready("a"), sdktest.Ready("a"), ago("a", tt.gone))
 			resp := sdktest.MustRun(t, New(), "", req)
-			if got := sdktest.Weights(resp); !slices.Equal(got, tt.weights) {
-				t.Errorf("weights %v, want %v", got, tt.weights)
+			if got, want := sdktest.Answers(resp), []float64{1, 1, tt.capacity}; !slices.Equal(got, want) {
+				t.Errorf("capacities %v, want %v", got, want)
 			}
 			if got := resp.Results[2].Reason; got != tt.reason {
 				t.Errorf("reason %q, want %q", got, tt.reason)
@@ -76,22 +75,24 @@ func TestRequeueArrivesInTheNextStage(t *testing.T) {
 	}
 }
 
-func TestDrainingEndpointsKeepTheirWeightWhenNoOthersHaveAny(t *testing.T) {
+func TestDrainingEndpointsKeepTheirShareWhenThereAreNoOthers(t *testing.T) {
 	chosen := ago("a", time.Minute)
 	chosen.Conditions |= abi.Chosen
+	hinted := chosen
+	hinted.Conditions |= abi.HintedZone
 	for name, tt := range map[string]struct {
 		endpoints []abi.Endpoint
-		want      []int
+		want      []float64
 	}{
-		"all terminate":               {[]abi.Endpoint{chosen, chosen}, []int{1, 1}},
-		"the ready one has no weight": {[]abi.Endpoint{sdktest.Unchosen("a"), chosen}, []int{0, 1}},
-		"nothing terminates":          {[]abi.Endpoint{sdktest.Ready("a"), sdktest.Unchosen("a")}, []int{1, 0}},
-		"nothing at all":              {nil, nil},
+		"all terminate":              {[]abi.Endpoint{chosen, chosen}, []float64{1, 1}},
+		"the ready one has no share": {[]abi.Endpoint{sdktest.Unchosen("b"), hinted}, []float64{1, 1}},
+		"nothing terminates":         {[]abi.Endpoint{sdktest.Ready("a"), sdktest.NotReady("a")}, []float64{1, 0}},
+		"nothing at all":             {nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			resp := sdktest.MustRun(t, New(), `{"resetAfterSeconds":0}`, sdktest.NewRequest("a", nil, tt.endpoints...))
-			if got := sdktest.Weights(resp); !slices.Equal(got, tt.want) {
-				t.Errorf("weights %v, want %v", got, tt.want)
+			if got := sdktest.Answers(resp); !slices.Equal(got, tt.want) {
+				t.Errorf("capacities %v, want %v", got, tt.want)
 			}
 			for i, a := range resp.Results {
 				if a.ResetAfterMS != abi.NeverReset {
@@ -120,162 +121,75 @@ func TestResetFollowsTheLastStage(t *testing.T) {
 	}
 }
 
-func TestDrainWithUnknownStartGetsNoWeight(t *testing.T) {
+func TestDrainWithUnknownStartGetsNothing(t *testing.T) {
 	resp := sdktest.MustRun(t, New(), `{"resetAfterSeconds":60}`, sdktest.NewRequest("a", nil, sdktest.Ready("a"), sdktest.Terminating("a", 0)))
-	if a := resp.Results[1]; a.Weight != 0 || a.ResetAfterMS != abi.NeverReset || !strings.Contains(a.Reason, "unknown") {
+	if a := resp.Results[1]; a.Value != 0 || a.ResetAfterMS != abi.NeverReset || !strings.Contains(a.Reason, "unknown") {
 		t.Errorf("%+v", a)
 	}
 }
 
-func TestPeersShareZoneAndHints(t *testing.T) {
-	weigh := func(e abi.Endpoint, w uint32, conditions uint32) abi.Endpoint {
-		e.Weight, e.Conditions = w, e.Conditions|conditions
-		return e
-	}
-	half := `{"stages":[{"weight":50,"seconds":10}]}`
+func TestDrainStartsAtTheMeanCapacityOfTheOthers(t *testing.T) {
 	for name, tt := range map[string]struct {
-		drain  abi.Endpoint
-		others []abi.Endpoint
-		want   []int
+		others []uint32
+		want   float64
 	}{
-		"its zone": {
-			ago("b", 0), []abi.Endpoint{weigh(sdktest.Ready("a"), 6, 0), weigh(sdktest.Ready("b"), 2, 0)}, []int{2, 12, 4},
-		},
-		"the mean of its zone": {
-			ago("b", 0), []abi.Endpoint{weigh(sdktest.Ready("b"), 6, 0), weigh(sdktest.Ready("b"), 2, 0)}, []int{4, 12, 4},
-		},
-		"all, when it is the last of its zone": {
-			ago("c", 0), []abi.Endpoint{weigh(sdktest.Ready("a"), 6, 0), weigh(sdktest.Ready("b"), 2, 0)}, []int{4, 12, 4},
-		},
-		"hinted to another zone": {
-			ago("b", 0), []abi.Endpoint{weigh(sdktest.Ready("a"), 1, abi.HintedZone), sdktest.Unchosen("b")}, []int{0, 2, 0},
-		},
-		"hinted to this node": {
-			weigh(ago("a", 0), 0, abi.HintedNode),
-			[]abi.Endpoint{weigh(sdktest.Ready("a"), 1, abi.HintedNode), sdktest.Unchosen("a")}, []int{1, 2, 0},
-		},
+		"ordinary ones":         {[]uint32{abi.One, abi.One}, .5},
+		"of other sizes":        {[]uint32{2 * abi.One, 6 * abi.One}, 2},
+		"one is excluded":       {[]uint32{0, 2 * abi.One}, 1},
+		"hardly any is left":    {[]uint32{1}, 1e-6},
+		"the largest there are": {[]uint32{math.MaxUint32, math.MaxUint32}, 2147.483648},
 	} {
 		t.Run(name, func(t *testing.T) {
-			resp := sdktest.MustRun(t, New(), half, sdktest.NewRequest("a", nil, append([]abi.Endpoint{tt.drain}, tt.others...)...))
-			if got := sdktest.Weights(resp); !slices.Equal(got, tt.want) {
-				t.Errorf("weights %v, want %v", got, tt.want)
+			req := sdktest.NewRequest("a", nil, append(sdktest.Repeat(len(tt.others), sdktest.Ready("a")), ago("b", 0))...)
+			for i, c := range tt.others {
+				req.Endpoints[i].Capacity = c
+			}
+			got := sdktest.Answers(sdktest.MustRun(t, New(), `{"stages":[{"weight":50,"seconds":10}]}`, req))
+			if last := got[len(got)-1]; last != tt.want {
+				t.Errorf("capacity %v, want %v", last, tt.want)
+			}
+			for i, c := range tt.others {
+				if got[i] != float64(c)/abi.One {
+					t.Errorf("endpoint %d: capacity %v", i, got[i])
+				}
 			}
 		})
 	}
 }
 
-// reference is a second implementation without scale and groups. It returns the exact weight of each endpoint before
-// scaling.
-func reference(steps []stage, req *abi.Request) []float64 {
-	shares := make([]float64, len(req.Endpoints))
-	others := 0.0
-	for _, e := range req.Endpoints {
-		if e.Conditions&abi.Terminating == 0 {
-			others += float64(e.Weight)
-		}
+// An endpoint that topology hints kept from this node while it was ready stays without connections while it drains.
+func TestHintsApplyToDrainingEndpoints(t *testing.T) {
+	hinted := sdktest.Ready("a")
+	hinted.Conditions |= abi.HintedZone
+	here, there := ago("a", 0), ago("b", 0)
+	here.Conditions |= abi.HintedZone
+	parts, err := sdktest.Parts(sdktest.NewRequest("a", nil, hinted, sdktest.Unchosen("b"), here, there), sdktest.Native(t, New, ""))
+	if err != nil || !slices.Equal(parts, []float64{.5, 0, .5, 0}) {
+		t.Errorf("parts %v, %v", parts, err)
 	}
-	for i, e := range req.Endpoints {
-		shares[i] = float64(e.Weight)
-		if e.Conditions&abi.Terminating == 0 || others == 0 {
-			continue
-		}
-		percent := 0
-		for j := len(steps) - 1; j >= 0; j-- {
-			if e.TerminatingSince != 0 && req.Now-e.TerminatingSince < steps[j].end {
-				percent = steps[j].percent
-			}
-		}
-		mean := func(like func(o abi.Endpoint) bool) float64 {
-			sum, n := 0.0, 0.0
-			for _, o := range req.Endpoints {
-				if o.Conditions&abi.Terminating == 0 && like(o) {
-					sum, n = sum+float64(o.Weight), n+1
-				}
-			}
-			return sum / n
-		}
-		const hints = abi.HintedNode | abi.HintedZone
-		sameZone := func(o abi.Endpoint) bool { return o.Zone == e.Zone }
-		m := mean(func(o abi.Endpoint) bool { return sameZone(o) && o.Conditions&hints == e.Conditions&hints })
-		if math.IsNaN(m) {
-			m = mean(sameZone)
-		}
-		if math.IsNaN(m) {
-			m = mean(func(abi.Endpoint) bool { return true })
-		}
-		shares[i] = m * float64(percent) / 100
-	}
-	return shares
 }
 
-func TestWeightsAgreeWithTheReference(t *testing.T) {
+func TestDrainingEndpointsAreNeverTheOnlyOnesWithAShare(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
+	drain := sdktest.Native(t, New, "")
 	for round := range 3000 {
-		var stages []string
-		for left := 100; len(stages) < 1+rnd.IntN(4); {
-			left = rnd.IntN(left + 1)
-			stages = append(stages, fmt.Sprintf(`{"weight":%d,"seconds":%d}`, left, 1+rnd.IntN(20)))
-		}
-		settings := `{"stages":[` + strings.Join(stages, ",") + `]}`
 		var eps []abi.Endpoint
-		for range 1 + rnd.IntN(12) {
-			zone := string(rune('a' + rnd.IntN(3)))
-			e := sdktest.Ready(zone)
-			if rnd.IntN(3) == 0 {
-				e = ago(zone, time.Duration(rnd.IntN(60))*time.Second)
-			} else {
-				e.Weight = uint32(rnd.IntN(4)) * uint32(1+rnd.IntN(9))
-				e.Conditions &^= abi.Chosen
-			}
+		for range 1 + rnd.IntN(6) {
+			e := []abi.Endpoint{
+				sdktest.Ready("a"), sdktest.Unchosen("b"), ago("a", time.Duration(rnd.IntN(40))*time.Second), sdktest.NotReady("a"),
+			}[rnd.IntN(4)]
 			e.Conditions |= uint32(rnd.IntN(2)) * abi.HintedZone
 			eps = append(eps, e)
 		}
 		req := sdktest.NewRequest("a", nil, eps...)
-		resp := sdktest.MustRun(t, New(), settings, req)
-		checker := New().(*plugin)
-		if err := checker.Configure([]byte(settings)); err != nil {
-			t.Fatal(err)
+		for i := range req.Endpoints {
+			req.Endpoints[i].Capacity *= uint32(rnd.IntN(3))
 		}
-		want := reference(checker.stages, req)
-		scale := scaleOf(resp, req)
-		sum := 0
-		for i, a := range resp.Results {
-			sum += int(a.Weight)
-			exact := want[i] * scale
-			// Rounded to the nearest integer, and at least 1 if above 0.
-			if diff := math.Abs(float64(a.Weight) - exact); diff > .5001 && !(a.Weight == 1 && exact > 0) {
-				t.Fatalf("round %d: endpoint %d has weight %d, want %.2f\n%s\n%+v", round, i, a.Weight, exact, settings, req.Endpoints)
-			}
-			if (a.Weight == 0) != (exact == 0) {
-				t.Fatalf("round %d: endpoint %d has weight %d, want %.2f", round, i, a.Weight, exact)
-			}
+		before := req.Parts(nil)
+		after, err := sdktest.Parts(req, drain)
+		if err != nil || (before == nil) != (after == nil) {
+			t.Fatalf("round %d: parts %v became %v, %v", round, before, after, err)
 		}
-		had := 0
-		for _, e := range req.Endpoints {
-			had += int(e.Weight)
-		}
-		if sum == 0 && had > 0 {
-			t.Fatalf("round %d: the set was emptied", round)
-		}
-	}
-}
-
-// scaleOf returns the factor of the weights of endpoints that do not drain.
-func scaleOf(resp *abi.Response, req *abi.Request) float64 {
-	for i, e := range req.Endpoints {
-		if e.Conditions&abi.Terminating == 0 && e.Weight > 0 {
-			return float64(resp.Results[i].Weight) / float64(e.Weight)
-		}
-	}
-	return 1
-}
-
-func TestLargeWeightsAreNotClamped(t *testing.T) {
-	heavy := sdktest.Ready("a")
-	heavy.Weight = 60000
-	resp := sdktest.MustRun(t, New(), "", sdktest.NewRequest("a", nil, heavy, ago("a", 20*time.Second)))
-	if got := sdktest.Weights(resp); !slices.Equal(got, []int{60000, 6000}) {
-		t.Errorf("weights %v", got)
 	}
 }
 
@@ -313,8 +227,8 @@ func FuzzSettings(f *testing.F) {
 			return
 		}
 		resp := sdktest.MustRun(t, New(), settings, sdktest.NewRequest("a", nil, sdktest.Ready("a"), ago("a", 7*time.Second)))
-		if resp.Results[0].Weight == 0 || resp.Results[1].Weight > resp.Results[0].Weight {
-			t.Errorf("weights %v", sdktest.Weights(resp))
+		if resp.Results[0].Value == 0 || resp.Results[1].Value > resp.Results[0].Value {
+			t.Errorf("capacities %v", sdktest.Answers(resp))
 		}
 	})
 }

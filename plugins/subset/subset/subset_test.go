@@ -8,7 +8,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/plugins/canary/canary"
 	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
+	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
@@ -54,7 +56,7 @@ func subsets(t *testing.T, k, nodes int, eps []abi.Endpoint) []set {
 		resp := sdktest.MustRunChain(t, req, p)
 		in := set{}
 		for j, a := range resp[0].Results {
-			if a.Weight > 0 {
+			if a.Value > 0 {
 				in[req.Endpoints[j].Addr] = true
 			}
 		}
@@ -232,7 +234,7 @@ func TestReasonsSayTheSubset(t *testing.T) {
 	resp := run(t, 3, req)
 	got := map[string]int{}
 	for _, a := range resp.Results {
-		got[fmt.Sprint(a.Weight, " ", a.Reason)]++
+		got[fmt.Sprint(a.Value/abi.One, " ", a.Reason)]++
 	}
 	if got["1 3 of 8 endpoints, node 3 of 4"] != 3 || got["0 not in the subset of this node"] != 5 || resp.RequeueAfter != 0 {
 		t.Errorf("%v, again after %v", got, resp.RequeueAfter)
@@ -252,30 +254,28 @@ func TestReasonsSayTheSubset(t *testing.T) {
 		req := sdktest.NewRequest("a", map[string]int{"a": 4}, endpoints(8)...)
 		tt.edit(req)
 		for _, a := range run(t, tt.k, req).Results {
-			if a.Weight != 1 || a.Reason != tt.reason {
-				t.Errorf("%d %q, want 1 %q", a.Weight, a.Reason, tt.reason)
+			if a.Value != abi.One || a.Reason != tt.reason {
+				t.Errorf("%d %q, want One and %q", a.Value, a.Reason, tt.reason)
 			}
 		}
 	}
 }
 
 // An endpoint that is not ready, or that a previous plugin has excluded, counts as gone: the next one takes its place. Others keep
-// their weights.
-func TestOnlyEndpointsWithWeightCount(t *testing.T) {
-	eps := endpoints(40)
-	for i := range eps {
-		eps[i].Weight = uint32(1 + i%3)
-		if i%5 == 0 {
-			eps[i].Conditions, eps[i].Weight = abi.Eligible|abi.Ready|abi.Serving, 0
+// their shares.
+func TestOnlyEndpointsThatGetConnectionsCount(t *testing.T) {
+	req := sdktest.NewRequest("a", map[string]int{"a": 10}, endpoints(40)...)
+	for i := range req.Endpoints {
+		e := &req.Endpoints[i]
+		if e.Capacity = uint32(1+i%3) * 100_000; i%5 == 0 {
+			e.Capacity = 0
 		}
 	}
-	req := sdktest.NewRequest("a", map[string]int{"a": 10}, eps...)
-	resp := run(t, 7, req)
 	kept := 0
-	for i, a := range resp.Results {
-		if a.Weight > 0 {
-			if kept++; uint32(a.Weight) != eps[i].Weight {
-				t.Errorf("weight %d became %d", eps[i].Weight, a.Weight)
+	for i, a := range run(t, 7, req).Results {
+		if req.Endpoints[i].Capacity > 0 && a.Value > 0 {
+			if kept++; a.Value != abi.One {
+				t.Errorf("share %d", a.Value)
 			}
 		}
 	}
@@ -288,32 +288,86 @@ func TestOnlyEndpointsWithWeightCount(t *testing.T) {
 func TestNodeThatIsNotReadyHasASubset(t *testing.T) {
 	req := sdktest.NewRequest("a", map[string]int{"a": 4}, endpoints(8)...)
 	req.NodeIndex = 4
-	sum := 0
-	for _, w := range sdktest.Weights(run(t, 3, req)) {
+	sum := 0.0
+	for _, w := range sdktest.Answers(run(t, 3, req)) {
 		sum += w
 	}
 	if sum != 3 {
-		t.Errorf("%d endpoints, want 3", sum)
+		t.Errorf("%v endpoints, want 3", sum)
 	}
 }
 
-// zone-spill after subset spreads the weights of the subset by zone, and excludes no zone that has some.
-func TestSubsetAndZoneSpillCompose(t *testing.T) {
-	eps := endpoints(60)
-	for i := range eps {
-		eps[i].Zone = string(rune('a' + i%3))
+// The parts of groups and zones stay what they are, and each has some of the endpoints of the subset.
+func TestZonesAndGroupsKeepTheirParts(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(9, 10))
+	chain := []*sdk.NativePlugin{
+		sdktest.Native(t, canary.New, `{"groups":[{"value":"canary","percent":5}]}`), sdktest.Native(t, zonespill.New, `{"minEndpointsPerZone":1}`),
 	}
-	first := sdktest.Native(t, New, `{"endpoints":12}`)
-	second := sdktest.Native(t, zonespill.New, "")
-	all := sdktest.MustRunChain(t, sdktest.NewRequest("a", map[string]int{"a": 5, "b": 5, "c": 5}, eps...), first, second)
-	sum := 0
-	for i, w := range sdktest.Weights(all[1]) {
-		if sum += w; w > 0 && all[0].Results[i].Weight == 0 {
-			t.Errorf("endpoint %d is not in the subset and gets %d", i, w)
+	for round := range 300 {
+		eps := endpoints(20 + rnd.IntN(80))
+		for i := range eps {
+			eps[i].Zone = string(rune('a' + rnd.IntN(2) + rnd.IntN(2)))
+			eps[i].Values = sdktest.Values([]string{"canary", "stable", "stable", "stable"}[rnd.IntN(4)])
+		}
+		req := sdktest.NewRequest("a", map[string]int{"a": 5, "b": 5, "c": 5}, eps...)
+		req.NodeIndex, req.Keys = uint32(rnd.IntN(15)), []string{sdk.PodLabel("track")}
+		before, err := sdktest.Parts(req, chain...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, err := sdktest.Parts(req, append(chain, sdktest.Native(t, New, `{"endpoints":12}`))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums, used := map[string]float64{}, 0
+		first, zoned := map[string]float64{}, map[string]bool{} // by group: zones get different shares
+		for i, e := range req.Endpoints {
+			group := e.Values[0].Text
+			if part, ok := first[group]; ok {
+				zoned[group] = zoned[group] || math.Abs(part-before[i]) > 1e-9
+			}
+			first[group] = before[i]
+		}
+		for i, e := range req.Endpoints {
+			group := e.Values[0].Text
+			if sums[group] += after[i] - before[i]; zoned[group] {
+				sums[e.Zone+group] += after[i] - before[i]
+			}
+			if after[i] > 0 {
+				used++
+			}
+		}
+		for class, off := range sums {
+			if math.Abs(off) > 1e-4 {
+				t.Fatalf("round %d: %s gets %.5f more", round, class, off)
+			}
+		}
+		if used > 24 {
+			t.Fatalf("round %d: %d endpoints", round, used)
 		}
 	}
-	if sum == 0 {
-		t.Error("the set is empty")
+}
+
+// A group without a part of the connections has a subset, for when it is the only one that is left.
+func TestGroupWithoutAPartHasASubset(t *testing.T) {
+	eps := endpoints(60)
+	for i := range eps {
+		eps[i].Values = sdktest.Values([]string{"canary", "stable"}[i%2])
+	}
+	req := sdktest.NewRequest("a", map[string]int{"a": 10}, eps...)
+	req.Keys = []string{sdk.PodLabel("track")}
+	all := sdktest.MustRunChain(t, req, sdktest.Native(t, canary.New, `{"groups":[{"value":"canary","percent":0}]}`), sdktest.Native(t, New, `{"endpoints":12}`))
+	used := [2]int{}
+	for i, w := range sdktest.Answers(all[1]) {
+		if w > 0 {
+			used[i%2]++
+		}
+		if w > 1 {
+			t.Errorf("share %v", w)
+		}
+	}
+	if used != [2]int{3, 12} { // canaries: as many as are needed so that every one is in a subset
+		t.Errorf("%v endpoints", used)
 	}
 }
 
@@ -326,7 +380,7 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 	})
 }
 
-func FuzzPositionAndWeights(f *testing.F) {
+func FuzzPositionAndShares(f *testing.F) {
 	f.Add(uint16(3), uint32(0), uint32(1), []byte{1, 0, 2})
 	f.Add(uint16(1), uint32(7), uint32(3), []byte{1, 1, 1, 1, 1, 1})
 	f.Add(uint16(1000), uint32(math.MaxUint32-1), uint32(math.MaxUint32), []byte{255})
@@ -334,22 +388,18 @@ func FuzzPositionAndWeights(f *testing.F) {
 		if k == 0 || k > 1000 || len(list) > 300 {
 			return
 		}
-		eps, had := endpoints(len(list)), 0
+		req, had := sdktest.NewRequest("a", nil, endpoints(len(list))...), 0
 		for i, w := range list {
-			if eps[i].Weight = uint32(w); w == 0 {
-				eps[i].Conditions &^= abi.Chosen
-			} else {
-				had++
-			}
+			req.Endpoints[i].Share = uint32(w)
+			had += int(min(w, 1))
 		}
-		req := sdktest.NewRequest("a", nil, eps...)
 		req.NodeIndex, req.NodeCount, req.State = index, nodes, list
 		kept := 0
-		for i, w := range sdktest.Weights(run(t, int(k), req)) {
-			if w != 0 && w != int(list[i]) {
-				t.Fatalf("weight %d became %d", list[i], w)
+		for i, r := range run(t, int(k), req).Results {
+			if r.Value != 0 && r.Value != uint32(list[i]) {
+				t.Fatalf("share %d became %d", list[i], r.Value)
 			}
-			kept += min(w, 1)
+			kept += int(min(r.Value, 1))
 		}
 		if kept < min(had, int(k)) {
 			t.Errorf("%d endpoints of %d, want %d", kept, had, k)

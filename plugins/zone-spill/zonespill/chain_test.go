@@ -3,77 +3,64 @@ package zonespill
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/plugins/canary/canary"
 	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
+	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
 	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-// In both orders, a draining endpoint has the percentage of its stage of the weight of the ready endpoints in its zone. With
-// the drain first, zones have the shares of the rule, with a draining endpoint counted as a fraction. With the drain last,
-// ready endpoints keep the ratios of zone-spill.
-func TestZoneSpillAndStagedDrainCompose(t *testing.T) {
+// parts runs a chain, and returns what each endpoint gets.
+func parts(t *testing.T, req *abi.Request, chain ...*sdk.NativePlugin) []float64 {
+	t.Helper()
+	all, err := sdktest.Parts(req, chain...)
+	if err != nil || all == nil {
+		t.Fatalf("parts %v, %v", all, err)
+	}
+	return all
+}
+
+// A draining endpoint has the percentage of its stage of what its peers get, and counts as this fraction of an endpoint of its zone.
+func TestStagedDrainAndZoneSpillCompose(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(11, 12))
 	for round := range 500 {
 		nodes := map[string]int{"a": 1 + rnd.IntN(9), "b": 1 + rnd.IntN(9), "c": 1 + rnd.IntN(9)}
-		drainZone := string(rune('a' + rnd.IntN(3)))
+		drainZone := rnd.IntN(3)
 		gone := time.Duration(rnd.IntN(40)) * time.Second
-		percent := 0.0
-		switch {
-		case gone < 10*time.Second:
-			percent = 100
-		case gone < 20*time.Second:
-			percent = 50
-		case gone < 30*time.Second:
-			percent = 10
-		}
+		percent := []float64{1, .5, .1, 0}[gone/(10*time.Second)]
 		var eps []abi.Endpoint
 		var capacity []float64
-		for _, z := range []string{"a", "b", "c"} {
+		for z := range 3 {
 			n := 2 + rnd.IntN(6)
 			capacity = append(capacity, float64(n))
-			eps = append(eps, sdktest.Repeat(n, sdktest.Ready(z))...)
+			eps = append(eps, sdktest.Repeat(n, sdktest.Ready(string(rune('a'+z))))...)
 		}
-		ready := len(eps)
-		leaving := 1 + rnd.IntN(2)
-		eps = append(eps, sdktest.Repeat(leaving, sdktest.Terminating(drainZone, sdktest.Now-gone.Milliseconds()))...)
-		drain := sdktest.Native(t, stageddrain.New, "")
-		spill := sdktest.Native(t, New, `{"tolerancePercent":0,"maxTotal":6000}`)
-		for order, chain := range map[string][]*sdk.NativePlugin{
-			"drain, spill": {drain, spill}, "spill, drain": {spill, drain},
-		} {
-			req := sdktest.NewRequest("a", nodes, eps...)
-			all := sdktest.MustRunChain(t, req, chain...)
-			last := all[len(all)-1]
-			peer := 0.0
-			for i, a := range last.Results {
-				if i < ready && req.Endpoints[i].Zone == drainZone {
-					peer = float64(a.Weight)
-				}
+		ready, leaving := len(eps), 1+rnd.IntN(2)
+		eps = append(eps, sdktest.Repeat(leaving, sdktest.Terminating(string(rune('a'+drainZone)), sdktest.Now-gone.Milliseconds()))...)
+		req := sdktest.NewRequest("a", nodes, eps...)
+		got := parts(t, req, sdktest.Native(t, stageddrain.New, ""), sdktest.Native(t, New, exact))
+		capacity[drainZone] += float64(leaving) * percent
+		var zones [3]float64
+		peer := 0.0
+		for i, e := range req.Endpoints {
+			if zones[e.Zone[0]-'a'] += got[i]; i < ready && int(e.Zone[0]-'a') == drainZone {
+				peer = got[i]
 			}
-			for i := ready; i < len(eps); i++ {
-				if got, want := float64(last.Results[i].Weight), peer*percent/100; math.Abs(got-want) > .5 {
-					t.Fatalf("round %d, %s: %v into the drain a draining endpoint of zone %s has %v, its peers %v; want %v",
-						round, order, gone, drainZone, got, peer, want)
-				}
+		}
+		for i := ready; i < len(eps); i++ {
+			if math.Abs(got[i]-peer*percent) > 1e-6 {
+				t.Fatalf("round %d: %v into the drain an endpoint gets %v, its peers %v", round, gone, got[i], peer)
 			}
-			want := sdktest.MustRunChain(t, sdktest.NewRequest("a", nodes, eps[:ready]...), spill)
-			if order == "drain, spill" {
-				capacity[drainZone[0]-'a'] += float64(leaving) * percent / 100
-				for z := range capacity {
-					got, want := share(req, last, string(rune('a'+z))), shareOf("a", nodes, capacity, z)
-					if math.Abs(got-want) > .02 {
-						t.Fatalf("round %d, %s: zone %c has a share of %.3f, want %.3f", round, order, 'a'+z, got, want)
-					}
-				}
-				capacity[drainZone[0]-'a'] -= float64(leaving) * percent / 100
-			}
-			if order == "spill, drain" && !sameRatios(want[0], last, ready) {
-				t.Fatalf("round %d: %v became %v", round, sdktest.Weights(want[0]), sdktest.Weights(last))
+		}
+		for z := range capacity {
+			if want := shareOf("a", nodes, capacity, z); math.Abs(zones[z]-want) > 1e-4 {
+				t.Fatalf("round %d: zone %c gets %.4f, want %.4f", round, 'a'+z, zones[z], want)
 			}
 		}
 	}
@@ -86,64 +73,96 @@ func TestEndpointsThatOutlierEjectsAreNoCapacity(t *testing.T) {
 		eps[i] = sdktest.Watched(eps[i], 10, 0, 0)
 	}
 	nodes := map[string]int{"a": 3, "b": 3}
-	before := sdktest.MustRunChain(t, sdktest.NewRequest("a", nodes, eps...), sdktest.Native(t, outlier.New, ""), sdktest.Native(t, New, exact))
+	if got := byZone(t, sdktest.NewRequest("a", nodes, eps...), exact, sdktest.Native(t, outlier.New, "")); math.Abs(got["a"]-100) > 1e-9 {
+		t.Errorf("all answer: %v", got)
+	}
 	eps[1] = sdktest.Watched(sdktest.Ready("a"), 0, 0, 10)
-	req := sdktest.NewRequest("a", nodes, eps...)
-	after := sdktest.MustRunChain(t, req, sdktest.Native(t, outlier.New, ""), sdktest.Native(t, New, exact))
-	if got := share(req, before[1], "a"); got != 1 {
-		t.Errorf("all answer: zone a keeps %.3f", got)
-	}
 	// 3 of 7 endpoints for half of the demand.
-	if got := share(req, after[1], "a"); math.Abs(got-6./7) > .001 || after[1].Results[1].Weight != 0 {
-		t.Errorf("one does not: zone a keeps %.3f, weights %v", got, sdktest.Weights(after[1]))
+	if got := byZone(t, sdktest.NewRequest("a", nodes, eps...), exact, sdktest.Native(t, outlier.New, "")); math.Abs(got["a"]-600./7) > .01 {
+		t.Errorf("one does not: %v", got)
 	}
 }
 
-func share(req *abi.Request, resp *abi.Response, zone string) float64 {
-	in, all := 0.0, 0.0
-	for i, a := range resp.Results {
-		all += float64(a.Weight)
-		if req.Endpoints[i].Zone == zone {
-			in += float64(a.Weight)
-		}
-	}
-	return in / all
-}
-
-// sameRatios reports whether the first n weights of b are those of a, scaled.
-func sameRatios(a, b *abi.Response, n int) bool {
-	scale := 0.0
-	for i := range n {
-		if a.Results[i].Weight == 0 {
-			if b.Results[i].Weight != 0 {
-				return false
-			}
-			continue
-		}
-		r := float64(b.Results[i].Weight) / float64(a.Results[i].Weight)
-		if scale == 0 {
-			scale = r
-		}
-		if r != scale {
-			return false
-		}
-	}
-	return true
-}
-
-// With the drain first, zone-spill counts a draining endpoint as a fraction: the zone has less capacity and spills more from
-// stage to stage.
+// A zone with a draining endpoint has less capacity and spills more from stage to stage.
 func TestDrainMakesItsZoneSpill(t *testing.T) {
-	before := 2.0
+	before := 200.
 	for _, gone := range []time.Duration{0, 10 * time.Second, 20 * time.Second, 30 * time.Second} {
 		eps := append(sdktest.Repeat(2, sdktest.Ready("a")), sdktest.Repeat(2, sdktest.Terminating("a", sdktest.Now-gone.Milliseconds()))...)
 		eps = append(eps, sdktest.Repeat(4, sdktest.Ready("b"))...)
 		req := sdktest.NewRequest("a", map[string]int{"a": 3, "b": 3}, eps...)
-		all := sdktest.MustRunChain(t, req, sdktest.Native(t, stageddrain.New, ""), sdktest.Native(t, New, ""))
-		got := share(req, all[1], "a")
+		got := byZone(t, req, "", sdktest.Native(t, stageddrain.New, ""))["a"]
 		if got >= before {
 			t.Errorf("%v into the drain zone a keeps %.2f, before %.2f", gone, got, before)
 		}
 		before = got
+	}
+}
+
+// The nodes of the cluster together give a canary of one endpoint its 1 %, whatever zone they and it are in, and every other endpoint the same.
+// A single number for both decisions gave it 0.34 % of the cluster, and its neighbours 1.48 times their part.
+func TestCanaryPercentIsThatOfTheCluster(t *testing.T) {
+	nodes := map[string]int{"a": 3, "b": 3, "c": 3}
+	eps := perZone(4, 4, 4)
+	eps[0].Values = sdktest.Values("canary")
+	total := make([]float64, len(eps))
+	for zone, n := range nodes {
+		req := sdktest.NewRequest(zone, nodes, eps...)
+		req.Keys = []string{sdk.PodLabel("track")}
+		got := parts(t, req, sdktest.Native(t, canary.New, `{"groups":[{"value":"canary","percent":1}]}`), sdktest.Native(t, New, ""))
+		for i, part := range got {
+			total[i] += part * float64(n) / 9
+		}
+	}
+	for i, got := range total {
+		want := .99 / 11
+		if i == 0 {
+			want = .01
+		}
+		if math.Abs(got/want-1) > .001 {
+			t.Errorf("endpoint %d gets %.3f %% of the cluster, want %.3f %%", i, 100*got, 100*want)
+		}
+	}
+}
+
+// While an endpoint warms up, its zone spills; when it is warm, nothing of that is left, as if the host had just started.
+func TestNothingSpillsWhenEndpointsAreWarm(t *testing.T) {
+	for _, warms := range []time.Duration{0, 30 * time.Second, 54 * time.Second} {
+		eps := perZone(10, 10)
+		for i := range 2 {
+			eps[i].ReadySince = sdktest.Now - warms.Milliseconds()
+		}
+		slow := sdktest.Native(t, slowstart.New, "")
+		s := newSession(t, "")
+		nodes, last := map[string]int{"a": 1, "b": 1}, 0.0
+		for now := int64(sdktest.Now); now <= sdktest.Now+120_000; {
+			req := sdktest.NewRequest("a", nodes, eps...)
+			req.Now = now
+			before := sdktest.MustRunChain(t, req, slow)[0]
+			req.Apply(abi.RoleReduce, abi.AnswerOf(before))
+			s.Now = now
+			resp := s.decide(req)
+			after := *req
+			after.Endpoints = slices.Clone(req.Endpoints)
+			after.Apply(abi.RoleLocality, abi.AnswerOf(resp))
+			keeps := 0.0
+			for _, part := range after.Parts(nil)[:10] {
+				keeps += part
+			}
+			if keeps < last-1e-6 {
+				t.Errorf("zone a keeps %.4f after %.4f while its endpoints warm up", keeps, last)
+			}
+			last = keeps
+			wait := before.RequeueAfter
+			if wait == 0 || resp.RequeueAfter > 0 && resp.RequeueAfter < wait {
+				wait = resp.RequeueAfter
+			}
+			if wait == 0 {
+				break
+			}
+			now += wait.Milliseconds()
+		}
+		if math.Abs(last-1) > 1e-6 {
+			t.Errorf("ready for %v at first: in the end zone a keeps %.4f", warms, last)
+		}
 	}
 }

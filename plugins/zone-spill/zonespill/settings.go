@@ -16,8 +16,6 @@ type settings struct {
 	MinEndpointsPerZone int64
 	HysteresisPercent   int64
 	HoldSeconds         int64
-	TolerancePercent    int64
-	MaxTotal            int64
 }
 
 func (s *settings) fields(f *sdk.Fields) {
@@ -26,8 +24,6 @@ func (s *settings) fields(f *sdk.Fields) {
 	f.Int("minEndpointsPerZone", &s.MinEndpointsPerZone, 1, 1000)
 	f.Int("hysteresisPercent", &s.HysteresisPercent, 0, 50)
 	f.Int("holdSeconds", &s.HoldSeconds, 0, 3600)
-	f.Int("tolerancePercent", &s.TolerancePercent, 0, 20)
-	f.Int("maxTotal", &s.MaxTotal, 1, 65535)
 }
 
 // Measures of the demand of a zone.
@@ -43,9 +39,7 @@ const (
 )
 
 func defaults() settings {
-	return settings{
-		MinEndpointsPerZone: 2, HysteresisPercent: 10, HoldSeconds: 30, TolerancePercent: 1, MaxTotal: 1000,
-	}
+	return settings{MinEndpointsPerZone: 2, HysteresisPercent: 10, HoldSeconds: 30}
 }
 
 // Configure reads and checks settings.

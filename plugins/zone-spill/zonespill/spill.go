@@ -4,7 +4,7 @@
 package zonespill
 
 import (
-	"github.com/sluice-proxy/sluice/plugins/internal/weights"
+	"github.com/sluice-proxy/sluice/plugins/internal/tiers"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
@@ -13,20 +13,24 @@ type plugin struct {
 	settings settings
 
 	zones           []zone
-	groups          weights.Groups // of the endpoints of each zone
-	nodeZone        int            // index of the zone of this node
-	unit            uint64         // greatest common divisor of the endpoints' weights
-	largest         uint64         // of these weights, in units
-	demand          uint64         // of all zones
-	configuredTotal uint64         // of demandByZone
-	prev, next      state
+	names           []uint32 // hashes of the names of zones
+	nodeZone        int      // index of the zone of this node
+	demand          float64  // of all zones
+	configuredTotal uint64   // of demandByZone
+	tiers           tiers.Tiers
+	reasons         []sdk.ReasonID // of the zones of each group
+	state           tiers.State
 	buf             []byte
 	texts           map[textKey]string
 	zoneCaches      []zoneCache
+	reasonCaches    []reasonCache
 }
 
 // New returns an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{settings: defaults()} }
+
+// Role implements sdk.Roler.
+func (*plugin) Role() sdk.Role { return sdk.RoleLocality }
 
 // Needs implements sdk.Needer: Nodes measure the demand of a zone, unless settings give it.
 func (p *plugin) Needs() sdk.Need {
@@ -36,86 +40,76 @@ func (p *plugin) Needs() sdk.Need {
 	return sdk.NeedNodes
 }
 
-// Decide sets weights in the cluster pool. In the local pool all endpoints are in one zone: nothing changes.
+// Decide sets shares in the cluster pool. In the local pool all endpoints are in one zone: nothing changes.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	if req.Pool() != sdk.PoolCluster || req.NumEndpoints() == 0 {
 		return nil
 	}
-	ref, why := p.collect(req)
-	if why != "" {
+	if why := p.collect(req); why != "" {
 		keepDefault(req, resp, why)
 		return nil
 	}
-	p.prev.read(req.State())
-	acts, wait := p.mode(req)
-	if wait > 0 {
-		resp.RequeueAfter(wait)
-	}
+	p.state.Read(req.State())
+	acts, wait := p.mode(int64(req.Now()))
 	if acts {
-		p.shares()
-		if !p.reuseMultipliers(req) {
-			p.groups.ChooseMultipliers(weights.Limits{MaxTotal: uint64(p.settings.MaxTotal), Largest: p.largest})
-			p.saveMultipliers(req)
+		for g := range req.NumGroups() {
+			p.share(g)
 		}
-		p.setWeights(req, resp, ref)
+		hold := p.tiers.Follow(&p.state, p.names, int64(req.Now()), tiers.Rule{
+			Hysteresis: p.settings.HysteresisPercent, Hold: p.settings.HoldSeconds * 1000,
+		})
+		if wait == 0 || hold > 0 && hold < wait {
+			wait = hold
+		}
+		p.setReasons(req, resp)
+		p.tiers.SetShares(resp, req, p.reasons)
 	} else {
+		p.state.Target, p.state.Since = p.state.Target[:0], 0
 		keepDefault(req, resp, p.defaultReason(req))
 	}
-	p.buf = p.next.append(p.buf[:0])
+	if wait > 0 {
+		resp.RequeueAfter(sdk.Duration(wait) * sdk.Millisecond)
+	}
+	p.buf = p.state.Append(p.buf[:0])
 	resp.SetState(p.buf)
 	return nil
 }
 
 // mode reports whether to act: if every zone has enough endpoints. A change of mode takes effect after holdSeconds only,
 // so that a rollout which briefly removes the endpoints of a zone changes nothing. The first decision does not wait.
-func (p *plugin) mode(req *sdk.Request) (acts bool, wait sdk.Duration) {
-	enough := p.zoneBelowMinimum() < 0
-	now := int64(req.Now())
-	p.next.reset()
-	switch {
-	case p.prev.mode == modeNone:
-		p.next.mode = modeOf(enough)
-	case p.prev.mode == modeOf(enough):
-		p.next.mode = p.prev.mode
-	default:
-		since := p.prev.since
-		if since == 0 || since > now {
-			since = now
+func (p *plugin) mode(now int64) (acts bool, wait int64) {
+	wanted := modeOf(p.zoneBelowMinimum() < 0)
+	if s := &p.state; s.Mode == modeNone || s.Mode == wanted {
+		s.Mode, s.ModeSince = wanted, 0
+	} else {
+		if s.ModeSince <= 0 || s.ModeSince > now {
+			s.ModeSince = now
 		}
-		left := since + p.settings.HoldSeconds*1000 - now
-		if left <= 0 {
-			p.next.mode = modeOf(enough)
-			break
+		if wait = s.ModeSince + p.settings.HoldSeconds*1000 - now; wait <= 0 {
+			s.Mode, s.ModeSince, wait = wanted, 0, 0
 		}
-		p.next.mode, p.next.since = p.prev.mode, since
-		wait = sdk.Duration(left) * sdk.Millisecond
 	}
-	return p.next.mode == modeActive, wait
+	return p.state.Mode == modeActive, wait
 }
 
-// keepDefault keeps all weights and sets the reason.
+// Modes. modeNone: no decision yet.
+const (
+	modeNone = iota
+	modeActive
+	modeDefault
+)
+
+func modeOf(enough bool) uint8 {
+	if enough {
+		return modeActive
+	}
+	return modeDefault
+}
+
+// keepDefault keeps all shares and sets the reason.
 func keepDefault(req *sdk.Request, resp *sdk.Response, why string) {
 	reason := resp.AddReason(why)
 	for i := range req.NumEndpoints() {
 		resp.SetReasonID(i, reason)
-	}
-}
-
-// setWeights multiplies the weight of each endpoint by the multiplier of its zone.
-func (p *plugin) setWeights(req *sdk.Request, resp *sdk.Response, ref uint64) {
-	p.setReasons(req, resp)
-	last, units := uint64(0), uint64(0)
-	for i := range req.NumEndpoints() {
-		e := req.Endpoint(i)
-		w := baseWeight(e, ref)
-		if w == 0 {
-			continue // it has none
-		}
-		if w != last {
-			last, units = w, w/p.unit
-		}
-		z := &p.zones[e.ZoneIndex()]
-		resp.SetWeight(i, int(units*z.multiplier))
-		resp.SetReasonID(i, z.reason)
 	}
 }

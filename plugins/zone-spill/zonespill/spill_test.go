@@ -2,7 +2,6 @@ package zonespill
 
 import (
 	"math"
-	"slices"
 	"strings"
 	"testing"
 
@@ -11,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-// exact are settings without tolerance or hysteresis, for comparison with exact shares.
-const exact = `{"minEndpointsPerZone":1,"tolerancePercent":0,"hysteresisPercent":0,"maxTotal":65535}`
+// exact are settings without hysteresis.
+const exact = `{"minEndpointsPerZone":1,"hysteresisPercent":0}`
 
 // perZone returns ready endpoints in zones a, b, c …, with a count for each zone.
 func perZone(counts ...int) (eps []abi.Endpoint) {
@@ -22,22 +21,16 @@ func perZone(counts ...int) (eps []abi.Endpoint) {
 	return eps
 }
 
-// byZone returns the share of each zone in percent.
-func byZone(req *abi.Request, resp *abi.Response) map[string]float64 {
-	sum, total := map[string]float64{}, 0.0
-	for i, a := range resp.Results {
-		sum[req.Endpoints[i].Zone] += float64(a.Weight)
-		total += float64(a.Weight)
+// byZone returns what each zone gets of the new connections with the last plugin's settings, in percent.
+func byZone(t *testing.T, req *abi.Request, settings string, before ...*sdk.NativePlugin) map[string]float64 {
+	t.Helper()
+	parts, err := sdktest.Parts(req, append(before, sdktest.Native(t, New, settings))...)
+	if err != nil || parts == nil {
+		t.Fatalf("parts %v, %v", parts, err)
 	}
-	for z := range sum {
-		sum[z] *= 100 / total
-	}
-	return sum
-}
-
-func total(resp *abi.Response) (sum int) {
-	for _, a := range resp.Results {
-		sum += int(a.Weight)
+	sum := map[string]float64{}
+	for i, part := range parts {
+		sum[req.Endpoints[i].Zone] += 100 * part
 	}
 	return sum
 }
@@ -50,32 +43,27 @@ func TestTrafficStaysInItsZoneUpToItsCapacity(t *testing.T) {
 		nodes  map[string]int
 		counts []int
 		want   map[string]float64
-		most   int // sum of weights
 	}{
-		"as many everywhere":      {"a", even, []int{4, 4, 4}, map[string]float64{"a": 100}, 4},
-		"4/4/3, from a full zone": {"a", even, []int{4, 4, 3}, map[string]float64{"a": 100}, 4},
+		"as many everywhere":      {"a", even, []int{4, 4, 4}, map[string]float64{"a": 100}},
+		"4/4/3, from a full zone": {"a", even, []int{4, 4, 3}, map[string]float64{"a": 100}},
 		// Zone c has 3/11 of the endpoints and 1/3 of the demand: it keeps 9/11.
-		"4/4/3, from the short zone": {"c", even, []int{4, 4, 3}, map[string]float64{"a": 9.1, "b": 9.1, "c": 81.8}, 200},
-		"half gone":                  {"a", even, []int{2, 4, 4}, map[string]float64{"a": 60, "b": 20, "c": 20}, 80},
-		"all gone":                   {"a", even, []int{0, 4, 4}, map[string]float64{"b": 50, "c": 50}, 8},
-		"all gone, one large":        {"a", even, []int{0, 8, 4}, map[string]float64{"b": 100, "c": 0}, 8},
-		"one zone":                   {"a", map[string]int{"a": 3}, []int{5}, map[string]float64{"a": 100}, 5},
-		"few nodes, many endpoints":  {"a", map[string]int{"a": 1, "b": 9}, []int{5, 5}, map[string]float64{"a": 100, "b": 0}, 5},
+		"4/4/3, from the short zone": {"c", even, []int{4, 4, 3}, map[string]float64{"a": 9.1, "b": 9.1, "c": 81.8}},
+		"half gone":                  {"a", even, []int{2, 4, 4}, map[string]float64{"a": 60, "b": 20, "c": 20}},
+		"all gone":                   {"a", even, []int{0, 4, 4}, map[string]float64{"b": 50, "c": 50}},
+		"all gone, one large":        {"a", even, []int{0, 8, 4}, map[string]float64{"b": 100, "c": 0}},
+		"one zone":                   {"a", map[string]int{"a": 3}, []int{5}, map[string]float64{"a": 100}},
+		"few nodes, many endpoints":  {"a", map[string]int{"a": 1, "b": 9}, []int{5, 5}, map[string]float64{"a": 100, "b": 0}},
 		// 90 % of the demand, half of the endpoints: 5/9 stay.
-		"many nodes, few endpoints": {"b", map[string]int{"a": 1, "b": 9}, []int{5, 5}, map[string]float64{"a": 44.4, "b": 55.6}, 100},
-		"a zone without nodes":      {"a", map[string]int{"a": 5, "b": 0}, []int{2, 2}, map[string]float64{"a": 50, "b": 50}, 4},
-		"from a zone without a row": {"z", map[string]int{"a": 5, "b": 5}, []int{2, 2}, map[string]float64{"a": 50, "b": 50}, 4},
+		"many nodes, few endpoints": {"b", map[string]int{"a": 1, "b": 9}, []int{5, 5}, map[string]float64{"a": 44.4, "b": 55.6}},
+		"a zone without nodes":      {"a", map[string]int{"a": 5, "b": 0}, []int{2, 2}, map[string]float64{"a": 50, "b": 50}},
+		"from a zone without a row": {"z", map[string]int{"a": 5, "b": 5}, []int{2, 2}, map[string]float64{"a": 50, "b": 50}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := sdktest.NewRequest(tt.from, tt.nodes, perZone(tt.counts...)...)
-			resp := sdktest.MustRun(t, New(), "", req)
-			for z, got := range byZone(req, resp) {
-				if math.Abs(got-tt.want[z]) > 1.05 {
-					t.Errorf("zone %s gets %.1f %%, want %.1f %%: %v", z, got, tt.want[z], sdktest.Weights(resp))
+			for z, got := range byZone(t, req, "") {
+				if math.Abs(got-tt.want[z]) > .05 {
+					t.Errorf("zone %s gets %.1f %%, want %.1f %%", z, got, tt.want[z])
 				}
-			}
-			if sum := total(resp); sum > tt.most {
-				t.Errorf("weights sum up to %d, more than %d: %v", sum, tt.most, sdktest.Weights(resp))
 			}
 		})
 	}
@@ -84,11 +72,10 @@ func TestTrafficStaysInItsZoneUpToItsCapacity(t *testing.T) {
 func TestDemandByCPU(t *testing.T) {
 	req := sdktest.NewRequest("a", map[string]int{"a": 1, "b": 1}, perZone(2, 2)...)
 	req.Zones[0].MilliCPU, req.Zones[1].MilliCPU = 30_000, 10_000
-	resp := sdktest.MustRun(t, New(), `{"demand":"cpu"}`, req)
-	if got := byZone(req, resp); math.Abs(got["a"]-66.7) > 1 {
+	if got := byZone(t, req, `{"demand":"cpu"}`); math.Abs(got["a"]-66.7) > .1 {
 		t.Errorf("%v, want 66.7 %% to zone a", got)
 	}
-	if got := byZone(req, sdktest.MustRun(t, New(), `{"demand":"nodes"}`, req)); got["a"] != 100 {
+	if got := byZone(t, req, `{"demand":"nodes"}`); math.Abs(got["a"]-100) > 1e-9 {
 		t.Errorf("by nodes: %v, want all to zone a", got)
 	}
 }
@@ -105,9 +92,9 @@ func TestDemandFromSettings(t *testing.T) {
 	} {
 		for from, shares := range want {
 			req := sdktest.NewRequest(from, nodes, perZone(4, 4)...)
-			got := byZone(req, sdktest.MustRun(t, New(), settings, req))
+			got := byZone(t, req, settings)
 			for _, z := range []string{"a", "b"} {
-				if math.Abs(got[z]-shares[z]) > 1.05 {
+				if math.Abs(got[z]-shares[z]) > .05 {
 					t.Errorf("%s, from zone %s: %v, want %v", settings, from, got, shares)
 				}
 			}
@@ -132,23 +119,16 @@ func TestNodesAreNeededOnlyToMeasureDemand(t *testing.T) {
 
 // Endpoints that are not ready, or that outlier has ejected, are no capacity: their zone keeps less.
 func TestEndpointsThatAreNotHealthyAreNoCapacity(t *testing.T) {
-	want := byZoneOf(t, perZone(2, 4, 4)) // only two in zone a: it keeps 60 %
+	want := byZone(t, sdktest.NewRequest("a", even, perZone(2, 4, 4)...), exact) // only two in zone a: it keeps 60 %
 	ejected := sdktest.Ready("a")
 	for name, bad := range map[string]abi.Endpoint{"not ready": sdktest.NotReady("a"), "terminating": sdktest.Terminating("a", sdktest.Now), "ejected": ejected} {
 		eps := append(perZone(2, 4, 4), bad, bad)
 		req := sdktest.NewRequest("a", even, eps...)
-		req.Endpoints[10].Weight, req.Endpoints[11].Weight = 0, 0
-		resp := sdktest.MustRun(t, New(), exact, req)
-		if got := byZone(req, resp); math.Abs(got["a"]-want["a"]) > .1 || resp.Results[10].Weight != 0 || resp.Results[11].Weight != 0 {
-			t.Errorf("%s: %v, want %v; weights %v", name, got, want, sdktest.Weights(resp))
+		req.Endpoints[10].Capacity, req.Endpoints[11].Capacity = 0, 0
+		if got := byZone(t, req, exact); math.Abs(got["a"]-want["a"]) > .1 {
+			t.Errorf("%s: %v, want %v", name, got, want)
 		}
 	}
-}
-
-func byZoneOf(t *testing.T, eps []abi.Endpoint) map[string]float64 {
-	t.Helper()
-	req := sdktest.NewRequest("a", even, eps...)
-	return byZone(req, sdktest.MustRun(t, New(), exact, req))
 }
 
 func TestDefaultIsKeptWhenInputIsMissing(t *testing.T) {
@@ -174,8 +154,8 @@ func TestDefaultIsKeptWhenInputIsMissing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			resp := sdktest.MustRun(t, New(), tt.settings, tt.req)
 			for i, a := range resp.Results {
-				if uint32(a.Weight) != tt.req.Endpoints[i].Weight || !strings.Contains(a.Reason, tt.why) {
-					t.Errorf("endpoint %d: weight %d, %q; want its own, %q", i, a.Weight, a.Reason, tt.why)
+				if a.Value != tt.req.Endpoints[i].Share || !strings.Contains(a.Reason, tt.why) {
+					t.Errorf("endpoint %d: share %d, %q; want its own, %q", i, a.Value, a.Reason, tt.why)
 				}
 			}
 		})
@@ -186,27 +166,29 @@ func TestLocalPoolIsUnchanged(t *testing.T) {
 	req := sdktest.NewRequest("a", even, perZone(1, 3, 2)...)
 	req.Pool = abi.PoolLocal
 	for i, a := range sdktest.MustRun(t, New(), "", req).Results {
-		if a.Weight != 1 || a.Reason != "" {
+		if a.Value != abi.One || a.Reason != "" {
 			t.Errorf("endpoint %d: %+v", i, a)
 		}
 	}
 }
 
-func TestWeightRatiosWithinAZoneAreKept(t *testing.T) {
-	weigh := func(e abi.Endpoint, w uint32) abi.Endpoint { e.Weight = w; return e }
-	draining := weigh(sdktest.Terminating("a", sdktest.Now), 50)
+// Endpoints of a zone keep the ratio of their shares. Those that hints keep from this node count as any other.
+func TestRatiosWithinAZoneAreKept(t *testing.T) {
+	half := sdktest.Ready("a")
 	left := sdktest.Ready("a")
 	req := sdktest.NewRequest("a", even,
-		weigh(sdktest.Ready("a"), 100), weigh(sdktest.Ready("a"), 100), draining,
-		sdktest.Terminating("a", sdktest.Now), // no weight left
-		sdktest.Unchosen("a"),                 // not chosen by the default rules: counts as the largest
-		left,                                  // chosen, but a previous plugin set its weight to 0
-		weigh(sdktest.Ready("b"), 100), weigh(sdktest.Ready("b"), 100), sdktest.Unchosen("c"), sdktest.Unchosen("c"),
+		sdktest.Ready("a"), half, sdktest.Terminating("a", sdktest.Now), sdktest.Terminating("a", sdktest.Now), sdktest.Unchosen("a"), left,
+		sdktest.Ready("b"), sdktest.Ready("b"), sdktest.Unchosen("c"), sdktest.Unchosen("c"),
 	)
-	req.Endpoints[5].Weight = 0
-	resp := sdktest.MustRun(t, New(), `{}`, req)
-	if got, want := sdktest.Weights(resp), []int{2, 2, 1, 0, 2, 0, 0, 0, 0, 0}; !slices.Equal(got, want) {
-		t.Errorf("weights %v, want %v", got, want)
+	req.Endpoints[1].Share, req.Endpoints[2].Capacity, req.Endpoints[5].Share = 500_000, 500_000, 0
+	parts, err := sdktest.Parts(req, sdktest.Native(t, New, exact))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []float64{1, .5, .5, 0, 1, 0, 0, 0, 0, 0} {
+		if got := parts[i] / parts[0]; math.Abs(got-want) > 1e-9 && i < 6 || i >= 6 && parts[i] > .1 {
+			t.Errorf("endpoint %d gets %.3f of the first, want %.3f", i, got, want)
+		}
 	}
 }
 
@@ -223,9 +205,8 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 		`{"minEndpointsPerZone":0}`:               "minEndpointsPerZone: 0 is not 1 to 1000",
 		`{"hysteresisPercent":51}`:                "hysteresisPercent: 51 is not 0 to 50",
 		`{"holdSeconds":-1}`:                      "holdSeconds: -1 is not 0 to 3600",
-		`{"tolerancePercent":21}`:                 "tolerancePercent: 21 is not 0 to 20",
-		`{"maxTotal":65536}`:                      "maxTotal: 65536 is not 1 to 65535",
-		`{"maxTotal":"many"}`:                     "maxTotal: want an integer, got a string",
+		`{"tolerancePercent":1}`:                  `unknown field "tolerancePercent"`,
+		`{"maxTotal":1000}`:                       `unknown field "maxTotal"`,
 		`{"minEndpoints":1}`:                      `unknown field "minEndpoints"`,
 		`{"demand":"cpu"} {}`:                     "unexpected text after the JSON object",
 		`{"demand":`:                              "unexpected end",
@@ -242,9 +223,6 @@ func FuzzSettings(f *testing.F) {
 		if New().Configure([]byte(settings)) != nil {
 			return
 		}
-		resp := sdktest.MustRun(t, New(), settings, sdktest.NewRequest("a", even, perZone(2, 3, 4)...))
-		if total(resp) == 0 {
-			t.Errorf("%s: no endpoint has weight", settings)
-		}
+		byZone(t, sdktest.NewRequest("a", even, perZone(2, 3, 4)...), settings) // fails if there is no endpoint with a share
 	})
 }

@@ -32,35 +32,57 @@ func (a *session) decide(req *abi.Request) *abi.Response {
 	return again
 }
 
-func TestRolloutChangesNoOtherWeight(t *testing.T) {
-	a := newSession(t, "")
-	weights := func(counts ...int) []int {
-		return sdktest.Weights(a.decide(sdktest.NewRequest("a", even, perZone(counts...)...)))
-	}
-	start := weights(6, 8, 8)
-	if start[0] == start[7] || start[7] == 0 {
-		t.Fatalf("weights %v: zone a should keep most of its connections, not all", start)
-	}
-	for _, counts := range [][]int{{6, 9, 8}, {6, 8, 9}, {6, 8, 7}, {6, 8, 8}} {
-		got := weights(counts...)
-		if got[0] != start[0] || got[6] != start[6] || got[len(got)-1] != start[len(start)-1] {
-			t.Errorf("%v endpoints: weights %v, were %v", counts, got, start)
+// targets returns what zones a and b get of the connections of a node in zone a.
+func targets(resp *abi.Response) (keeps, gets string) {
+	for _, r := range resp.Results {
+		if at := strings.Index(r.Reason, "zone b gets "); at >= 0 {
+			gets = r.Reason[len("zone b gets "):strings.Index(r.Reason, " %")]
+		}
+		if at := strings.Index(r.Reason, "zone a keeps "); at >= 0 {
+			keeps = r.Reason[len("zone a keeps "):strings.Index(r.Reason, " %")]
 		}
 	}
-	if got := weights(2, 8, 8); got[0] == start[0] && got[2] == start[6] {
-		t.Errorf("most of zone a gone: weights %v as before", got)
+	return keeps, gets
+}
+
+// A change within the hysteresis waits: in a rollout, endpoints come and go. Afterwards nothing of it is left.
+func TestSmallChangesWaitAndThenTakePlace(t *testing.T) {
+	a := newSession(t, `{"holdSeconds":30}`)
+	for i, step := range []struct {
+		after  time.Duration
+		counts []int
+		keeps  string
+		wait   time.Duration
+	}{
+		{0, []int{6, 8, 8}, "82", 0},
+		{time.Second, []int{6, 9, 8}, "82", 30 * time.Second},
+		{time.Second, []int{6, 8, 7}, "82", 29 * time.Second},
+		{time.Second, []int{6, 8, 8}, "82", 0}, // as before
+		{time.Second, []int{6, 9, 8}, "82", 30 * time.Second},
+		{29 * time.Second, []int{6, 9, 8}, "82", time.Second},
+		{time.Second, []int{6, 9, 8}, "78", 0},
+		{time.Second, []int{2, 8, 8}, "33", 0},               // at once: it is large
+		{time.Second, []int{2, 8, 0}, "60", 0},               // at once: a zone has nothing left
+		{time.Second, []int{2, 8, 8}, "33", 0},               // at once: another zone
+		{-time.Hour, []int{2, 9, 8}, "33", 30 * time.Second}, // the clock went back
+	} {
+		a.Now += step.after.Milliseconds()
+		resp := a.decide(sdktest.NewRequest("a", even, perZone(step.counts...)...))
+		if keeps, _ := targets(resp); keeps != step.keeps || resp.RequeueAfter != step.wait {
+			t.Errorf("step %d: zone a keeps %s %%, requeue after %v, want %s %%, %v", i, keeps, resp.RequeueAfter, step.keeps, step.wait)
+		}
 	}
 }
 
 func TestStateOfAnotherZoneOrVersionIsIgnored(t *testing.T) {
 	req := sdktest.NewRequest("b", even, perZone(6, 8, 8)...)
-	want := sdktest.Weights(sdktest.MustRun(t, New(), "", req))
+	want := sdktest.Answers(sdktest.MustRun(t, New(), "", req))
 	a := newSession(t, "")
 	a.decide(sdktest.NewRequest("a", even, perZone(6, 8, 8)...))
 	for _, state := range [][]byte{a.State, {2}, {1, 9}, []byte(strings.Repeat("\xff", 1024)), append(slices.Clone(a.State), 0)} {
 		req.State = state
-		if got := sdktest.Weights(sdktest.MustRun(t, New(), "", req)); !slices.Equal(got, want) {
-			t.Errorf("state %x: weights %v, want %v", state, got, want)
+		if got := sdktest.Answers(sdktest.MustRun(t, New(), "", req)); !slices.Equal(got, want) {
+			t.Errorf("state %x: shares %v, want %v", state, got, want)
 		}
 	}
 }
@@ -103,7 +125,7 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 		counts := []int{3, 3, 3}
 		var wake int64
 		var changed bool
-		var last []int
+		var last []float64
 		for step := range 60 {
 			if rnd.IntN(8) == 0 || step == 0 {
 				counts[rnd.IntN(3)] = rnd.IntN(5)
@@ -111,11 +133,11 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 				changed = true
 			}
 			often.Now += 1000
-			want := sdktest.Weights(often.decide(sdktest.NewRequest("a", even, perZone(counts...)...)))
+			want := sdktest.Answers(often.decide(sdktest.NewRequest("a", even, perZone(counts...)...)))
 			// Call the other one as a host does: on a change, and after RequeueAfter.
 			if seldom.Now = often.Now; changed || wake != 0 && wake <= seldom.Now {
 				resp := seldom.decide(sdktest.NewRequest("a", even, perZone(counts...)...))
-				last, changed, wake = sdktest.Weights(resp), false, 0
+				last, changed, wake = sdktest.Answers(resp), false, 0
 				if resp.RequeueAfter > 0 {
 					wake = seldom.Now + resp.RequeueAfter.Milliseconds()
 				}

@@ -24,25 +24,36 @@ const (
 // maxTexts bounds the cache.
 const maxTexts = 1000
 
-// setReasons sets the reasons of the zones, from the shares that result from the multipliers.
+// reasonCache has the last reason of a zone in a group.
+type reasonCache struct {
+	key  textKey
+	text string
+}
+
+// setReasons sets the reasons of the zones of each group, by their targets.
 func (p *plugin) setReasons(req *sdk.Request, resp *sdk.Response) {
-	for i := range p.zones {
-		z, g := &p.zones[i], &p.groups[i]
-		if g.Capacity == 0 {
+	n := len(p.tiers.Load)
+	p.reasons = append(p.reasons[:0], make([]sdk.ReasonID, n)...)
+	if more := n - len(p.reasonCaches); more > 0 {
+		p.reasonCaches = append(p.reasonCaches, make([]reasonCache, more)...)
+	}
+	for at, load := range p.tiers.Load {
+		if load == 0 {
 			continue
 		}
-		key := textKey{textGets, req.NodeZone(), z.id, p.groups.Percent(i)}
+		zone, target := at%len(p.zones), uint64(p.tiers.Target[at])
+		key := textKey{textGets, req.NodeZone(), p.zones[zone].id, (target*200 + sdk.One) / (2 * sdk.One)}
 		switch {
-		case i == p.nodeZone:
+		case zone == p.nodeZone:
 			key.kind = textKeeps
-		case g.Multiplier == 0:
+		case target == 0:
 			key.kind = textNothing
 		}
-		n := p.zoneCache(i)
-		if n.text == "" || n.key != key {
-			n.key, n.text = key, p.text(req, key)
+		c := &p.reasonCaches[at]
+		if c.text == "" || c.key != key {
+			c.key, c.text = key, p.text(req, key)
 		}
-		z.multiplier, z.reason = g.Multiplier, resp.AddReason(n.text)
+		p.reasons[at] = resp.AddReason(c.text)
 	}
 }
 

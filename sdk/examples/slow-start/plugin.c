@@ -1,5 +1,6 @@
 /* slow-start: an endpoint that this node has not seen before gets its share of new connections in steps. The state has when each of those
  * was seen first: a version and a number, 4 bytes each, then a hash of the address and the time, 8 bytes each. */
+#define SLUICE_ROLE SLUICE_REDUCE
 #include "sluice.h"
 
 typedef struct { uint32_t steps, seconds; } settings;
@@ -63,27 +64,22 @@ int64_t sluice_decide(const sluice_request *req, uint32_t length, sluice_respons
 
 	for (uint32_t i = 0; i < req->endpoints.count; i++) {
 		const sluice_endpoint *e = sluice_endpoint_at(req, i);
-		if (!(e->conditions & SLUICE_ELIGIBLE) || !e->weight)
+		if (!(e->conditions & SLUICE_ELIGIBLE) || !e->capacity)
 			continue;
 		uint64_t hash = hash_of(e);
 		const start *known = find(before, hash);
 		int64_t since = known && known->since < req->now_ms ? known->since : req->now_ms;
 		int64_t steps = (req->now_ms - since) / step + 1;
-		if ((!known && (!before || e->prior_weight >= 0)) || steps >= s->steps || after.count == MAX_STARTS) {
-			sluice_set_weight(resp, i, (uint64_t)e->weight * s->steps);
-			continue;
-		}
+		if ((!known && (!before || e->prior_weight >= 0)) || steps >= s->steps || after.count == MAX_STARTS)
+			continue; /* keeps its capacity */
 		char reason[] = "step 0 of 0";
 		reason[5] = (char)('0' + steps);
 		reason[10] = (char)('0' + s->steps);
-		sluice_set_weight(resp, i, (uint64_t)e->weight * (uint64_t)steps);
+		sluice_set(resp, i, (uint64_t)e->capacity * (uint64_t)steps / s->steps);
 		sluice_result_at(resp, i)->reason = sluice_add_reason(reason, 11);
 		sluice_requeue_after(resp, since + steps * step - req->now_ms);
 		after.starts[after.count++] = (start){ hash, since };
 	}
-	if (!after.count) /* small weights are cheaper */
-		for (uint32_t i = 0; i < req->endpoints.count; i++)
-			sluice_result_at(resp, i)->weight = sluice_endpoint_at(req, i)->weight;
 	sluice_set_state(&after, 8 + after.count * sizeof(start));
 	return sluice_finish(resp, room);
 }

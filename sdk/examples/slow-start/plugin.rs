@@ -5,7 +5,7 @@
 #[path = "../../rust/sluice.rs"]
 mod sluice;
 
-use sluice::{Endpoint, Plugin, Request, Response, Text, ELIGIBLE};
+use sluice::{Endpoint, Plugin, Request, Response, Role, Text, ELIGIBLE};
 
 #[derive(Clone, Copy)]
 struct SlowStart {
@@ -21,6 +21,7 @@ const START: usize = 16;
 const MAX_STARTS: usize = 63;
 
 impl Plugin for SlowStart {
+    const ROLE: Role = Role::Reduce;
     const DEFAULT: SlowStart = SlowStart { steps: 4, seconds: 10 };
 
     fn configure(settings: &[u8]) -> Result<SlowStart, &'static str> {
@@ -44,7 +45,7 @@ impl Plugin for SlowStart {
         let mut after = [0; HEADER + MAX_STARTS * START];
         let mut count = 0;
         for (i, e) in req.endpoints().enumerate() {
-            if !e.is(ELIGIBLE) || e.weight == 0 {
+            if !e.is(ELIGIBLE) || e.capacity == 0 {
                 continue;
             }
             let hash = hash_of(&e);
@@ -53,10 +54,9 @@ impl Plugin for SlowStart {
             let steps = (now - since) / step + 1;
             let was_there = known.is_none() && (before.is_none() || e.prior_weight.is_some());
             if was_there || steps >= self.steps || count == MAX_STARTS {
-                resp.set_weight(i, e.weight as u64 * self.steps as u64);
-                continue;
+                continue; // keeps its capacity
             }
-            resp.set_weight(i, e.weight as u64 * steps as u64);
+            resp.set_capacity(i, e.capacity as u64 * steps as u64 / self.steps as u64);
             let reason = Text::<32>::new().push("step ").push_number(steps as u64).push(" of ").push_number(self.steps as u64);
             resp.set_reason(i, reason.as_bytes());
             resp.requeue_after(since + steps * step - now);
@@ -64,11 +64,6 @@ impl Plugin for SlowStart {
             start[..8].copy_from_slice(&hash.to_le_bytes());
             start[8..].copy_from_slice(&since.to_le_bytes());
             count += 1;
-        }
-        if count == 0 {
-            for (i, e) in req.endpoints().enumerate() {
-                resp.set_weight(i, e.weight as u64); // small weights are cheaper
-            }
         }
         after[..4].copy_from_slice(&VERSION.to_le_bytes());
         after[4..8].copy_from_slice(&(count as u32).to_le_bytes());

@@ -1,10 +1,12 @@
 // slow-start: an endpoint that this node has not seen before gets its share of new connections in steps. The state has when each of those
 // was seen first: a version and a number, 4 bytes each, then a hash of the address and the time, 8 bytes each.
 import {
-  begin, fail, newText, parse, Endpoint, Request, Response, ELIGIBLE, FAILED, NO_SETTINGS, notConfigured,
+  begin, fail, newText, parse, setRole, Endpoint, Request, Response, ELIGIBLE, FAILED, NO_SETTINGS, notConfigured, REDUCE,
 } from "../../assemblyscript/sluice";
 
-export { sluice_alloc, sluice_abi_version } from "../../assemblyscript/sluice";
+export { sluice_alloc, sluice_abi_version, sluice_role } from "../../assemblyscript/sluice";
+
+setRole(REDUCE);
 
 class Policy {
   steps: u32 = 4;
@@ -56,7 +58,7 @@ export function sluice_decide(req: Request, length: u32, resp: Response, room: u
   let count: u32 = 0;
   for (let i: u32 = 0; i < req.endpointsCount; i++) {
     const e = req.endpoint(i);
-    if (!(e.conditions & ELIGIBLE) || !e.weight) continue;
+    if (!(e.conditions & ELIGIBLE) || !e.capacity) continue;
     const hash = hashOf(e);
     let since = now, isKnown = false;
     for (let j: u32 = 0; j < known; j++) {
@@ -68,18 +70,14 @@ export function sluice_decide(req: Request, length: u32, resp: Response, room: u
     }
     const steps = (now - since) / step + 1;
     if ((!isKnown && (!seenBefore || e.priorWeight >= 0)) || steps >= i64(p.steps) || count == MAX_STARTS) {
-      resp.setWeight(i, u64(e.weight) * p.steps);
-      continue;
+      continue; // keeps its capacity
     }
-    resp.setWeight(i, u64(e.weight) * steps);
+    resp.setCapacity(i, (u64(e.capacity) * steps) / p.steps);
     resp.setReasonText(i, newText().push("step ").pushNumber(steps).push(" of ").pushNumber(p.steps));
     resp.requeueAfter(since + steps * step - now);
     store<u64>(after + HEADER + count * START, hash);
     store<i64>(after + HEADER + count * START, since, 8);
     count++;
-  }
-  if (!count) {
-    for (let i: u32 = 0; i < req.endpointsCount; i++) resp.setWeight(i, req.endpoint(i).weight); // small weights are cheaper
   }
   store<u32>(after, VERSION);
   store<u32>(after, count, 4);

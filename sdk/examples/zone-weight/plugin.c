@@ -1,4 +1,5 @@
 /* zone-weight: ready endpoints in the zone of the node get more weight than the others, as long as they are not busy. */
+#define SLUICE_ROLE SLUICE_LOCALITY
 #include "sluice.h"
 
 typedef struct { uint32_t factor, busy; } settings;
@@ -45,7 +46,7 @@ int64_t sluice_decide(const sluice_request *req, uint32_t length, sluice_respons
 	for (uint32_t i = 0; i < req->endpoints.count; i++) {
 		const sluice_endpoint *e = sluice_endpoint_at(req, i);
 		if (!(e->conditions & SLUICE_READY) || e->zone_id != req->zone_id || e->zone_id == SLUICE_NO_STRING)
-			continue; /* keeps its weight */
+			continue; /* keeps its share */
 		if (s->busy && e->connections != SLUICE_UNCOUNTED && e->connections >= s->busy) {
 			sluice_result_at(resp, i)->reason = sluice_add_reason("busy", 4);
 			continue;
@@ -55,7 +56,7 @@ int64_t sluice_decide(const sluice_request *req, uint32_t length, sluice_respons
 		const char *zone = sluice_text(req, e->zone_id, &size);
 		for (uint32_t j = 0; j < size && at < sizeof reason; j++)
 			reason[at++] = zone[j];
-		sluice_set_weight(resp, i, (uint64_t)e->weight * s->factor);
+		sluice_set(resp, i, (uint64_t)e->share * s->factor);
 		sluice_result_at(resp, i)->reason = sluice_add_reason(reason, at);
 	}
 	return sluice_finish(resp, room);

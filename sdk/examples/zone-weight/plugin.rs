@@ -4,7 +4,7 @@
 #[path = "../../rust/sluice.rs"]
 mod sluice;
 
-use sluice::{Plugin, Request, Response, Text, MAX_REASON, NEED_CONNECTIONS, NO_STRING, READY};
+use sluice::{Plugin, Request, Response, Role, Text, MAX_REASON, NEED_CONNECTIONS, NO_STRING, READY};
 
 #[derive(Clone, Copy)]
 struct ZoneWeight {
@@ -15,6 +15,7 @@ struct ZoneWeight {
 sluice::register!(ZoneWeight);
 
 impl Plugin for ZoneWeight {
+    const ROLE: Role = Role::Locality;
     const DEFAULT: ZoneWeight = ZoneWeight { factor: 3, busy: 0 };
 
     fn configure(settings: &[u8]) -> Result<ZoneWeight, &'static str> {
@@ -43,13 +44,13 @@ impl Plugin for ZoneWeight {
     fn decide(&self, req: &Request, resp: &mut Response) -> Result<(), &'static str> {
         for (i, e) in req.endpoints().enumerate() {
             if !e.is(READY) || e.zone_id != req.zone_id() || e.zone_id == NO_STRING {
-                continue; // keeps its weight
+                continue; // keeps its share
             }
             if self.busy > 0 && e.connections.map_or(false, |n| n >= self.busy) {
                 resp.set_reason(i, b"busy");
                 continue;
             }
-            resp.set_weight(i, e.weight as u64 * self.factor as u64);
+            resp.set_share(i, e.share as u64 * self.factor as u64);
             resp.set_reason(i, Text::<MAX_REASON>::new().push("in zone ").push(req.text(e.zone_id)).as_bytes());
         }
         Ok(())

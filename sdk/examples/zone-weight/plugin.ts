@@ -1,9 +1,12 @@
 // zone-weight: ready endpoints in the zone of the node get more weight than the others, as long as they are not busy.
 import {
-  begin, fail, newText, parse, Request, Response, FAILED, NEED_CONNECTIONS, NO_SETTINGS, NO_STRING, notConfigured, READY, UNCOUNTED,
+  begin, fail, newText, parse, setRole, Request, Response, FAILED, LOCALITY, NEED_CONNECTIONS, NO_SETTINGS, NO_STRING, notConfigured, READY,
+  UNCOUNTED,
 } from "../../assemblyscript/sluice";
 
-export { sluice_alloc, sluice_abi_version } from "../../assemblyscript/sluice";
+export { sluice_alloc, sluice_abi_version, sluice_role } from "../../assemblyscript/sluice";
+
+setRole(LOCALITY);
 
 class Policy {
   factor: u32 = 3;
@@ -44,12 +47,12 @@ export function sluice_decide(req: Request, length: u32, resp: Response, room: u
   if (!p) return notConfigured();
   for (let i: u32 = 0; i < req.endpointsCount; i++) {
     const e = req.endpoint(i);
-    if (!(e.conditions & READY) || e.zoneId != req.zoneId || e.zoneId == NO_STRING) continue; // keeps its weight
+    if (!(e.conditions & READY) || e.zoneId != req.zoneId || e.zoneId == NO_STRING) continue; // keeps its share
     if (p.busy && e.connections != UNCOUNTED && e.connections >= p.busy) {
       resp.setReason(i, "busy");
       continue;
     }
-    resp.setWeight(i, u64(e.weight) * p.factor);
+    resp.setShare(i, u64(e.share) * p.factor);
     resp.setReasonText(i, newText().push("in zone ").pushView(req.text(e.zoneId)));
   }
   return resp.finish();

@@ -134,7 +134,7 @@ func (r *run) responses() {
 		for i, c := range v.Conditions {
 			q.Endpoints[i].Conditions = c
 			if c&abi.Chosen == 0 {
-				q.Endpoints[i].Weight = 0
+				q.Endpoints[i].Capacity = 0
 			}
 		}
 		if len(v.Wire) == 0 || v.Refused != "" && r.found[Reads] != nil { // no bytes are an echo; who refuses good responses proves nothing
@@ -161,7 +161,7 @@ func responseRequirement(v *ResponseVector) string {
 	switch {
 	case v.Refused != "":
 		return Refuses
-	case v.Name == "out of range" || strings.HasPrefix(v.Name, "weight for one"):
+	case v.Name == "out of range":
 		return Clamps
 	case v.Name == "a later minor version" || strings.HasPrefix(v.Name, "sections") || strings.HasPrefix(v.Name, "empty sections"):
 		return ByStride

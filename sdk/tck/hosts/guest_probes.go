@@ -90,9 +90,9 @@ func (r *run) settings() {
 	}
 	defer r.unload("guest")
 	var texts [3]*string
-	for i := range texts { // each answers another weight
-		wire := binary.LittleEndian.AppendUint32([]byte("SLRP"), 64)
-		for _, v := range []uint32{48, 48, 1, 16, 0, 0, 0, 0, 0, 0, uint32(100 + i), 0, abi.NeverReset, abi.NoReasonIndex} {
+	for i := range texts { // each answers another share
+		wire := binary.LittleEndian.AppendUint32([]byte("SLRP"), 72)
+		for _, v := range []uint32{56, 56, 1, 16, 0, 0, 0, 0, 0, 0, 0, 0, uint32(100 + i), 0, abi.NeverReset, abi.NoReasonIndex} {
 			wire = binary.LittleEndian.AppendUint32(wire, v)
 		}
 		texts[i] = tell(0, nil, wire)
@@ -101,8 +101,8 @@ func (r *run) settings() {
 		q := special(1)
 		q.Generation = uint64(n + 1)
 		got, err := r.decide("guest", q, texts[i])
-		if err == nil && got.Results[0].Weight != uint16(100+i) {
-			err = fmt.Errorf("weight %d, the plugin answers %d with these settings", got.Results[0].Weight, 100+i)
+		if err == nil && got.Results[0].Value != uint32(100+i) {
+			err = fmt.Errorf("share %d, the plugin answers %d with these settings", got.Results[0].Value, 100+i)
 		}
 		if r.conclude(Settings, fmt.Sprintf("guests/echo.wat: decision %d, settings %d", n+1, i), err) {
 			return
@@ -144,8 +144,8 @@ func (r *run) manyEndpoints() {
 		q.Generation = uint64(n + 1)
 		got, err := r.decide("guest", q, nil)
 		for i := 0; err == nil && i < size; i++ {
-			if want := digestOf(&q.Endpoints[i]); got.Results[i].Weight != want {
-				err = fmt.Errorf("results[%d].weight is %d, want %d: the guest has read another endpoint, or the result is that of another one", i, got.Results[i].Weight, want)
+			if want := digestOf(&q.Endpoints[i]); got.Results[i].Value != want {
+				err = fmt.Errorf("results[%d].value is %d, want %d: the guest has read another endpoint, or the result is that of another one", i, got.Results[i].Value, want)
 			}
 		}
 		if r.conclude(ManyEndpoints, fmt.Sprintf("guests/echo.wat: %d endpoints", size), err) {
@@ -154,15 +154,16 @@ func (r *run) manyEndpoints() {
 	}
 }
 
-func digestOf(e *abi.Endpoint) uint16 {
+func digestOf(e *abi.Endpoint) uint32 {
 	le := binary.LittleEndian
 	addr := e.Addr.Addr().As16()
 	b := le.AppendUint16(addr[:], e.Addr.Port())
-	b = le.AppendUint32(le.AppendUint32(le.AppendUint32(b, e.Conditions), e.Weight), uint32(e.PriorWeight))
+	b = le.AppendUint32(le.AppendUint32(le.AppendUint32(b, e.Conditions), e.Capacity), e.Share)
 	b = le.AppendUint64(le.AppendUint64(b, uint64(e.ReadySince)), uint64(e.TerminatingSince))
+	b = le.AppendUint32(le.AppendUint32(b, uint32(e.PriorWeight)), uint32(e.Group))
 	h := fnv.New32a()
 	h.Write(append(append(b, e.Node...), e.Zone...))
-	return uint16(1 + h.Sum32()&0x7fff)
+	return 1 + h.Sum32()&0x7fffffff
 }
 
 // discards asks an instance that has failed whether it is called again.
@@ -189,6 +190,42 @@ func (r *run) discards() {
 	r.conclude(Discards, what, err)
 }
 
+// combines compares the weights that are in force with the capacities, shares and groups of reference guests.
+func (r *run) combines() {
+	if !r.enforces {
+		r.found[Combines] = tck.Skipped("the adapter has no operation enforce")
+		return
+	}
+	for _, c := range []struct {
+		guest string
+		last  uint32 // conditions of the last endpoint
+		want  []uint16
+	}{
+		{"affinity", 0, []uint16{7, 1, 0}},
+		{"groups", abi.Ready | abi.Serving | abi.Chosen | abi.Eligible, []uint16{4, 9, 3}},
+		{"groups", 0, []uint16{1, 3, 0}},
+		{"reduce", 0, []uint16{1, 2, 0}},
+		{"reduce", abi.Ready | abi.Serving | abi.Chosen | abi.Eligible, []uint16{1, 2, 2}},
+	} {
+		what := fmt.Sprintf("guests/%s.wat, the last endpoint with the conditions %d", c.guest, c.last)
+		if r.fail(Combines, what+": load", r.load("guest", Guest(c.guest), nil)) {
+			continue
+		}
+		q := special(3)
+		q.Endpoints[2].Conditions = c.last
+		a, err := r.do(&Command{Op: OpEnforce, Plugin: "guest", Request: WithoutNulls(q)})
+		switch {
+		case err != nil:
+		case a.Error != "":
+			err = refusal(a.Error)
+		case !slices.Equal(a.Weights, c.want):
+			err = fmt.Errorf("the weights %d are in force, want %d", a.Weights, c.want)
+		}
+		r.conclude(Combines, what, err)
+		r.unload("guest")
+	}
+}
+
 // lastGood makes calls fail between two that do not.
 func (r *run) lastGood() {
 	if !r.enforces {
@@ -203,9 +240,6 @@ func (r *run) lastGood() {
 	for i, affinity := range []time.Duration{0, time.Minute, time.Hour, 0} {
 		q := special(3)
 		q.Generation, q.Now, q.SessionAffinityMS = uint64(i+1), q.Now+int64(i)*600_000, affinity.Milliseconds()
-		for k := range q.Endpoints {
-			q.Endpoints[k].Weight = 1
-		}
 		a, err := r.do(&Command{Op: OpEnforce, Plugin: "guest", Request: WithoutNulls(q)})
 		switch fails := affinity != 0; {
 		case err != nil:

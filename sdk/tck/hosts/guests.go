@@ -14,12 +14,12 @@ var modules embed.FS
 var (
 	repetition = regexp.MustCompile(`@(\d+) ([^@]*)@`)
 	importLine = regexp.MustCompile(`(?m)^;; IMPORT (.*)$`)
-	directive  = regexp.MustCompile(`(?m)^ *;; (load|decide|settings|limit|missing|always)(?:: (.*))?$`)
+	directive  = regexp.MustCompile(`(?m)^ *;; (load|decide|settings|limit|missing|always|role)(?:: (.*))?$`)
 )
 
 // Complete returns a complete module in the text format. "@N TEXT@" is TEXT, repeated N times. A text that is not a module is inserted into
 // guests/base.wat, which calls its function $evil in decisions for port 666, or in all if it has the line ";; always"; lines that begin with
-// ";; IMPORT" go before everything else.
+// ";; IMPORT" go before everything else, and the line ";; role: N" sets the role.
 func Complete(text string) string {
 	text = repetition.ReplaceAllStringFunc(text, func(s string) string {
 		n, body, _ := strings.Cut(strings.Trim(s, "@"), " ")
@@ -35,6 +35,12 @@ func Complete(text string) string {
 	}
 	out := strings.Replace(read("guests/base.wat"), ";; EVIL", text, 1)
 	out = strings.Replace(out, "(module", "(module\n"+imports.String(), 1)
+	if role, ok := directives(text)["role"]; ok {
+		out = strings.Replace(out, `"sluice_role") (result i32) (i32.const 3)`, `"sluice_role") (result i32) (i32.const `+role+`)`, 1)
+		if role <= "2" { // it writes capacities
+			out = strings.Replace(out, "(i32.load offset=36 (local.get $from))", "(i32.load offset=32 (local.get $from))", 1)
+		}
+	}
 	if _, always := directives(text)["always"]; always {
 		out = strings.Replace(out, "(i32.eq (i32.load16_u offset=52 (local.get $req)) (i32.const 666))", "(i32.const 1)", 1)
 	}

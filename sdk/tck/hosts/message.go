@@ -78,7 +78,7 @@ func (r *reader) bounds(name string, offset, count, stride uint32, size int, rec
 func (r *reader) message() *Message {
 	r.check(len(r.wire) >= abi.ReqSize, "%d bytes, the header has %d", len(r.wire), abi.ReqSize)
 	r.check(r.u32(abi.ReqMagic) == abi.RequestMagic, "magic is %#x: want %#x", r.u32(abi.ReqMagic), uint32(abi.RequestMagic))
-	r.check(r.u16(abi.ReqMajor) == abi.Major && r.u16(abi.ReqMinor) >= abi.MinMinor, "version is %d.%d: want %d.%d or a later minor version",
+	r.check(r.u16(abi.ReqMajor) == abi.Major, "version is %d.%d: want %d.%d or a later minor version",
 		r.u16(abi.ReqMajor), r.u16(abi.ReqMinor), abi.Major, abi.Minor)
 	r.check(int(r.u32(abi.ReqTotal)) == len(r.wire), "total is %d, the request has %d bytes", r.u32(abi.ReqTotal), len(r.wire))
 	header := r.u32(abi.ReqHeaderLength)
@@ -99,6 +99,13 @@ func (r *reader) message() *Message {
 	q.ConnectionsAgeMS, q.OutcomesWindowMS = r.u32(abi.ReqConnectionsAge), r.u32(abi.ReqOutcomesWindow)
 	r.readZones(q)
 	r.zoneIndex("zone_index", r.u16(abi.ReqZoneIndex), q.Zone)
+	groups := r.section("groups", abi.ReqGroupsOffset, abi.GroupSize)
+	r.check(groups.count <= abi.MaxGroups, "groups.count is %d, the limit is %d", groups.count, abi.MaxGroups)
+	for i := range groups.count {
+		q.Groups = append(q.Groups, r.u32(groups.at+i*groups.stride+abi.GroupPart))
+		r.check(r.u32(groups.at+i*groups.stride+4) == 0, "groups[%d]: zero is not 0", i)
+	}
+	r.check(r.u32(abi.ReqGroupsStride+4) == 0, "the end of the header is not 0")
 	r.readEndpoints(q)
 	services := r.bounds("service_values", r.u32(abi.ReqServiceValuesOffset), r.u32(abi.ReqServiceValuesCount), abi.ValueSize, 0, false)
 	for k := range services.count {
@@ -188,10 +195,13 @@ func (r *reader) readEndpoints(q *abi.Request) {
 		e := abi.Endpoint{
 			Addr: netip.AddrPortFrom(addr.Unmap(), r.u16(at+abi.EndpointPort)), Conditions: r.u32(at + abi.EndpointConditions),
 			Node: r.text(field("node_id"), at+abi.EndpointNode), Zone: r.text(field("zone_id"), at+abi.EndpointZone), Pod: r.text(field("pod_id"), at+abi.EndpointPod),
-			Weight: r.u32(at + abi.EndpointWeight), PriorWeight: int32(r.u32(at + abi.EndpointPriorWeight)),
-			ReadySince: int64(r.u64(at + abi.EndpointReadySince)), TerminatingSince: int64(r.u64(at + abi.EndpointTerminatingSince)),
+			Capacity: r.u32(at + abi.EndpointCapacity), Share: r.u32(at + abi.EndpointShare), Group: r.u16(at + abi.EndpointGroup),
+			PriorWeight: int32(r.u32(at + abi.EndpointPriorWeight)),
+			ReadySince:  int64(r.u64(at + abi.EndpointReadySince)), TerminatingSince: int64(r.u64(at + abi.EndpointTerminatingSince)),
 			Connections: r.u32(at + abi.EndpointConnections),
 		}
+		r.check(r.u16(at+abi.EndpointGroup+2) == 0, "%s is not 0", field("zero"))
+		r.check(int(e.Group) < max(1, len(q.Groups)), "%s is %d, there are %d groups", field("group"), e.Group, len(q.Groups))
 		r.zoneIndex(field("zone_index"), r.u16(at+abi.EndpointZoneIndex), e.Zone)
 		if outcomes.count > 0 {
 			at := outcomes.at + i*outcomes.stride
@@ -277,6 +287,7 @@ func valueAt(values []abi.Value, i int) abi.Value {
 func WithoutNulls(q *abi.Request) *abi.Request {
 	out := *q
 	out.Keys, out.Zones, out.Endpoints = append([]string{}, q.Keys...), append([]abi.Zone{}, q.Zones...), append([]abi.Endpoint{}, q.Endpoints...)
+	out.Groups = append([]uint32{}, q.Groups...)
 	out.ServiceValues, out.State = append([]abi.Value{}, q.ServiceValues...), append([]byte{}, q.State...)
 	for i := range out.Endpoints {
 		out.Endpoints[i].Values = append([]abi.Value{}, q.Endpoints[i].Values...)
@@ -326,6 +337,9 @@ func lines(q *abi.Request) (out []string) {
 	add("zone", q.Zone)
 	add("connections_age_ms", q.ConnectionsAgeMS)
 	add("outcomes_window_ms", q.OutcomesWindowMS)
+	for i, part := range q.Groups {
+		add(fmt.Sprintf("groups[%d]", i), part)
+	}
 	for i, z := range q.Zones {
 		add(fmt.Sprintf("zones[%d]", i), z)
 	}
@@ -336,7 +350,9 @@ func lines(q *abi.Request) (out []string) {
 		add(field("node"), e.Node)
 		add(field("zone"), e.Zone)
 		add(field("pod"), e.Pod)
-		add(field("weight"), e.Weight)
+		add(field("capacity"), e.Capacity)
+		add(field("share"), e.Share)
+		add(field("group"), e.Group)
 		add(field("prior_weight"), e.PriorWeight)
 		add(field("ready_since_ms"), e.ReadySince)
 		add(field("terminating_since_ms"), e.TerminatingSince)

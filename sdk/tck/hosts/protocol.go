@@ -48,13 +48,15 @@ type Answer struct {
 type Response struct {
 	RequeueMS uint32   `json:"requeueMS"`
 	Balance   uint8    `json:"balance"`
+	Groups    []uint32 `json:"groups"` // their parts
 	State     []byte   `json:"state"`
 	Results   []Result `json:"results"`
 }
 
 // Result is the result for an endpoint.
 type Result struct {
-	Weight       uint16 `json:"weight"`
+	Value        uint32 `json:"value"` // capacity or share, by the role
+	Group        uint16 `json:"group"` // 0 without groups
 	KeepDraining bool   `json:"keepDraining"`
 	ShedPermille uint16 `json:"shedPermille"`
 	ResetAfterMS uint32 `json:"resetAfterMS"`
@@ -63,9 +65,13 @@ type Result struct {
 
 // ResponseOf returns the response that a host in Go has decoded.
 func ResponseOf(r *abi.Response) *Response {
-	out := &Response{RequeueMS: uint32(r.RequeueAfter.Milliseconds()), Balance: r.Balance, State: append([]byte{}, r.State...), Results: []Result{}}
+	out := &Response{RequeueMS: uint32(r.RequeueAfter.Milliseconds()), Balance: r.Balance, Groups: append([]uint32{}, r.Groups...),
+		State: append([]byte{}, r.State...), Results: []Result{}}
 	for _, x := range r.Results {
-		out.Results = append(out.Results, Result{x.Weight, x.Flags&abi.FlagKeepDraining != 0, x.ShedPermille, x.ResetAfterMS, x.Reason})
+		if len(r.Groups) == 0 {
+			x.Group = 0
+		}
+		out.Results = append(out.Results, Result{x.Value, x.Group, x.Flags&abi.FlagKeepDraining != 0, x.ShedPermille, x.ResetAfterMS, x.Reason})
 	}
 	return out
 }

@@ -27,6 +27,7 @@ const (
 	Discards      = "H21"
 	Missing       = "H22"
 	LastGood      = "H23"
+	Combines      = "H24"
 )
 
 // Requirements returns all requirements of hosts, by ID.
@@ -36,7 +37,7 @@ func Requirements() []tck.Requirement {
 		{ID: Loads, Level: must, Section: "Exports", Text: "it loads a module with the required exports only, and decides with it",
 			Advice: "sluice_configure, sluice_needs, sluice_keys and _initialize are optional, and there may be no imports"},
 		{ID: LaterMinor, Level: must, Section: "Versions", Text: "it accepts a guest of a later minor version, with other exports and longer headers and records",
-			Advice: "compare the major version only; a minor version is refused below 2"},
+			Advice: "compare the major version only"},
 		{ID: Calls, Level: must, Section: "A plugin's life", Text: "it calls exports in the order of the ABI, as often as it says, with buffers of sluice_alloc that are long enough",
 			Advice: "the message says what the guest has seen: guests/calls.wat"},
 		{ID: Imports, Level: must, Section: "Imports", Text: "it has all imports; there are no arguments, environment and files, the clock stands still, random numbers are the same in each instance and decision",
@@ -59,9 +60,9 @@ func Requirements() []tck.Requirement {
 			Advice: "keep the table of ids with the instance, and begin a new one with a new instance"},
 		{ID: ManyEndpoints, Level: must, Section: "A plugin's life", Text: "5000 endpoints after a few: the buffers grow, each endpoint arrives, and each result returns to its endpoint",
 			Advice: "call sluice_alloc again when the request is longer than its buffer, and look at the memory again afterwards: it may have moved"},
-		{ID: Reads, Level: must, Section: "Response", Text: "it reads weights, drain, shed, reset, reasons, state, algorithm and requeue",
+		{ID: Reads, Level: must, Section: "Response", Text: "it reads values, groups, drain, shed, reset, reasons, state, algorithm and requeue",
 			Advice: "compare with vectors/responses.json"},
-		{ID: Clamps, Level: must, Section: "Response", Text: "it clamps what is out of range, and ignores unknown bits and weight for endpoints that are not eligible",
+		{ID: Clamps, Level: must, Section: "Response", Text: "it clamps what is out of range, and ignores unknown bits",
 			Advice: "these are no errors"},
 		{ID: ByStride, Level: must, Section: "Messages", Text: "it reads by header length, stride and offset",
 			Advice: "take each position from the header of the response"},
@@ -79,5 +80,7 @@ func Requirements() []tck.Requirement {
 			Advice: "a plugin would decide on missing data; 'hello' names the inputs that the host does not have"},
 		{ID: LastGood, Level: must, Section: "What a host refuses", Text: "while calls of a plugin fail, its last good decision stays in force",
 			Advice: "store the decision by endpoint, and replace it by a valid one only"},
+		{ID: Combines, Level: must, Section: "Chains: capacity, share, groups", Text: "what is in force is capacity × share in proportion, within groups that get their parts, rounded once",
+			Advice: "the first plugin's endpoints have the capacity 1 if they are ready, and the share 1; what is not eligible has no capacity"},
 	}
 }

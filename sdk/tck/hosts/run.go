@@ -67,6 +67,7 @@ func Run(ctx context.Context, start func(context.Context) (Host, error), options
 		{[]string{RefusesLoad, Ends, GoesOn, Missing}, (*run).hostile},
 		{[]string{Discards}, (*run).discards},
 		{[]string{LastGood}, (*run).lastGood},
+		{[]string{Combines}, (*run).combines},
 	} {
 		if !r.wanted(probe.ids...) {
 			continue
@@ -244,7 +245,7 @@ func (r *run) call(text string, settings *string, q *abi.Request) (*Response, er
 // The number of the port for which reference and hostile guests do what they are for.
 const port = 666
 
-// ordinary returns a request with n endpoints whose weights are 1 to 9.
+// ordinary returns a request with n endpoints whose shares are 1 to 9.
 func ordinary(n int) *abi.Request {
 	q := &abi.Request{Now: 1_700_000_000_000, Namespace: "shop", Service: "cart", Port: "http", PortNumber: 80, Protocol: 6, Family: 4, Node: "node-1",
 		NodeIndex: abi.NoIndex, Zone: "zone-a", Zones: []abi.Zone{{Name: "zone-a", Ready: uint32(n), Serving: uint32(n), Total: uint32(n)}},
@@ -252,7 +253,8 @@ func ordinary(n int) *abi.Request {
 	for i := range n {
 		q.Endpoints = append(q.Endpoints, abi.Endpoint{
 			Addr:       netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 8080),
-			Conditions: abi.Ready | abi.Serving | abi.Chosen | abi.Eligible, Node: fmt.Sprint("node-", i%7), Zone: "zone-a", Weight: uint32(1 + i%9),
+			Conditions: abi.Ready | abi.Serving | abi.Chosen | abi.Eligible, Node: fmt.Sprint("node-", i%7), Zone: "zone-a",
+			Capacity: abi.One, Share: uint32(1 + i%9),
 			PriorWeight: abi.NoWeight, ReadySince: 1_699_999_000_000 + int64(i), Connections: abi.ConnectionsUnknown})
 	}
 	return q
@@ -265,11 +267,11 @@ func special(n int) *abi.Request {
 	return q
 }
 
-// keeps returns an error unless a response keeps the weights of a request, and does nothing else.
+// keeps returns an error unless a response keeps the shares of a request, and does nothing else.
 func keeps(q *abi.Request, got *Response) error {
-	want := Response{State: []byte{}, Results: []Result{}}
+	want := Response{Groups: []uint32{}, State: []byte{}, Results: []Result{}}
 	for _, e := range q.Endpoints {
-		want.Results = append(want.Results, Result{Weight: uint16(e.Weight), ResetAfterMS: abi.NeverReset})
+		want.Results = append(want.Results, Result{Value: e.Share, ResetAfterMS: abi.NeverReset})
 	}
 	return sameResponse(got, &want)
 }
@@ -281,6 +283,8 @@ func sameResponse(got, want *Response) error {
 		return fmt.Errorf("requeueMS is %d, want %d", got.RequeueMS, want.RequeueMS)
 	case got.Balance != want.Balance:
 		return fmt.Errorf("balance is %d, want %d", got.Balance, want.Balance)
+	case !slices.Equal(got.Groups, want.Groups):
+		return fmt.Errorf("the groups are %d, want %d", got.Groups, want.Groups)
 	case !bytes.Equal(got.State, want.State):
 		return fmt.Errorf("the state is %.100q, want %.100q", got.State, want.State)
 	}

@@ -50,7 +50,8 @@ func Rules() map[string]string {
 		"reasons":       "there are more than 256 reasons, one is longer than 256 bytes, or all together are longer than 4096",
 		"reason":        "a result has a reason that does not exist",
 		"printable":     "a reason is not printable UTF-8",
-		"weight":        "no eligible endpoint has a weight above 0, though the default rules choose one",
+		"group":         "there are more than 64 groups, or a result has a group that does not exist",
+		"nothing":       "no eligible endpoint is left with capacity and a share, though the default rules choose one",
 	}
 }
 

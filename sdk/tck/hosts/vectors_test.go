@@ -34,7 +34,7 @@ const now = 1_700_000_000_000
 
 // endpoint returns a ready endpoint.
 func endpoint(addr, node, zone string) abi.Endpoint {
-	return abi.Endpoint{Addr: netip.MustParseAddrPort(addr), Conditions: ready, Node: node, Zone: zone, Pod: "pod-" + node, Weight: 1, PriorWeight: -1,
+	return abi.Endpoint{Addr: netip.MustParseAddrPort(addr), Conditions: ready, Node: node, Zone: zone, Pod: "pod-" + node, Capacity: 1_000_000, Share: 1_000_000, PriorWeight: -1,
 		ReadySince: now - 60_000, Connections: 0xFFFFFFFF}
 }
 
@@ -83,7 +83,7 @@ func requestCases() []RequestVector {
 		e := endpoint("10.0.0.1:8080", "n1", "a")
 		e.Addr, e.Conditions = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 8080), c
 		if c&16 == 0 {
-			e.Weight, e.ReadySince = 0, 0
+			e.Capacity, e.ReadySince = 0, 0
 		}
 		if c&4 != 0 {
 			e.TerminatingSince = now - 3000
@@ -110,9 +110,17 @@ func requestCases() []RequestVector {
 	for i := range large.Endpoints {
 		e := &large.Endpoints[i]
 		e.Addr = netip.AddrPortFrom(e.Addr.Addr(), 65535)
-		e.Weight, e.PriorWeight, e.Connections, e.ReadySince = 65535, 65535, 0xFFFFFFFE, large.Now
+		e.Capacity, e.Share, e.Group = math.MaxUint32, math.MaxUint32, 15
+		e.PriorWeight, e.Connections, e.ReadySince = 1000, 0xFFFFFFFE, large.Now
 	}
+	large.Groups = slices.Repeat([]uint32{math.MaxUint32}, 16)
 	large.Zones[0] = abi.Zone{Name: "a", Nodes: math.MaxUint32, Ready: math.MaxUint32, Serving: math.MaxUint32, Total: math.MaxUint32, MilliCPU: math.MaxUint64}
+	grouped := plain()
+	grouped.Groups = []uint32{95, 5}
+	for i := range grouped.Endpoints {
+		e := &grouped.Endpoints[i]
+		e.Capacity, e.Share, e.Group = uint32(1_000_000/(i+1)), uint32(3_000_000*i), uint16(i%2)
+	}
 	later := plain()
 	later.Now, later.Generation, later.Endpoints = now+1000, 2, append(later.Endpoints[1:], endpoint("10.0.0.4:8080", "n4", "c"))
 	unlisted := plain()
@@ -139,6 +147,7 @@ func requestCases() []RequestVector {
 		{Name: "keys of Services only", Text: "no values of Pods: pod_keys is 0", Keys: []string{"service-label:team"}, Request: keyed()},
 		{Name: "a state of one byte", Text: "what follows is aligned to 8 bytes", Request: short},
 		{Name: "the longest state", Text: "1024 bytes", Request: state},
+		{Name: "groups", Text: "the second plugin of a chain or a later one: capacities, shares and two groups", Request: grouped},
 		{Name: "texts", Text: "texts with any characters; one text for several things has one id", Request: texts},
 		{Name: "the largest numbers", Text: "numbers have all of their bits; JSON has 64-bit integers here", Needs: allNeeds, Request: large},
 	}
@@ -198,7 +207,7 @@ func (s *second) encode(q *abi.Request, needs uint32, keys []string, handle uint
 		return v
 	}
 
-	var zones, endpoints, outcomes, values, services, state section
+	var zones, endpoints, outcomes, values, services, groups, state section
 	zones = section{count: len(q.Zones), stride: 32}
 	for _, z := range q.Zones {
 		cpu := z.MilliCPU
@@ -208,7 +217,7 @@ func (s *second) encode(q *abi.Request, needs uint32, keys []string, handle uint
 		b := u32(u32(u32(u32(u32(u32(nil, id(z.Name)), unless(4, z.Nodes, 0)), z.Ready), z.Serving), z.Total), 0)
 		zones.b = append(zones.b, u64(b, cpu)...)
 	}
-	endpoints = section{count: len(q.Endpoints), stride: 64}
+	endpoints = section{count: len(q.Endpoints), stride: 72}
 	for _, e := range q.Endpoints {
 		addr := e.Addr.Addr().As16()
 		zone, node, pod := id(e.Zone), id(e.Node), uint32(0xFFFFFFFF)
@@ -216,9 +225,10 @@ func (s *second) encode(q *abi.Request, needs uint32, keys []string, handle uint
 			pod = id(e.Pod)
 		}
 		b := u32(u16(u16(addr[:], e.Addr.Port()), row(e.Zone)), e.Conditions)
-		b = u32(u32(u32(u32(b, node), zone), e.Weight), uint32(e.PriorWeight))
+		b = u32(u32(u32(u32(b, node), zone), e.Capacity), e.Share)
 		b = u64(u64(b, uint64(e.ReadySince)), uint64(e.TerminatingSince))
-		endpoints.b = append(endpoints.b, u32(u32(b, unless(1, e.Connections, 0xFFFFFFFF)), pod)...)
+		b = u32(u32(b, unless(1, e.Connections, 0xFFFFFFFF)), pod)
+		endpoints.b = append(endpoints.b, u16(u16(u32(b, uint32(e.PriorWeight)), e.Group), 0)...)
 	}
 	if needs&2 != 0 && q.OutcomesWindowMS != 0 {
 		outcomes = section{count: len(q.Endpoints), stride: 56}
@@ -264,11 +274,15 @@ func (s *second) encode(q *abi.Request, needs uint32, keys []string, handle uint
 		services.b = u32(services.b, value(k, knownServices, q.ServiceValues))
 	}
 	services.count = len(serviceKeys)
+	for _, part := range q.Groups {
+		groups.b = u32(u32(groups.b, part), 0)
+		groups.count, groups.stride = len(q.Groups), 8
+	}
 	state = section{b: q.State, count: len(q.State)}
 
 	body := []byte{}
 	place := func(x section) uint32 {
-		at := 168 + len(body)
+		at := 184 + len(body)
 		body = pad(append(body, x.b...))
 		return uint32(at)
 	}
@@ -286,10 +300,14 @@ func (s *second) encode(q *abi.Request, needs uint32, keys []string, handle uint
 	if len(keys) > 0 {
 		servicesAt = place(services)
 	}
+	var groupsAt uint32
+	if groups.count > 0 {
+		groupsAt = place(groups)
+	}
 	stateAt := place(state)
 
-	h := u16(u16([]byte("SLRQ"), 1), 2)
-	h = u32(u32(h, 0), 168) // total is set below
+	h := u16(u16([]byte("SLRQ"), 2), 0)
+	h = u32(u32(h, 0), 184) // total is set below
 	h = u64(u64(h, uint64(q.Now)), q.Generation)
 	h = u32(u32(u32(u32(u32(h, id(q.Namespace)), id(q.Service)), id(q.Port)), id(q.Node)), id(q.Zone))
 	policy := byte(0)
@@ -302,12 +320,13 @@ func (s *second) encode(q *abi.Request, needs uint32, keys []string, handle uint
 	h = u16(append(u16(h, q.PortNumber), q.Protocol, q.Family, q.Pool, policy), row(q.Zone))
 	h = u64(u32(h, handle), uint64(q.SessionAffinityMS))
 	h = three(three(h, endpointsAt, endpoints), zonesAt, zones)
-	h = u32(u32(u32(h, uint32(168+len(body))), uint32(len(used))), 16)
+	h = u32(u32(u32(h, uint32(184+len(body))), uint32(len(used))), 16)
 	h = u32(u32(h, stateAt), uint32(len(q.State)))
 	h = u32(u32(h, unless(4, q.NodeIndex, 0xFFFFFFFF)), unless(4, q.NodeCount, 0))
 	h = u32(u32(h, unless(1, q.ConnectionsAgeMS, 0xFFFFFFFF)), unless(2, q.OutcomesWindowMS, 0))
 	h = three(three(h, outcomesAt, outcomes), valuesAt, values)
 	h = u32(u32(u32(h, uint32(len(podKeys))), servicesAt), uint32(len(serviceKeys)))
+	h = u32(three(h, groupsAt, groups), 0)
 
 	out := append(h, body...)
 	text := len(out) + 16*len(used)
@@ -409,27 +428,37 @@ func TestReadMessageRefuses(t *testing.T) {
 		change func([]byte) []byte
 		want   string
 	}{
-		{"nothing", func(b []byte) []byte { return nil }, "0 bytes, the header has 168"},
+		{"nothing", func(b []byte) []byte { return nil }, "0 bytes, the header has 184"},
 		{"magic", put(0, 1), "magic is 0x1"},
-		{"major", put(4, 2|2<<16), `version is 2\.2`},
-		{"minor", put(4, 1|1<<16), `version is 1\.1`},
+		{"major", put(4, 1|2<<16), `version is 1\.2`},
 		{"total", put(8, 9), "total is 9"},
 		{"header", put(12, 160), "header_length is 160"},
 		{"now", put(16, 1), "now_ms"},
 		{"family", put(52, 80|6<<16|5<<24), "family is 5"},
 		{"zone index", func(b []byte) []byte { le.PutUint16(b[58:], 1); return b }, `zone_index is 1: want 0, the row of zone "a"`},
-		{"zone index of an endpoint", func(b []byte) []byte { le.PutUint16(b[168+64+18:], 0); return b }, `endpoints\[1\]\.zone_index is 0: want 1`},
-		{"an address of the other family", put(168+8, 0), `endpoints\[0\]\.address is`},
-		{"offset", put(72, 0xFFFFFFF8), "endpoints: 3 × 64 bytes at offset 4294967288"},
+		{"zone index of an endpoint", func(b []byte) []byte { le.PutUint16(b[184+72+18:], 0); return b }, `endpoints\[1\]\.zone_index is 0: want 1`},
+		{"an address of the other family", put(184+8, 0), `endpoints\[0\]\.address is`},
+		{"offset", put(72, 0xFFFFFFF8), "endpoints: 3 × 72 bytes at offset 4294967288"},
 		{"alignment", put(72, 172), "offset 172 is not a multiple of 8"},
 		{"stride", put(80, 60), `endpoints.stride is 60`},
 		{"count of outcomes", put(136, 2), "outcomes.count is 2"},
 		{"count of values", func(b []byte) []byte {
 			le.PutUint32(b[148:], 2)
 			le.PutUint32(b[152:], 8)
-			le.PutUint32(b[144:], 168)
+			le.PutUint32(b[144:], 184)
 			return b
 		}, "values.count is 2: want 0 or 3"},
+		{"groups", func(b []byte) []byte {
+			le.PutUint32(b[168:], 184)
+			le.PutUint32(b[172:], 65)
+			le.PutUint32(b[176:], 8)
+			b = append(b, make([]byte, 65*8)...)
+			le.PutUint32(b[8:], uint32(len(b)))
+			return b
+		}, "groups.count is 65"},
+		{"a group", put(184+68, 1), `endpoints\[0\]\.group is 1, there are 0 groups`},
+		{"zeros of an endpoint", put(184+68, 1<<16), `endpoints\[0\]\.zero is not 0`},
+		{"zeros of the header", put(180, 1), "the end of the header is not 0"},
 		{"pod keys", put(156, 17), "pod_keys is 17"},
 		{"state", put(112, 1025), "state"},
 		{"an id that is not in the table", put(32, 999), "namespace_id: the string table does not have the id 0x3e7"},
@@ -472,16 +501,17 @@ func FuzzReadMessage(f *testing.F) {
 // reply is a response in the making.
 type reply struct {
 	header, stride   int
-	results          [][4]uint32 // weight, flags and shed, reset, reason
+	results          [][4]uint32 // value, flags and shed, reset, reason and group
 	reasons          []string
 	state            string
+	groups           []uint32
 	requeue, balance uint32
 }
 
 func (r reply) encode() []byte {
 	le := binary.LittleEndian
 	if r.header == 0 {
-		r.header, r.stride = 48, 16
+		r.header, r.stride = 56, 16
 	}
 	fill := func(b []byte, n int) []byte { // what a later minor version appends
 		for len(b) < n {
@@ -504,8 +534,12 @@ func (r reply) encode() []byte {
 		at += len(t)
 	}
 	body = append(append(body, strings.Join(r.reasons, "")...), r.state...)
+	groups := r.header + len(body)
+	for _, part := range r.groups {
+		body = le.AppendUint32(le.AppendUint32(body, part), 0)
+	}
 	h := []byte("SLRP")
-	for _, v := range []int{r.header + len(body), r.header, r.header, len(r.results), r.stride, int(r.requeue), int(r.balance), at, len(r.state), table, len(r.reasons)} {
+	for _, v := range []int{r.header + len(body), r.header, r.header, len(r.results), r.stride, int(r.requeue), int(r.balance), at, len(r.state), table, len(r.reasons), groups, len(r.groups)} {
 		h = le.AppendUint32(h, uint32(v))
 	}
 	return append(fill(h, r.header), body...)
@@ -513,74 +547,82 @@ func (r reply) encode() []byte {
 
 const (
 	never    = 0xFFFFFFFF
-	noReason = 0xFFFFFFFF
+	noReason = 0xFFFF
 )
 
 // responseCases states the golden responses. Those that are refused change one thing of a good one.
 func responseCases() (out []ResponseVector) {
 	three := []uint32{ready, ready, leaving}
 	good := reply{
-		results: [][4]uint32{{3, 0, never, 0}, {0, 1 | 250<<16, 5000, 1}, {7, 0, never, noReason}},
-		reasons: []string{"same zone", "draining: 50 %, zürich ✓"}, state: "kept", requeue: 7000, balance: 1,
+		results: [][4]uint32{{3, 0, never, 0}, {0, 1 | 250<<16, 5000, 1 | 1<<16}, {7, 0, never, noReason | 1<<16}},
+		reasons: []string{"same zone", "draining: 50 %, zürich ✓"}, state: "kept", requeue: 7000, balance: 1, groups: []uint32{95, 5},
 	}
-	want := &Response{RequeueMS: 7000, Balance: 1, State: []byte("kept"), Results: []Result{
-		{Weight: 3, ResetAfterMS: never, Reason: "same zone"},
-		{KeepDraining: true, ShedPermille: 250, ResetAfterMS: 5000, Reason: "draining: 50 %, zürich ✓"},
-		{Weight: 7, ResetAfterMS: never},
+	want := &Response{RequeueMS: 7000, Balance: 1, Groups: []uint32{95, 5}, State: []byte("kept"), Results: []Result{
+		{Value: 3, ResetAfterMS: never, Reason: "same zone"},
+		{Group: 1, KeepDraining: true, ShedPermille: 250, ResetAfterMS: 5000, Reason: "draining: 50 %, zürich ✓"},
+		{Value: 7, Group: 1, ResetAfterMS: never},
 	}}
 	read := func(name, text string, conditions []uint32, wire []byte, want *Response) {
 		if want.State == nil {
 			want.State = []byte{}
+		}
+		if want.Groups == nil {
+			want.Groups = []uint32{}
 		}
 		if want.Results == nil {
 			want.Results = []Result{}
 		}
 		out = append(out, ResponseVector{Name: name, Text: text, Conditions: conditions, Wire: wire, Want: want})
 	}
-	read("all fields", "weights, drain, shed, reset, reasons, state, algorithm, requeue", three, good.encode(), want)
-	read("a later minor version", "a header of 64 bytes and records of 40: what is appended is skipped", three, func() []byte {
+	read("all fields", "shares, groups, drain, shed, reset, reasons, state, algorithm, requeue", three, good.encode(), want)
+	read("a later minor version", "a header of 72 bytes and records of 40: what is appended is skipped", three, func() []byte {
 		later := good
-		later.header, later.stride = 64, 40
+		later.header, later.stride = 72, 40
 		return later.encode()
 	}(), want)
-	read("nothing but weights", "no reasons, no state, no requeue", []uint32{ready},
-		reply{results: [][4]uint32{{1, 0, never, noReason}}}.encode(), &Response{Results: []Result{{Weight: 1, ResetAfterMS: never}}})
+	read("nothing but shares", "no reasons, no state, no groups, no requeue; the group of a result means nothing", []uint32{ready},
+		reply{results: [][4]uint32{{1, 0, never, noReason | 7<<16}}}.encode(), &Response{Results: []Result{{Value: 1, ResetAfterMS: never}}})
 	read("no endpoints", "a header only", []uint32{}, reply{}.encode(), &Response{})
 	read("empty sections anywhere", "the offset of an empty section means nothing", []uint32{ready}, func() []byte {
 		b := reply{results: [][4]uint32{{1, 0, never, noReason}}}.encode()
 		binary.LittleEndian.PutUint32(b[32:], 0xFFFFFFFF)
 		binary.LittleEndian.PutUint32(b[40:], 0xFFFFFFFF)
+		binary.LittleEndian.PutUint32(b[48:], 0xFFFFFFFF)
 		return b
-	}(), &Response{Results: []Result{{Weight: 1, ResetAfterMS: never}}})
-	read("out of range", "a weight above 65535 counts as 65535, a part above 1000 as 1000; bits of flags that are not defined are ignored", []uint32{ready, ready},
-		reply{results: [][4]uint32{{65536, 0xFFFFFFFE, 0, noReason}, {never, 1001<<16 | 1, 1, noReason}}, requeue: never}.encode(),
-		&Response{RequeueMS: never, Results: []Result{{Weight: 65535, ShedPermille: 1000}, {Weight: 65535, KeepDraining: true, ShedPermille: 1000, ResetAfterMS: 1}}})
-	read("the largest within range", "65535 and 1000 are valid", []uint32{ready}, reply{results: [][4]uint32{{65535, 1000 << 16, 0xFFFFFFFE, noReason}}, balance: 4}.encode(),
-		&Response{Balance: 4, Results: []Result{{Weight: 65535, ShedPermille: 1000, ResetAfterMS: 0xFFFFFFFE}}})
-	read("weight for one that is not eligible", "it is ignored", []uint32{unready, ready, 1 + 2}, reply{results: [][4]uint32{{9, 0, never, noReason}, {1, 0, never, noReason}, {9, 0, never, noReason}}}.encode(),
-		&Response{Results: []Result{{ResetAfterMS: never}, {Weight: 1, ResetAfterMS: never}, {ResetAfterMS: never}}})
-	read("no weight where the default rules choose none", "nothing is eligible", []uint32{unready, unready}, reply{results: [][4]uint32{{0, 0, never, noReason}, {0, 0, never, noReason}}}.encode(),
+	}(), &Response{Results: []Result{{Value: 1, ResetAfterMS: never}}})
+	read("out of range", "a part above 1000 counts as 1000; bits of flags that are not defined are ignored", []uint32{ready, ready},
+		reply{results: [][4]uint32{{1, 0xFFFFFFFE, 0, noReason}, {2, 1001<<16 | 1, 1, noReason}}, requeue: never}.encode(),
+		&Response{RequeueMS: never, Results: []Result{{Value: 1, ShedPermille: 1000}, {Value: 2, KeepDraining: true, ShedPermille: 1000, ResetAfterMS: 1}}})
+	read("the largest within range", "shares, parts and groups have all of their bits", []uint32{ready}, reply{results: [][4]uint32{{never, 1000 << 16, 0xFFFFFFFE, noReason | 63<<16}}, balance: 4,
+		groups: slices.Repeat([]uint32{never}, 64)}.encode(),
+		&Response{Balance: 4, Groups: slices.Repeat([]uint32{never}, 64), Results: []Result{{Value: never, Group: 63, ShedPermille: 1000, ResetAfterMS: 0xFFFFFFFE}}})
+	read("a share for one that is not eligible", "it is a share of no capacity", []uint32{unready, ready, 1 + 2}, reply{results: [][4]uint32{{9, 0, never, noReason}, {1, 0, never, noReason}, {9, 0, never, noReason}}}.encode(),
+		&Response{Results: []Result{{Value: 9, ResetAfterMS: never}, {Value: 1, ResetAfterMS: never}, {Value: 9, ResetAfterMS: never}}})
+	read("no share where the default rules choose none", "nothing is eligible", []uint32{unready, unready}, reply{results: [][4]uint32{{0, 0, never, noReason}, {0, 0, never, noReason}}}.encode(),
 		&Response{Results: []Result{{ResetAfterMS: never}, {ResetAfterMS: never}}})
 	long := strings.Repeat("x", 256)
 	read("the longest response", "1024 bytes of state, and reasons of 4096 bytes together", []uint32{ready}, reply{
 		results: [][4]uint32{{1, 0, never, 15}}, reasons: slices.Repeat([]string{long}, 16), state: strings.Repeat("s", 1024)}.encode(),
-		&Response{State: []byte(strings.Repeat("s", 1024)), Results: []Result{{Weight: 1, ResetAfterMS: never, Reason: long}}})
+		&Response{State: []byte(strings.Repeat("s", 1024)), Results: []Result{{Value: 1, ResetAfterMS: never, Reason: long}}})
 	read("256 reasons", "some empty, and the last one in use", []uint32{ready}, reply{
 		results: [][4]uint32{{1, 0, never, 255}}, reasons: append(slices.Repeat([]string{""}, 255), "last")}.encode(),
-		&Response{Results: []Result{{Weight: 1, ResetAfterMS: never, Reason: "last"}}})
+		&Response{Results: []Result{{Value: 1, ResetAfterMS: never, Reason: "last"}}})
 	read("sections in another order", "state, reasons and results, with gaps and overlaps", []uint32{ready}, func() []byte {
-		b := binary.LittleEndian.AppendUint32([]byte("SLRP"), 48+64)
-		for _, v := range []uint32{48, 96, 1, 16, 0, 0, 49, 3, 56, 1} {
+		b := binary.LittleEndian.AppendUint32([]byte("SLRP"), 56+88)
+		for _, v := range []uint32{56, 128, 1, 16, 0, 0, 57, 3, 72, 1, 64, 2} {
 			b = binary.LittleEndian.AppendUint32(b, v)
 		}
-		b = append(b, "abcdefgh"...)                                                     // 48
-		b = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(b, 50), 2) // 56: the reason "cd"
-		b = append(b, make([]byte, 32)...)                                               // 64
-		for _, v := range []uint32{5, 0, never, 0} {                                     // 96
+		b = append(b, "abcdefgh"...)       // 56
+		for _, v := range []uint32{1, 0} { // 64: a group
+			b = binary.LittleEndian.AppendUint32(b, v)
+		}
+		b = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(b, 58), 2) // 72: the reason "cd", and a group
+		b = append(b, make([]byte, 48)...)                                               // 80
+		for _, v := range []uint32{5, 0, never, 1 << 16} {                               // 128
 			b = binary.LittleEndian.AppendUint32(b, v)
 		}
 		return b
-	}(), &Response{State: []byte("bcd"), Results: []Result{{Weight: 5, ResetAfterMS: never, Reason: "cd"}}})
+	}(), &Response{Groups: []uint32{1, 58}, State: []byte("bcd"), Results: []Result{{Value: 5, Group: 1, ResetAfterMS: never, Reason: "cd"}}})
 
 	refuse := func(rule, name string, conditions []uint32, wire []byte) {
 		out = append(out, ResponseVector{Name: name, Text: Rules()[rule], Conditions: conditions, Wire: wire, Refused: rule})
@@ -591,16 +633,16 @@ func responseCases() (out []ResponseVector) {
 		refuse(rule, name, three, b)
 	}
 	whole := good.encode()
-	reasons := 48 + 3*16
+	reasons := 56 + 3*16
 	texts := reasons + 2*8
 	refuse("short", "no bytes", three, []byte{})
-	refuse("short", "cut off in the header", three, whole[:47])
+	refuse("short", "cut off in the header", three, whole[:55])
 	refuse("total", "cut off", three, whole[:len(whole)-1])
 	refuse("total", "longer than its total", three, append(slices.Clone(whole), 0))
 	changed("magic", "another magic", 0, 0x51524C53)
 	changed("total", "a total of 4 GiB", 4, never)
-	changed("header-length", "a header of 40 bytes", 8, 40)
-	changed("header-length", "a header of 50 bytes", 8, 50)
+	changed("header-length", "a header of 48 bytes", 8, 48)
+	changed("header-length", "a header of 60 bytes", 8, 60)
 	changed("header-length", "a header that is longer than the response", 8, 1<<20)
 	changed("count", "fewer results than endpoints", 16, 2)
 	changed("count", "2^32 - 1 results", 16, never)
@@ -617,7 +659,14 @@ func responseCases() (out []ResponseVector) {
 	changed("section", "reasons at 4 GiB", 40, never)
 	changed("section", "reasons in the header", 40, 40)
 	changed("section", "a reason at 4 GiB", reasons+8, never)
-	changed("section", "a reason in the header", reasons, 44)
+	changed("section", "a reason in the header", reasons, 52)
+	changed("section", "groups at 4 GiB", 48, never)
+	changed("section", "groups in the header", 48, 40)
+	changed("section", "groups that end beyond the response", 48, uint32(len(whole)-8))
+	changed("group", "65 groups", 52, 65)
+	changed("group", "2^32 - 1 groups", 52, never)
+	changed("group", "group 2 of 2", 56+12, 2<<16)
+	changed("group", "group 65535", 56+16+12, 1|0xFFFF<<16)
 	changed("balance", "algorithm 5", 28, 5)
 	changed("balance", "algorithm 256", 28, 256)
 	refuse("state", "a state of 1025 bytes", three, func() []byte { b := good; b.state = strings.Repeat("s", 1025); return b.encode() }())
@@ -628,8 +677,8 @@ func responseCases() (out []ResponseVector) {
 		b.reasons = append(slices.Repeat([]string{long}, 16), "y")
 		return b.encode()
 	}())
-	changed("reason", "reason 2 of 2", 48+12, 2)
-	changed("reason", "reason 2^32 - 2", 48+12, 0xFFFFFFFE)
+	changed("reason", "reason 2 of 2", 56+12, 2)
+	changed("reason", "reason 65534", 56+12, 0xFFFE)
 	changed("printable", "a reason that is not UTF-8", texts, 0x20FF2020)
 	changed("printable", "a reason with a line feed", texts, 0x200A2020)
 	changed("printable", "a reason with an escape sequence", texts, 0x41315B1B)
@@ -637,15 +686,16 @@ func responseCases() (out []ResponseVector) {
 	refuse("printable", "a reason with an override of its direction", three, func() []byte { b := good; b.reasons = []string{"a", "b\u202e"}; return b.encode() }())
 	none := good
 	none.results = [][4]uint32{{0, 0, never, 0}, {0, 0, never, 1}, {0, 0, never, noReason}}
-	refuse("weight", "no weight", three, none.encode())
+	refuse("nothing", "no share", three, none.encode())
 	none.results = [][4]uint32{{0, 0, never, 0}, {0, 0, never, 1}, {5, 0, never, noReason}}
-	refuse("weight", "weight only for one that is not eligible", []uint32{ready, ready, unready}, none.encode())
+	refuse("nothing", "a share only for one that is not eligible", []uint32{ready, ready, unready}, none.encode())
+	refuse("nothing", "a share only for one without capacity", three, none.encode())
 	return out
 }
 
 // decode is a second decoder, written from ABI.md: it returns the rule by which a response is refused.
 func decode(b []byte, conditions []uint32) (*Response, string) {
-	if len(b) < 48 {
+	if len(b) < 56 {
 		return nil, "short"
 	}
 	field := func(i int) uint64 { return uint64(binary.LittleEndian.Uint32(b[4*i:])) }
@@ -655,7 +705,7 @@ func decode(b []byte, conditions []uint32) (*Response, string) {
 		return nil, "magic"
 	case total != uint64(len(b)):
 		return nil, "total"
-	case header < 48 || header%8 != 0 || header > total:
+	case header < 56 || header%8 != 0 || header > total:
 		return nil, "header-length"
 	case count != uint64(len(conditions)):
 		return nil, "count"
@@ -667,9 +717,11 @@ func decode(b []byte, conditions []uint32) (*Response, string) {
 		return nil, "state"
 	case field(11) > 256:
 		return nil, "reasons"
+	case field(13) > 64:
+		return nil, "group"
 	}
 	within := func(offset, n uint64) bool { return n == 0 || offset >= header && offset+n <= total }
-	if !within(field(3), count*stride) || !within(field(8), field(9)) || !within(field(10), field(11)*8) {
+	if !within(field(3), count*stride) || !within(field(8), field(9)) || !within(field(10), field(11)*8) || !within(field(12), field(13)*8) {
 		return nil, "section"
 	}
 	u32 := func(at uint64) uint64 { return uint64(binary.LittleEndian.Uint32(b[at:])) }
@@ -693,28 +745,33 @@ func decode(b []byte, conditions []uint32) (*Response, string) {
 		}
 		reasons = append(reasons, text)
 	}
-	out := &Response{RequeueMS: uint32(field(6)), Balance: uint8(field(7)), State: []byte{}, Results: []Result{}}
+	out := &Response{RequeueMS: uint32(field(6)), Balance: uint8(field(7)), Groups: []uint32{}, State: []byte{}, Results: []Result{}}
+	for i := range field(13) {
+		out.Groups = append(out.Groups, uint32(u32(field(12)+8*i)))
+	}
 	if field(9) > 0 {
 		out.State = b[field(8):][:field(9)]
 	}
-	chosen, weight := false, false
+	chosen, left := false, false
 	for i, c := range conditions {
 		at := field(3) + uint64(i)*stride
-		x := Result{Weight: uint16(min(u32(at), 65535)), KeepDraining: b[at+4]&1 != 0, ShedPermille: uint16(min(u32(at+4)>>16, 1000)), ResetAfterMS: uint32(u32(at + 8))}
-		if reason := u32(at + 12); reason != noReason {
+		x := Result{Value: uint32(u32(at)), KeepDraining: b[at+4]&1 != 0, ShedPermille: uint16(min(u32(at+4)>>16, 1000)), ResetAfterMS: uint32(u32(at + 8))}
+		if group := uint16(u32(at+12) >> 16); len(out.Groups) > 0 {
+			if x.Group = group; int(group) >= len(out.Groups) {
+				return nil, "group"
+			}
+		}
+		if reason := u32(at+12) & 0xFFFF; reason != noReason {
 			if reason >= uint64(len(reasons)) {
 				return nil, "reason"
 			}
 			x.Reason = reasons[reason]
 		}
-		if c&128 == 0 {
-			x.Weight = 0
-		}
-		chosen, weight = chosen || c&16 != 0, weight || x.Weight > 0
+		chosen, left = chosen || c&16 != 0, left || x.Value > 0 && c&16 != 0 && c&128 != 0 // the capacity is that of the default rules
 		out.Results = append(out.Results, x)
 	}
-	if chosen && !weight {
-		return nil, "weight"
+	if chosen && !left {
+		return nil, "nothing"
 	}
 	return out, ""
 }
@@ -732,20 +789,15 @@ func TestGoldenResponses(t *testing.T) {
 		if len(c.Wire) > abi.MaxResponse(len(c.Conditions)) && c.Refused == "" {
 			t.Errorf("%s: %d bytes do not fit", c.Name, len(c.Wire))
 		}
-		// sdk/abi knows no conditions: what is eligible is up to its caller.
+		// sdk/abi knows no conditions: what is left is up to its caller.
 		var d abi.Decoder
 		var resp abi.Response
 		err := d.DecodeResponse(c.Wire, len(c.Conditions), &resp)
-		if (err != nil) != (c.Refused != "" && c.Refused != "weight") {
+		if (err != nil) != (c.Refused != "" && c.Refused != "nothing") {
 			t.Errorf("%s: sdk/abi: %v", c.Name, err)
 		}
 		if c.Want != nil {
 			got := ResponseOf(&resp)
-			for i, e := range c.Conditions {
-				if e&abi.Eligible == 0 {
-					got.Results[i].Weight = 0
-				}
-			}
 			if !reflect.DeepEqual(got, c.Want) {
 				t.Errorf("%s: sdk/abi reads %+v\nwant %+v", c.Name, got, c.Want)
 			}

@@ -12,10 +12,13 @@ func (p *plugin) Configure(settings []byte) error {
 }
 
 // Decide implements sdk.Plugin.
+// Role implements sdk.Roler: endpoints that terminate have no capacity otherwise.
+func (*plugin) Role() sdk.Role { return sdk.RoleReduce }
+
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	for i := range req.NumEndpoints() {
 		if req.Endpoint(i).Terminating() == p.terminating {
-			resp.SetWeight(i, 1)
+			resp.SetCapacity(i, sdk.One)
 			resp.SetReason(i, "preferred")
 		}
 	}

@@ -28,7 +28,6 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	}
 	age, counted := req.ConnectionsAge()
 	for i := range req.NumEndpoints() {
-		resp.SetWeight(i, req.Endpoint(i).Weight())
 		if i >= maxReasons {
 			continue
 		}

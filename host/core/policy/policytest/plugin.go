@@ -5,7 +5,7 @@ import "github.com/sluice-proxy/sluice/sdk/abi"
 
 // Plugin is a policy.Plugin. A test sets Answer, or embeds Plugin in a type with state and a Decide of its own.
 type Plugin struct {
-	Answer func(req *abi.Request, resp *abi.Response) error // nil: every endpoint gets weight 1
+	Answer func(req *abi.Request, resp *abi.Response) error // nil: every endpoint has the capacity 1
 	Inputs uint32                                           // its needs
 	Values []string                                         // its keys
 	Code   string                                           // its revision
@@ -17,7 +17,7 @@ func (p Plugin) Decide(req *abi.Request, resp *abi.Response) error {
 		return p.Answer(req, resp)
 	}
 	for i := range resp.Results {
-		resp.Results[i].Weight = 1
+		resp.Results[i].Value = abi.One
 	}
 	return nil
 }
@@ -27,6 +27,9 @@ func (p Plugin) Needs(string) uint32 { return p.Inputs }
 
 // Keys implements policy.Plugin.
 func (p Plugin) Keys(string) []string { return p.Values }
+
+// Role implements policy.Plugin: what the plugin answers are capacities.
+func (p Plugin) Role() abi.Role { return abi.RoleReduce }
 
 // Revision implements policy.Plugin.
 func (p Plugin) Revision() string { return p.Code }

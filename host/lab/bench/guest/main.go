@@ -23,7 +23,7 @@ func (*plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	}
 	for i := range req.NumEndpoints() {
 		if e := req.Endpoint(i); e.Zone() == zone {
-			resp.SetWeight(i, e.Weight()*3)
+			resp.SetShare(i, e.Share()*3)
 		}
 	}
 	return nil

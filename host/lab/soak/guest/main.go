@@ -60,11 +60,11 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 		panic("trap")
 	case "lie":
 		for i := range req.NumEndpoints() {
-			resp.SetWeight(i, 0)
+			resp.SetShare(i, 0)
 		}
 	case "flip":
 		for i := range req.NumEndpoints() {
-			resp.SetWeight(i, 1+(p.calls+i)%60_000)
+			resp.SetShare(i, 1+(p.calls+i)%60_000)
 		}
 		resp.RequeueAfter(sdk.Second)
 	case "requeue":

@@ -1,6 +1,9 @@
 package api
 
 import (
+	"fmt"
+	"math"
+	"strconv"
 	"time"
 )
 
@@ -145,12 +148,31 @@ type Shed struct {
 	Since  *time.Time `json:"since,omitempty"` // nil: in another boot
 }
 
-// Step is the decision of one plugin on an endpoint.
+// Step is the decision of one plugin on an endpoint. By its role, it has a capacity, a share, or neither; 1 is that of an ordinary endpoint.
 type Step struct {
-	Plugin string `json:"plugin"`
-	Weight uint16 `json:"weight"`
-	Reason string `json:"reason,omitempty"`
+	Plugin   string   `json:"plugin"`
+	Role     string   `json:"role,omitempty"`
+	Capacity *float64 `json:"capacity,omitempty"`
+	Share    *float64 `json:"share,omitempty"` // of the connections of its group, for each unit of capacity
+	Part     *float64 `json:"part,omitempty"`  // of all connections for its group, 0 to 1; nil: the plugin sets no groups
+	Reason   string   `json:"reason,omitempty"`
 }
+
+// Value is what the plugin has set, as text: a capacity, or a share of the part of its group; "-" for neither.
+func (s *Step) Value() string {
+	switch {
+	case s.Capacity != nil:
+		return Number(*s.Capacity)
+	case s.Share == nil:
+		return "-"
+	case s.Part != nil:
+		return fmt.Sprintf("%s of %s %%", Number(*s.Share), Number(100**s.Part))
+	}
+	return Number(*s.Share)
+}
+
+// Number is a number with up to three digits after the point.
+func Number(v float64) string { return strconv.FormatFloat(math.Round(1000*v)/1000, 'f', -1, 64) }
 
 // KernelShare is the weight of an endpoint behind a frontend, as it is programmed in the kernel.
 type KernelShare struct {

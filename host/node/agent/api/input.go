@@ -46,7 +46,9 @@ type InputValue struct {
 type InputEndpoint struct {
 	Address          string         `json:"address"`
 	Conditions       []string       `json:"conditions"`
-	Weight           uint32         `json:"weight"` // from the plugin before, or the default rules
+	Capacity         float64        `json:"capacity"` // 1 is that of an ordinary endpoint; from the plugins before, or the default rules
+	Share            float64        `json:"share"`    // for each unit of capacity
+	Group            uint16         `json:"group,omitempty"`
 	ReadySince       *time.Time     `json:"readySince,omitempty"`
 	TerminatingSince *time.Time     `json:"terminatingSince,omitempty"`
 	Pod              string         `json:"pod,omitempty"`

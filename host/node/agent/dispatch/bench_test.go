@@ -14,7 +14,9 @@ type idlePlugin struct{}
 func (idlePlugin) Decide(*abi.Request, *abi.Response) error { return nil }
 func (idlePlugin) Needs(string) uint32                      { return 0 }
 func (idlePlugin) Keys(string) []string                     { return nil }
-func (idlePlugin) Revision() string                         { return "1" }
+func (idlePlugin) Role() abi.Role                           { return abi.RoleReduce }
+
+func (idlePlugin) Revision() string { return "1" }
 
 // BenchmarkCall measures what a call costs beyond the plugin.
 func BenchmarkCall(b *testing.B) {

@@ -60,7 +60,9 @@ func (p *sleeper) called() []string {
 
 func (*sleeper) Needs(string) uint32  { return 0 }
 func (*sleeper) Keys(string) []string { return nil }
-func (*sleeper) Revision() string     { return "1" }
+func (*sleeper) Role() abi.Role       { return abi.RoleReduce }
+
+func (*sleeper) Revision() string { return "1" }
 
 // bed is a Dispatcher in a synctest bubble with the clock as CPU time.
 type bed struct {

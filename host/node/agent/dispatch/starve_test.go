@@ -35,7 +35,7 @@ func (p *requeuePlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	defer p.mu.Unlock()
 	p.calls[model.Name{Namespace: req.Namespace, Name: req.Service}]++
 	for i := range resp.Results {
-		resp.Results[i].Weight = 1
+		resp.Results[i].Value = abi.One
 	}
 	resp.RequeueAfter = time.Second
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/host/core/policy"
@@ -22,6 +23,22 @@ func (s *Set) UnknownServiceSettings(ctx context.Context, cfg *config.Config) (w
 		warnings = append(warnings, s.unknownFields(ctx, fmt.Sprintf("policies[%d].shadow", i), p.Shadow)...)
 	}
 	return warnings
+}
+
+// WrongOrders returns an error for each chain that is not in the order of roles. Of plugins that are not loaded nothing is known.
+func (s *Set) WrongOrders(cfg *config.Config) (problems []string) {
+	for i := range cfg.Policies {
+		p := cfg.Policies[i].Build()
+		for list, steps := range map[string][]policy.Step{"plugins": p.Steps, "shadow": p.Shadow} {
+			if e := policy.CheckOrder(steps, s.Get); e != nil {
+				e.Plugin, _ = policy.CutShadow(e.Plugin)
+				e.Before, _ = policy.CutShadow(e.Before)
+				problems = append(problems, fmt.Sprintf("policies[%d].%s[%d].name: %q: %v", i, list, e.Index, e.Plugin, e))
+			}
+		}
+	}
+	slices.Sort(problems)
+	return problems
 }
 
 // unknownFields returns the warnings of a chain, whose field has a path.

@@ -80,7 +80,7 @@ func TestNewSettingsDoNotLoadTheModuleAgain(t *testing.T) {
 	before, _ := r.set.Memory()
 	var settings []string
 	for i := range 20 {
-		settings = append(settings, fmt.Sprintf(`{"maxTotal":%d}`, 100+i))
+		settings = append(settings, fmt.Sprintf(`{"holdSeconds":%d}`, 100+i))
 	}
 	if changed, err := r.load(settings...); err != nil || !changed {
 		t.Fatalf("changed %t, %v", changed, err)
@@ -118,7 +118,7 @@ func TestBadSettingsAffectOnlyTheirPolicies(t *testing.T) {
 			t.Errorf("%s: bad settings: %v", what, err)
 		}
 	}
-	own := abi.Settings{Text: `{"demand":"beer","maxTotal":7}`, Own: true}
+	own := abi.Settings{Text: `{"demand":"beer","holdSeconds":7}`, Own: true}
 	if err := r.decide(own); !errors.Is(err, abi.ErrSettings) {
 		t.Errorf("settings of a Service: %v", err)
 	}
@@ -129,7 +129,7 @@ func TestOneCauseNamesAllFields(t *testing.T) {
 	r := newSettingsRig(t)
 	var settings []string
 	for i := range 12 {
-		settings = append(settings, fmt.Sprintf(`{"demand":"beer","maxTotal":%d}`, 100+i))
+		settings = append(settings, fmt.Sprintf(`{"demand":"beer","holdSeconds":%d}`, 100+i))
 	}
 	for _, tt := range []struct {
 		settings []string
@@ -147,7 +147,7 @@ func TestOneCauseNamesAllFields(t *testing.T) {
 // TestRevisionThatRefusesSettingsDoesNotReplaceAnother: the new module accepts none.
 func TestRevisionThatRefusesSettingsDoesNotReplaceAnother(t *testing.T) {
 	r := newSettingsRig(t)
-	settings := `{"maxTotal":100}`
+	settings := `{"holdSeconds":100}`
 	if _, err := r.load("", settings); err != nil {
 		t.Fatal(err)
 	}

@@ -235,13 +235,28 @@ func addThrottled(p *api.Pending, since func(plugin string) time.Time) {
 
 // newSteps returns the decisions of plugins on endpoint i.
 func newSteps(steps []policy.StepResult, i int) (out []api.Step) {
-	for _, s := range steps {
-		if s.Err == nil {
-			out = append(out, api.Step{Plugin: s.Plugin, Weight: s.Weights[i], Reason: s.Reasons.At(i)})
+	for k := range steps {
+		s := &steps[k]
+		if s.Err != nil {
+			continue
 		}
+		step, value := api.Step{Plugin: s.Plugin, Reason: s.Reasons.At(i)}, ratio(s.Answer.Values[i])
+		if s.Role.Valid() {
+			step.Role = s.Role.String()
+		}
+		switch {
+		case s.Role.WritesCapacity():
+			step.Capacity = &value
+		case s.Role != abi.RoleReset:
+			step.Share, step.Part = &value, s.Answer.PartOf(i)
+		}
+		out = append(out, step)
 	}
 	return out
 }
+
+// ratio converts millionths.
+func ratio(v uint32) float64 { return float64(v) / abi.One }
 
 func totalOf(weights []uint16) (sum int) {
 	for _, w := range weights {

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // TestWaitingForAPluginIsNoError: the pool says for which plugin, and since when by the wall clock.
@@ -135,7 +136,7 @@ func TestGuardsAreExplained(t *testing.T) {
 
 // TestShadowIsExplained: of two endpoints, the shadow prefers the second.
 func TestShadowIsExplained(t *testing.T) {
-	half := 0.5
+	half, three := 0.5, 3.0
 	of := &policy.Policy{Name: "p", Shadow: []policy.Step{{Plugin: policy.ShadowPlugin("q")}}}
 	explain := func(s *policy.Shadow, all tally.ServiceShadow) (*api.Explanation, api.Pool) {
 		x := NewExplanation(&planner.Explanation{
@@ -145,13 +146,13 @@ func TestShadowIsExplained(t *testing.T) {
 		}, time.UnixMilli)
 		return x, x.Pools[0]
 	}
-	step := policy.StepResult{Plugin: "q/shadow", Weights: []uint16{0, 3}, Reasons: policy.PackReasons(2, func(i int) string { return fmt.Sprint("r", i) })}
+	step := policy.StepResult{Plugin: "q/shadow", Role: abi.RoleLocality, Answer: abi.Answer{Values: []uint32{0, 3 * abi.One}}, Reasons: policy.PackReasons(2, func(i int) string { return fmt.Sprint("r", i) })}
 	x, pool := explain(&policy.Shadow{Weights: []uint16{0, 3}, Divergence: 0.5, Compared: true, Evaluation: policy.Evaluation{Steps: []policy.StepResult{step}}},
 		tally.ServiceShadow{Policy: "p", Divergence: 0.5, Compared: true})
 	if want := (&api.Shadow{Plugins: []string{"q"}, Divergence: &half}); !reflect.DeepEqual(x.Shadow, want) {
 		t.Errorf("%+v", x.Shadow)
 	}
-	if want := (&api.EndpointShadow{Weight: 3, Share: 1, Steps: []api.Step{{Plugin: "q/shadow", Weight: 3, Reason: "r1"}}}); !reflect.DeepEqual(pool.Endpoints[1].Shadow, want) || *pool.Shadow.Divergence != 0.5 {
+	if want := (&api.EndpointShadow{Weight: 3, Share: 1, Steps: []api.Step{{Plugin: "q/shadow", Role: "locality", Share: &three, Reason: "r1"}}}); !reflect.DeepEqual(pool.Endpoints[1].Shadow, want) || *pool.Shadow.Divergence != 0.5 {
 		t.Errorf("%+v, %+v", pool.Shadow, pool.Endpoints[1].Shadow)
 	}
 	x, pool = explain(&policy.Shadow{Evaluation: policy.Evaluation{Err: errors.New("trap"), Steps: []policy.StepResult{{Plugin: "q/shadow", Err: errors.New("trap")}}}},

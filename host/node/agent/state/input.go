@@ -69,7 +69,8 @@ func newInputEndpoint(s *policy.Seen, i int, wallTime func(int64) time.Time) api
 		return &t
 	}
 	out := api.InputEndpoint{
-		Address: e.Addr.String(), Conditions: []string{}, Weight: e.Weight, ReadySince: at(e.ReadySince), TerminatingSince: at(e.TerminatingSince),
+		Address: e.Addr.String(), Conditions: []string{}, Capacity: ratio(e.Capacity), Share: ratio(e.Share), Group: e.Group,
+		ReadySince: at(e.ReadySince), TerminatingSince: at(e.TerminatingSince),
 		Values: inputValues(s.Keys, r.Keys, e.Values, true),
 	}
 	for bit, name := range conditionNames {

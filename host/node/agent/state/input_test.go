@@ -17,7 +17,7 @@ func seenRequest() abi.Request {
 		NodeIndex: 2, NodeCount: 5, Zones: []abi.Zone{{Name: "a", Nodes: 3, Ready: 1, Serving: 2, Total: 4, MilliCPU: 8000}}, ConnectionsAgeMS: 1500,
 		OutcomesWindowMS: 10_000, Keys: []string{"label:track", "service-label:tier", "annotation:b"}, ServiceValues: []abi.Value{{Text: "gold", Present: true}},
 		Endpoints: []abi.Endpoint{{
-			Addr: netip.MustParseAddrPort("10.0.0.1:80"), Conditions: abi.Ready | abi.Eligible | abi.Held, Pod: "web-0", Weight: 3, ReadySince: 1000,
+			Addr: netip.MustParseAddrPort("10.0.0.1:80"), Conditions: abi.Ready | abi.Eligible | abi.Held, Pod: "web-0", Capacity: 3 * abi.One, Share: abi.One / 4, Group: 1, ReadySince: 1000,
 			Connections: 7, Values: []abi.Value{{}, {Text: "x", Present: true}},
 			Outcomes: abi.Outcomes{Attempts: 4, Answered: 1, Refused: 2, TotalAttempts: 40, Since: 2000},
 		}},
@@ -34,7 +34,7 @@ func TestInputHasEverythingThatThePluginAskedFor(t *testing.T) {
 	}
 	want := `{"plugin":"p","at":"1970-01-01T00:00:05Z","settings":"{\"a\":1}","nodeIndex":2,"nodeCount":5,` +
 		`"zones":[{"name":"a","ready":1,"serving":2,"total":4,"nodes":3,"milliCPU":8000}],"service":[{"key":"service-label:tier","value":"gold"}],` +
-		`"connectionsAge":"1.5s","outcomesWindow":"10s","endpoints":[{"address":"10.0.0.1:80","conditions":["ready","eligible","held"],"weight":3,` +
+		`"connectionsAge":"1.5s","outcomesWindow":"10s","endpoints":[{"address":"10.0.0.1:80","conditions":["ready","eligible","held"],"capacity":3,"share":0.25,"group":1,` +
 		`"readySince":"1970-01-01T00:00:01Z","pod":"web-0","connections":7,"outcomes":{"attempts":4,"answered":1,"refused":2,"unanswered":0,` +
 		`"total":{"attempts":40,"answered":0,"refused":0,"unanswered":0},"since":"1970-01-01T00:00:02Z"},` +
 		`"values":[{"key":"annotation:b","value":"x"},{"key":"label:track","value":null}]}]}`
@@ -51,7 +51,7 @@ func TestInputHasNothingThatThePluginDidNotAskFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{"plugin":"p","at":"1970-01-01T00:00:05Z","zones":[{"name":"a","ready":1,"serving":2,"total":4}],` +
-		`"endpoints":[{"address":"10.0.0.1:80","conditions":["ready","eligible","held"],"weight":3,"readySince":"1970-01-01T00:00:01Z"}]}`
+		`"endpoints":[{"address":"10.0.0.1:80","conditions":["ready","eligible","held"],"capacity":3,"share":0.25,"group":1,"readySince":"1970-01-01T00:00:01Z"}]}`
 	if string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -22,10 +22,10 @@ type check struct {
 
 // seen is what the answers to all requests had in common.
 type seen struct {
-	done                          bool
-	weight, values, bounds, codes string // the first failure
-	requeue, costly               string
-	coded                         bool // a negative code was returned
+	done                           bool
+	nothing, values, bounds, codes string // the first failure
+	requeue, costly, role          string
+	coded                          bool // a negative code was returned
 }
 
 // Run checks a module with settings, a JSON object or "". The error is that of the host or of ctx; failures of the module are in the report.

@@ -159,8 +159,9 @@ func brokenGuestsFailTheRequirementThatTheyBreak(t *testing.T, h *wasm.Host) {
 	}
 	base := strings.Replace(string(raw), ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))\n  (global $calls (mut i32) (i32.const 0))", 1)
 	const (
-		weight = "(i32.load offset=32 (local.get $from))"
-		begin  = "(global.set $cap (local.get $cap))"
+		share = "(i32.load offset=36 (local.get $from))"
+		begin = "(global.set $cap (local.get $cap))"
+		end   = "(i64.extend_i32_u (i32.load offset=4 (local.get $resp)))"
 	)
 	always := []string{tck.SmallBuffer, tck.WrongRequest} // base.wat checks neither
 	for _, c := range []struct {
@@ -171,19 +172,22 @@ func brokenGuestsFailTheRequirementThatTheyBreak(t *testing.T, h *wasm.Host) {
 		{"nothing", ";; no such comment", "", "", ""},
 		{"a missing export", `(export "sluice_alloc")`, "", tck.Exports, `does not export function "sluice_alloc"`},
 		{"an import", `(import "sluice" "log" (func $log (param i32 i32 i32)))`, `(import "env" "abort" (func $log (param i32 i32 i32)))`, tck.Imports, `"abort" of "env"`},
-		{"another major version", "0x10002", "0x20000", tck.Loads, `ABI version 2\.0`},
-		{"unaligned buffers", "(i32.const 7)) (i32.const -8)", "(i32.const 3)) (i32.const -4)", tck.Allocates + " G10 G22", "not an 8-byte aligned address"},
-		{"buffers that are given twice", "(global.set $brk (i32.and", "(drop (i32.and", tck.Allocates + " G10 G13 G19 G22", "within the buffer of"},
-		{"the size of a record for the stride", "(i32.load offset=80 (local.get $req))", "(i32.const 64)", tck.ByStride, "with 8 bytes appended"},
-		{"endpoints right after the header", "(i32.load offset=72 (local.get $req))", "(i32.const 168)", tck.ByStride + " " + tck.ByOffset, "weight 1 and"},
-		{"an id as a number", weight, "(i32.add (i32.const 1) (i32.and (i32.load offset=28 (local.get $from)) (i32.const 15)))", tck.AnyIDs, "ids from"},
-		{"equal conditions", weight, "(i32.add (i32.const 1) (i32.eq (i32.load offset=20 (local.get $from)) (i32.const 147)))", tck.UnknownBits, "undefined bits"},
+		{"another major version", "0x20000", "0x10002", tck.Loads, `ABI version 1\.2, this host needs 2\.0`},
+		{"no role", `(export "sluice_role")`, "", tck.Loads, `does not export function "sluice_role"`},
+		{"an unknown role", `(export "sluice_role") (result i32) (i32.const 3)`, `(export "sluice_role") (result i32) (i32.const 0)`, tck.Loads, "sluice_role returns 0"},
+		{"unaligned buffers", "(i32.const 7)) (i32.const -8)", "(i32.const 3)) (i32.const -4)", tck.Allocates + " G10 G19 G22", "not an 8-byte aligned address"},
+		{"buffers that are given twice", "(global.set $brk (i32.and", "(drop (i32.and", tck.Allocates + " G10 G13 G19 G21 G22", "within the buffer of"},
+		{"the size of a record for the stride", "(i32.load offset=80 (local.get $req))", "(i32.const 72)", tck.ByStride, "with 8 bytes appended"},
+		{"endpoints right after the header", "(i32.load offset=72 (local.get $req))", "(i32.const 184)", tck.ByStride + " " + tck.ByOffset, "value 1000000 and"},
+		{"an id as a number", share, "(i32.add (i32.const 1) (i32.and (i32.load offset=28 (local.get $from)) (i32.const 15)))", tck.AnyIDs, "ids from"},
+		{"equal conditions", share, "(i32.add (i32.const 1) (i32.eq (i32.load offset=20 (local.get $from)) (i32.const 147)))", tck.UnknownBits, "undefined bits"},
 		{"a trap for a long state", begin, "(if (i32.gt_u (i32.load offset=112 (local.get $req)) (i32.const 100)) (then unreachable))", tck.AnyState, "a state of 1024 bytes"},
-		{"a count of calls", weight, "(i32.add (i32.const 1) (i32.and (global.get $calls) (i32.const 1)))", tck.Deterministic + " G22", "the plugin counts its calls"},
+		{"a count of calls", share, "(i32.add (i32.const 1) (i32.and (global.get $calls) (i32.const 1)))", tck.Deterministic + " G22", "the plugin counts its calls"},
 		{"growth", begin, "(drop (memory.grow (i32.const 1)))", tck.Memory, `\d+ KiB after 150 calls`},
 		{"a byte beyond the response", begin, "(i32.store8 (i32.add (local.get $resp) (local.get $cap)) (i32.const 1))", tck.Bounds + " G10 G19 G22", "after the end of the response"},
-		{"no weight", weight, "(i32.const 0)", tck.Weight, "no eligible endpoint has a weight"},
-		{"a large weight", weight, "(i32.const 100000)", tck.Range, "has weight 100000"},
+		{"no share", share, "(i32.const 0)", tck.Nothing, "no eligible endpoint is left with capacity and a share"},
+		{"a group without groups", "(i32.const 0xffff))", "(i32.const 0x7ffff))", tck.Range, "has group 7"},
+		{"groups by another role", end, "(if (local.get $n) (then (i64.store offset=48 (local.get $resp) (i64.const 0x100000038)))) " + end, tck.Role, "the answer has 1 groups, the role is pick"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			text := strings.Replace(base, c.old, c.new, 1)
@@ -192,6 +196,9 @@ func brokenGuestsFailTheRequirementThatTheyBreak(t *testing.T, h *wasm.Host) {
 			}
 			if c.name == "a count of calls" {
 				text = strings.Replace(text, begin, "(global.set $calls (i32.add (global.get $calls) (i32.const 1)))", 1)
+			}
+			if c.want == tck.Role {
+				text = strings.Replace(text, `"sluice_role") (result i32) (i32.const 3)`, `"sluice_role") (result i32) (i32.const 5)`, 1)
 			}
 			got := failures(t, h, testenv.WAT(t, text, "--no-check"), "")
 			want := strings.Fields(c.want)

@@ -59,10 +59,11 @@ func probes() []probe {
 		{tck.WrongRequest, of((*check).wrongRequest)},
 		{tck.Memory, of((*check).memory)},
 		// What the answers to all requests have shown.
-		{tck.Weight, of(func(c *check) error { return c.observed(c.seen.weight) })},
+		{tck.Nothing, of(func(c *check) error { return c.observed(c.seen.nothing) })},
 		{tck.Range, of(func(c *check) error { return c.observed(c.seen.values) })},
 		{tck.Bounds, of(func(c *check) error { return c.observed(c.seen.bounds) })},
 		{tck.Fuel, of(func(c *check) error { return c.observed(c.seen.costly) })},
+		{tck.Role, of(func(c *check) error { return c.observed(c.seen.role) })},
 		{tck.Requeue, of(func(c *check) error { return c.observed(c.seen.requeue) })},
 		{tck.ErrorsAreNamed, of(func(c *check) error {
 			if !c.seen.coded {
@@ -113,15 +114,17 @@ func (c *check) outcome(g *guest, name string, req *abi.Request, a *answer, err 
 	}
 	c.seen.done = true
 	le := binary.LittleEndian
-	chosen, weight := false, false
+	had, left, role := false, false, c.plugin.Role()
 	offset, stride := int(le.Uint32(a.wire[abi.RespResultsOffset:])), int(le.Uint32(a.wire[abi.RespResultsStride:]))
 	for i := range req.Endpoints {
 		e := &req.Endpoints[i]
-		chosen = chosen || e.Conditions&abi.Chosen != 0 && e.Conditions&abi.Eligible != 0
-		weight = weight || e.Conditions&abi.Eligible != 0 && a.Results[i].Weight > 0
+		if e.Conditions&abi.Eligible != 0 && e.Capacity > 0 && e.Share > 0 {
+			had = true
+			left = left || a.Results[i].Value > 0 // the other number is as it was
+		}
 		r := a.wire[offset+i*stride:]
-		if w := le.Uint32(r[abi.ResultWeight:]); w > abi.MaxWeight {
-			once(&c.seen.values, "request %s: endpoint %s has weight %d: hosts take it as %d", name, e.Addr, w, abi.MaxWeight)
+		if n := le.Uint16(r[abi.ResultGroup:]); n > 0 && len(a.Groups) == 0 {
+			once(&c.seen.values, "request %s: endpoint %s has group %d: without groups it is ignored", name, e.Addr, n)
 		}
 		if n := le.Uint16(r[abi.ResultShed:]); n > abi.MaxShedPermille {
 			once(&c.seen.values, "request %s: endpoint %s has shed_permille %d: hosts take it as %d", name, e.Addr, n, abi.MaxShedPermille)
@@ -130,8 +133,11 @@ func (c *check) outcome(g *guest, name string, req *abi.Request, a *answer, err 
 			once(&c.seen.values, "request %s: endpoint %s has flags %#x: bits other than 0 are ignored", name, e.Addr, f)
 		}
 	}
-	if chosen && !weight {
-		once(&c.seen.weight, "request %s: no eligible endpoint has a weight above 0, and the default rules choose one", name)
+	if had && !left && role != abi.RoleReset {
+		once(&c.seen.nothing, "request %s: no eligible endpoint is left with capacity and a share", name)
+	}
+	if len(a.Groups) > 0 && role != abi.RoleShare {
+		once(&c.seen.role, "request %s: the answer has %d groups, the role is %s", name, len(a.Groups), role)
 	}
 	if ms := a.RequeueAfter.Milliseconds(); ms > 0 && ms < 1000 {
 		once(&c.seen.requeue, "request %s: requeue_ms is %d", name, ms)
@@ -453,7 +459,7 @@ func (c *check) overTime() error {
 		state = a.State
 		clear(prior)
 		for i := range req.Endpoints {
-			prior[req.Endpoints[i].Addr] = int32(a.Results[i].Weight)
+			prior[req.Endpoints[i].Addr] = int32(min(a.Results[i].Value, abi.MaxTotal))
 		}
 	}
 	return nil

@@ -171,7 +171,7 @@ func TestSDKReadmes(t *testing.T) {
 			t.Errorf("%s: %+v, in C %+v", lang, got.Results, want.Results)
 		}
 	}
-	if first := answers["c"].Results[0]; first.Weight != 5 || first.Reason != "on this node" {
+	if first := answers["c"].Results[0]; first.Value != 5*abi.One || first.Reason != "on this node" {
 		t.Errorf("%+v", first)
 	}
 	for _, other := range headings[1:] {

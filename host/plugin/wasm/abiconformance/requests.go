@@ -3,6 +3,7 @@ package abiconformance
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/host/plugin/wasm"
@@ -22,12 +23,13 @@ func requests(keys []string) []wasm.Sample {
 	}
 	for i := range last.Endpoints {
 		e := &last.Endpoints[i]
-		e.Weight, e.PriorWeight, e.Connections = abi.MaxWeight, abi.MaxWeight, 1<<32-2
+		e.Capacity, e.Share, e.Group, e.PriorWeight, e.Connections = 1<<32-1, 1<<32-1, uint16(i*3), abi.MaxTotal, 1<<32-2
 		e.ReadySince = last.Now + 3_600_000 // a clock that was wrong
 		o := uint64(1) << 62
 		e.Outcomes = abi.Outcomes{Attempts: 1<<32 - 1, Answered: 1<<32 - 1, Refused: 1<<32 - 1, Unanswered: 1<<32 - 1,
 			TotalAttempts: o, TotalAnswered: o, TotalRefused: o, TotalUnanswered: o, Since: last.Now + 1000}
 	}
+	last.Groups = slices.Repeat([]uint32{1<<32 - 1}, abi.MaxGroups)
 	first := wasm.SampleRequest(20, keys...)
 	first.Now, first.Zones, first.Node, first.Namespace, first.Service, first.Port = 0, nil, "", "", "", ""
 	for i := range first.Endpoints {
@@ -40,11 +42,15 @@ func requests(keys []string) []wasm.Sample {
 	for i := range mixed.Endpoints {
 		e := &mixed.Endpoints[i]
 		e.Conditions = uint32(i*8+7) & 0x1FF // any bits, also those that exclude each other
-		e.Weight = uint32(i % 3)
+		if e.Capacity = 0; e.Conditions&abi.Eligible != 0 {
+			e.Capacity = uint32(i % 3 * abi.One / 2)
+		}
+		e.Share, e.Group = uint32(i%5*abi.One), uint16(i%3)
 		e.TerminatingSince, e.Connections = int64(i%2)*(mixed.Now-int64(i)*1000), uint32(i)
 	}
 	mixed.Endpoints[0].Conditions = abi.Ready | abi.Serving | abi.Chosen | abi.Eligible
-	mixed.Endpoints[0].Weight = 1
+	mixed.Endpoints[0].Capacity, mixed.Endpoints[0].Share = 1, 1
+	mixed.Groups = []uint32{0, 1, 99}
 	return append(all, wasm.Sample{Name: "largest numbers", Request: last}, wasm.Sample{Name: "zeros and no names", Request: first},
 		wasm.Sample{Name: "all conditions", Request: mixed}, wasm.Sample{Name: "5000 endpoints", Request: wasm.SampleRequest(5000, keys...)})
 }

@@ -37,7 +37,7 @@
     (if (i32.eq (local.get $c) (i32.const 100)) (then (unreachable)))                      ;; d: traps in decisions
     (if (i32.eq (local.get $c) (i32.const 105))
       (then (local.set $c (i32.add (i32.const 48) (global.get $calls)))))                  ;; i: counts calls
-    (local.set $to (i32.add (local.get $resp) (i32.const 48)))
+    (local.set $to (i32.add (local.get $resp) (i32.const 56)))
     (block $done
       (loop $next
         (br_if $done (i32.ge_u (local.get $i) (i32.load offset=76 (local.get $req))))

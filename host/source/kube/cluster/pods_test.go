@@ -29,16 +29,16 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// weightOfLabel gives each endpoint the weight in the label of its Pod, 1 without one.
+// weightOfLabel gives each endpoint the capacity in the label of its Pod, 1 without one.
 func weightOfLabel(req *abi.Request, resp *abi.Response) error {
 	for i := range req.Endpoints {
-		resp.Results[i].Weight = 1
+		resp.Results[i].Value = abi.One
 		if v := req.Endpoints[i].Values[0]; v.Present {
 			w, err := strconv.ParseUint(v.Text, 10, 16)
 			if err != nil {
 				return err
 			}
-			resp.Results[i].Weight = uint16(w)
+			resp.Results[i].Value = abi.One * uint32(w)
 		}
 	}
 	return nil
@@ -114,8 +114,11 @@ func (n *weightedNode) emit(changes []model.Change) {
 }
 
 // await waits until the plan has these weights.
-func (n *weightedNode) await(t *testing.T, state model.PodsState, weights ...uint16) {
+// await waits for weights with the ratios of capacities.
+func (n *weightedNode) await(t *testing.T, state model.PodsState, capacities ...float64) {
 	t.Helper()
+	weights := make([]uint16, len(capacities))
+	abi.Weights(weights, capacities, abi.MaxTotal)
 	end := time.After(time.Minute)
 	for {
 		n.mu.Lock()
@@ -166,7 +169,7 @@ func checkPods(t *testing.T, c *testcluster.Cluster, kubeconfig string) {
 	n.await(t, model.PodsRead, 5, 1)
 	var took []time.Duration
 	for i := range 20 {
-		w := uint16(10 + i)
+		w := float64(10 + i)
 		begin := time.Now()
 		label("weighted-1", fmt.Sprint(w))
 		n.await(t, model.PodsRead, 5, w)

@@ -47,6 +47,9 @@ func find(state []byte, hash uint64) (since int64, ok bool) {
 	return 0, false
 }
 
+// Role implements sdk.Roler.
+func (*plugin) Role() sdk.Role { return sdk.RoleReduce }
+
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	le := binary.LittleEndian
 	before := req.State()
@@ -57,7 +60,7 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	after := make([]byte, header, sdk.MaxStateLen)
 	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
-		if !e.Eligible() || e.Weight() == 0 {
+		if !e.Eligible() || e.Capacity() == 0 {
 			continue
 		}
 		hash := hashOf(e.Addr())
@@ -67,19 +70,13 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 		}
 		steps := (now-since)/step + 1
 		if _, decided := e.PriorWeight(); !known && (before == nil || decided) || steps >= p.steps || count == maxStarts {
-			resp.SetWeight(i, e.Weight()*int(p.steps))
-			continue
+			continue // keeps its capacity
 		}
-		resp.SetWeight(i, e.Weight()*int(steps))
+		resp.SetCapacity(i, e.Capacity()*int(steps)/int(p.steps))
 		resp.SetReason(i, "step "+string(rune('0'+steps))+" of "+string(rune('0'+p.steps)))
 		resp.RequeueAfter(sdk.Duration(since+steps*step-now) * sdk.Millisecond)
 		after = le.AppendUint64(le.AppendUint64(after, hash), uint64(since))
 		count++
-	}
-	if count == 0 { // small weights are cheaper
-		for i := range req.NumEndpoints() {
-			resp.SetWeight(i, req.Endpoint(i).Weight())
-		}
 	}
 	le.PutUint32(after, version)
 	le.PutUint32(after[4:], uint32(count))

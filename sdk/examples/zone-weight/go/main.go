@@ -24,17 +24,20 @@ func (p *plugin) Needs() sdk.Need {
 	return 0
 }
 
+// Role implements sdk.Roler.
+func (*plugin) Role() sdk.Role { return sdk.RoleLocality }
+
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
 		if !e.Ready() || e.Zone() != req.NodeZone() || e.Zone() == sdk.NoString {
-			continue // keeps its weight
+			continue // keeps its share
 		}
 		if n, counted := e.Connections(); p.busy > 0 && counted && int64(n) >= p.busy {
 			resp.SetReason(i, "busy")
 			continue
 		}
-		resp.SetWeight(i, e.Weight()*int(p.factor))
+		resp.SetShare(i, e.Share()*int(p.factor))
 		resp.SetReason(i, "in zone "+req.Text(e.Zone()))
 	}
 	return nil

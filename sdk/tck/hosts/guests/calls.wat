@@ -1,4 +1,4 @@
-;; Keeps the weights, and traps with a message if it is called in another order, with other buffers or more often than the ABI says.
+;; Keeps the shares, and traps with a message if it is called in another order, with other buffers or more often than the ABI says.
 (module
   (import "sluice" "log" (func $log (param i32 i32 i32)))
   (memory (export "memory") 8)
@@ -31,7 +31,8 @@
     (global.set $initialized (i32.const 1))
     (global.set $handles (i32.const 1)))
 
-  (func (export "sluice_abi_version") (result i32) (call $ready) (i32.const 0x10002))
+  (func (export "sluice_abi_version") (result i32) (call $ready) (i32.const 0x20000))
+  (func (export "sluice_role") (result i32) (call $ready) (i32.const 3))
 
   (func (export "sluice_alloc") (param $n i32) (result i32)
     (local $at i32) (local $record i32)
@@ -121,26 +122,26 @@
         (i32.le_u (i32.add (local.get $resp) (local.get $cap)) (local.get $req)))
       (i32.const 640) (i32.const 43))
     (local.set $n (i32.load offset=76 (local.get $req)))
-    (call $check (i32.ge_u (local.get $cap) (i32.add (i32.const 7216) (i32.mul (local.get $n) (i32.const 16)))) (i32.const 576) (i32.const 63))
+    (call $check (i32.ge_u (local.get $cap) (i32.add (i32.const 7736) (i32.mul (local.get $n) (i32.const 16)))) (i32.const 576) (i32.const 63))
     (local.set $record (call $handle (i32.load offset=60 (local.get $req))))
     (call $check (i32.and (i32.load offset=4 (local.get $record)) (i32.load offset=8 (local.get $record))) (i32.const 496) (i32.const 73))
-    (local.set $total (i32.add (i32.const 48) (i32.mul (local.get $n) (i32.const 16))))
-    (memory.fill (local.get $resp) (i32.const 0) (i32.const 48))
+    (local.set $total (i32.add (i32.const 56) (i32.mul (local.get $n) (i32.const 16))))
+    (memory.fill (local.get $resp) (i32.const 0) (i32.const 56))
     (i32.store offset=0 (local.get $resp) (i32.const 0x50524C53))
     (i32.store offset=4 (local.get $resp) (local.get $total))
-    (i32.store offset=8 (local.get $resp) (i32.const 48))
-    (i32.store offset=12 (local.get $resp) (i32.const 48))
+    (i32.store offset=8 (local.get $resp) (i32.const 56))
+    (i32.store offset=12 (local.get $resp) (i32.const 56))
     (i32.store offset=16 (local.get $resp) (local.get $n))
     (i32.store offset=20 (local.get $resp) (i32.const 16))
     (local.set $from (i32.add (local.get $req) (i32.load offset=72 (local.get $req))))
-    (local.set $to (i32.add (local.get $resp) (i32.const 48)))
+    (local.set $to (i32.add (local.get $resp) (i32.const 56)))
     (block $done
       (loop $next
         (br_if $done (i32.ge_u (local.get $i) (local.get $n)))
-        (i32.store offset=0 (local.get $to) (i32.load offset=32 (local.get $from)))
+        (i32.store offset=0 (local.get $to) (i32.load offset=36 (local.get $from)))
         (i32.store offset=4 (local.get $to) (i32.const 0))
         (i32.store offset=8 (local.get $to) (i32.const -1))
-        (i32.store offset=12 (local.get $to) (i32.const -1))
+        (i32.store offset=12 (local.get $to) (i32.const 0xffff))
         (local.set $from (i32.add (local.get $from) (i32.load offset=80 (local.get $req))))
         (local.set $to (i32.add (local.get $to) (i32.const 16)))
         (local.set $i (i32.add (local.get $i) (i32.const 1)))

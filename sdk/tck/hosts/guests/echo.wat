@@ -1,10 +1,10 @@
   ;; Settings are {"a": "HEX"}: bytes in hexadecimal digits. The first 4 are the answer of sluice_needs, the next 4 the length of the text of
   ;; sluice_keys, which follows, all little-endian. The rest is the response for port 666; without it, that is an echo of the request.
   ;;
-  ;; The echo keeps the weights. Its state has the first 1024 bytes of the request, and the reason of endpoint i the 128 bytes from
-  ;; 1024 + 128 i on, in hexadecimal digits. A request that is longer than 1024 + 128 × min(endpoints, 16) gets weights that are digests of the
-  ;; endpoints instead: 1 + (h & 0x7fff), where h is the FNV-1a of 32 bits of the endpoint's record without ids, indexes and connections (bytes 0 to
-  ;; 17, 20 to 23 and 32 to 55), and of the names of its node and its zone.
+  ;; The echo keeps the shares. Its state has the first 1024 bytes of the request, and the reason of endpoint i the 128 bytes from
+  ;; 1024 + 128 i on, in hexadecimal digits. A request that is longer than 1024 + 128 × min(endpoints, 16) gets shares that are digests of the
+  ;; endpoints instead: 1 + (h & 0x7fffffff), where h is the FNV-1a of 32 bits of the endpoint's record without ids, indexes and connections (bytes 0 to
+  ;; 17, 20 to 23, 32 to 55 and 64 to 71), and of the names of its node and its zone.
 
   ;; The table of handles, from address 64 on: the address of what was decoded, after its length.
   (global $handles (mut i32) (i32.const 0))
@@ -99,7 +99,7 @@
         (local.set $rest (i32.sub (local.get $rest) (local.get $n)))
         (i32.store (i32.add (i32.add (local.get $resp) (local.get $table)) (i32.mul (local.get $i) (i32.const 8))) (local.get $text))
         (i32.store offset=4 (i32.add (i32.add (local.get $resp) (local.get $table)) (i32.mul (local.get $i) (i32.const 8))) (i32.mul (local.get $n) (i32.const 2)))
-        (i32.store offset=60 (i32.add (local.get $resp) (i32.mul (local.get $i) (i32.const 16))) (local.get $i)) ;; of result i
+        (i32.store16 offset=68 (i32.add (local.get $resp) (i32.mul (local.get $i) (i32.const 16))) (local.get $i)) ;; of result i
         (loop $byte
           (i32.store8 (i32.add (local.get $resp) (local.get $text)) (call $hex (i32.shr_u (i32.load8_u (local.get $from)) (i32.const 4))))
           (i32.store8 offset=1 (i32.add (local.get $resp) (local.get $text)) (call $hex (i32.and (i32.load8_u (local.get $from)) (i32.const 15))))
@@ -145,9 +145,10 @@
         (local.set $h (call $fnv (i32.const 0x811c9dc5) (local.get $at) (i32.const 18)))
         (local.set $h (call $fnv (local.get $h) (i32.add (local.get $at) (i32.const 20)) (i32.const 4)))
         (local.set $h (call $fnv (local.get $h) (i32.add (local.get $at) (i32.const 32)) (i32.const 24)))
+        (local.set $h (call $fnv (local.get $h) (i32.add (local.get $at) (i32.const 64)) (i32.const 8)))
         (local.set $h (call $name (local.get $h) (local.get $req) (i32.load offset=24 (local.get $at))))
         (local.set $h (call $name (local.get $h) (local.get $req) (i32.load offset=28 (local.get $at))))
-        (i32.store offset=48 (local.get $resp) (i32.add (i32.const 1) (i32.and (local.get $h) (i32.const 0x7fff))))
+        (i32.store offset=56 (local.get $resp) (i32.add (i32.const 1) (i32.and (local.get $h) (i32.const 0x7fffffff))))
         (local.set $resp (i32.add (local.get $resp) (i32.const 16)))
         (local.set $at (i32.add (local.get $at) (i32.load offset=80 (local.get $req))))
         (local.set $n (i32.sub (local.get $n) (i32.const 1)))

@@ -9,9 +9,10 @@ import { isDeepStrictEqual } from "node:util";
 
 const DECIDE_MS = 300, LOAD_MS = 1000, WALL_MS = 8000; // of CPU time; of wall time, for both
 const MEMORY_PAGES = 1024; // of 64 KiB
-const NONE = 0xffffffff, ABSENT = 0xfffffffe, NO_ZONE = 0xffff;
+const NONE = 0xffffffff, ABSENT = 0xfffffffe, NO_ZONE = 0xffff, NO_REASON = 0xffff;
 const CHOSEN = 16, ELIGIBLE = 128;
-const HEADER = 168, ENDPOINT = 64, ZONE = 32, OUTCOMES = 56, STRING = 16;
+const HEADER = 184, ENDPOINT = 72, ZONE = 32, OUTCOMES = 56, STRING = 16, GROUP = 8, RESPONSE = 56;
+const READY = 1, HELD = 256, ONE = 1_000_000, REDUCE = 2, SHARE = 3, RESET = 6, ADJUST = 7;
 
 const refuse = (text) => { throw new Error(text); };
 const align = (n) => (n + 7) & ~7;
@@ -75,7 +76,7 @@ function limitMemory(bytes) {
   return bytes;
 }
 
-const REQUIRED = { memory: "memory", sluice_abi_version: ":i", sluice_alloc: "i:i", sluice_decide: "iiii:I" };
+const REQUIRED = { memory: "memory", sluice_abi_version: ":i", sluice_role: ":i", sluice_alloc: "i:i", sluice_decide: "iiii:I" };
 const OPTIONAL = { sluice_configure: "ii:i", sluice_needs: "i:i", sluice_keys: "iii:i", _initialize: ":" };
 const WASI = {
   args_get: "ii:i", args_sizes_get: "ii:i", clock_res_get: "ii:i", clock_time_get: "iIi:i", environ_get: "ii:i", environ_sizes_get: "ii:i", fd_close: "i:i",
@@ -109,7 +110,9 @@ class Instance {
     this.exports = instance.exports;
     this.exports._initialize?.();
     const version = this.exports.sluice_abi_version();
-    if (version >>> 16 !== 1 || (version & 0xffff) < 2) refuse(`ABI version ${version >>> 16}.${version & 0xffff}: want 1.2 or a later minor version`);
+    if (version >>> 16 !== 2) refuse(`ABI version ${version >>> 16}.${version & 0xffff}: want 2.0 or a later minor version`);
+    this.role = this.exports.sluice_role();
+    if (this.role < 1 || this.role > ADJUST) refuse(`an unknown role, ${this.role}`);
   }
 
   view() { return new DataView(this.exports.memory.buffer); }
@@ -214,14 +217,14 @@ class Instance {
 
   decide(request, settings) {
     const view = this.configure(settings), n = request.endpoints.length;
-    const wire = encode(request, view, (text) => this.id(text)), room = 48 + 16 * n + 1024 + 256 * 8 + 4096;
+    const wire = encode(request, view, (text) => this.id(text)), room = RESPONSE + 16 * n + 1024 + 256 * 8 + 4096 + 64 * GROUP;
     const to = this.buffer("response", room), from = this.buffer("request", wire.length);
     this.bytes(to, room).fill(0);
     this.bytes(from, wire.length).set(wire);
     const length = this.call("sluice_decide", from, wire.length, to, room);
     this.code("sluice_decide", length);
     if (length > BigInt(room)) refuse(`a response of ${length} bytes for a buffer of ${room}`);
-    return decode(this.bytes(to, Number(length)).slice(), request);
+    return decode(this.bytes(to, Number(length)).slice(), request, this.role);
   }
 }
 
@@ -239,7 +242,7 @@ function parseKeys(text) {
   return keys;
 }
 
-// ---- Requests: header, texts, string table, state, Service values, values, outcomes, zones, endpoints, with gaps.
+// ---- Requests: header, texts, string table, state, groups, Service values, values, outcomes, zones, endpoints, with gaps.
 
 function encode(q, { handle, needs, keys }, idOf) {
   const used = new Map(); // id → bytes of the text
@@ -264,11 +267,13 @@ function encode(q, { handle, needs, keys }, idOf) {
     b.set(address(host), at);
     d.setUint16(at + 16, Number(port), true);
     d.setUint16(at + 18, row(e.zone), true);
-    [e.conditions, id(e.node), id(e.zone), e.weight, e.priorWeight].forEach((v, i) => d.setUint32(at + 20 + 4 * i, v, true));
+    [e.conditions, id(e.node), id(e.zone), e.capacity, e.share].forEach((v, i) => d.setUint32(at + 20 + 4 * i, v, true));
     d.setBigUint64(at + 40, BigInt(e.readySince), true);
     d.setBigUint64(at + 48, BigInt(e.terminatingSince), true);
     d.setUint32(at + 56, has(1, e.connections, NONE), true);
     d.setUint32(at + 60, needs & 8 ? id(e.pod) : NONE, true);
+    d.setUint32(at + 64, e.priorWeight, true);
+    d.setUint16(at + 68, e.group ?? 0, true);
   });
   const watched = needs & 2 && q.outcomesWindowMS !== 0;
   const outcomes = records(watched ? q.endpoints : [], OUTCOMES, ({ outcomes: o }, at, d) => {
@@ -277,6 +282,7 @@ function encode(q, { handle, needs, keys }, idOf) {
   });
   const values = records(podKeys.length ? q.endpoints : [], stride, (e, at, d) => podKeys.forEach((k, i) => d.setUint32(at + 4 * i, value(e.values ?? [], known.pod, k), true)));
   const services = records(serviceKeys, 4, (k, at, d) => d.setUint32(at, value(q.serviceValues ?? [], known.service, k), true));
+  const groups = records(q.groups ?? [], GROUP, (part, at, d) => d.setUint32(at, part, true));
   const state = Buffer.from(q.state ?? "", "base64");
   const header = [id(q.namespace), id(q.service), id(q.port), id(q.node), id(q.zone)];
 
@@ -285,11 +291,11 @@ function encode(q, { handle, needs, keys }, idOf) {
   const place = (b) => { const at = size; parts.push(b, new Uint8Array(align(b.length) - b.length + 8)); size += align(b.length) + 8; return at; };
   for (const [n, text] of used) table.set(n, [place(text), text.length]);
   const strings = place(records([...table].reverse(), STRING, ([n, [offset, length]], at, d) => [n, offset, length].forEach((v, i) => d.setUint32(at + 4 * i, v, true))));
-  const at = { state: place(state), services: place(services), values: place(values), outcomes: place(outcomes), zones: place(zones), endpoints: place(endpoints) };
+  const at = { state: place(state), groups: place(groups), services: place(services), values: place(values), outcomes: place(outcomes), zones: place(zones), endpoints: place(endpoints) };
 
   const wire = new Uint8Array(Buffer.concat(parts)), d = new DataView(wire.buffer);
   const u32 = (offset, ...list) => list.forEach((v, i) => d.setUint32(offset + 4 * i, v, true));
-  u32(0, 0x51524c53, 1 | 2 << 16, wire.length, HEADER);
+  u32(0, 0x51524c53, 2, wire.length, HEADER);
   d.setBigUint64(16, BigInt(q.now), true);
   d.setBigUint64(24, BigInt(q.generation), true);
   u32(32, ...header);
@@ -301,6 +307,7 @@ function encode(q, { handle, needs, keys }, idOf) {
   u32(72, at.endpoints, q.endpoints.length, ENDPOINT, at.zones, q.zones.length, ZONE, strings, table.size, STRING, at.state, state.length);
   u32(116, has(4, q.nodeIndex, NONE), has(4, q.nodeCount, 0), has(1, q.connectionsAgeMS, NONE), has(2, q.outcomesWindowMS, 0));
   u32(132, at.outcomes, outcomes.length / OUTCOMES, OUTCOMES, at.values, podKeys.length ? q.endpoints.length : 0, stride, podKeys.length, at.services, serviceKeys.length);
+  u32(168, at.groups, groups.length / GROUP, GROUP);
   return wire;
 }
 
@@ -314,22 +321,25 @@ function address(text) {
 
 // ---- Responses.
 
-function decode(b, q) {
-  if (b.length < 48) refuse("shorter than the header");
+function decode(b, q, role) {
+  if (b.length < RESPONSE) refuse("shorter than the header");
   const d = new DataView(b.buffer, b.byteOffset, b.length), u32 = (at) => d.getUint32(at, true), n = q.endpoints.length;
-  const [magic, total, header, results, count, stride, requeueMS, balance, stateAt, stateLength, reasonsAt, reasonsCount] = Array.from({ length: 12 }, (_, i) => u32(4 * i));
+  const [magic, total, header, results, count, stride, requeueMS, balance, stateAt, stateLength, reasonsAt, reasonsCount, groupsAt, groupsCount] = Array.from({ length: 14 }, (_, i) => u32(4 * i));
   const within = (name, at, size) => size === 0 || at >= header && at + size <= total || refuse(`${name} is outside of the response`);
   if (magic !== 0x50524c53) refuse("magic");
   if (total !== b.length) refuse("total");
-  if (header < 48 || header % 8 || header > total) refuse("header_length");
+  if (header < RESPONSE || header % 8 || header > total) refuse("header_length");
   if (count !== n) refuse("results.count");
   if (stride < 16 || stride % 8) refuse("results.stride");
   if (balance > 4) refuse("balance");
   if (stateLength > 1024) refuse("state");
   if (reasonsCount > 256) refuse("reasons");
+  if (groupsCount > 64 || groupsCount > 0 && role !== SHARE) refuse("groups");
   within("results", results, count * stride);
   within("state", stateAt, stateLength);
   within("reasons", reasonsAt, reasonsCount * 8);
+  within("groups", groupsAt, groupsCount * GROUP);
+  const groups = Array.from({ length: groupsCount }, (_, i) => u32(groupsAt + GROUP * i));
   let sum = 0;
   const reasons = Array.from({ length: reasonsCount }, (_, i) => {
     const at = u32(reasonsAt + 8 * i), length = u32(reasonsAt + 8 * i + 4);
@@ -339,15 +349,52 @@ function decode(b, q) {
     return /^[\p{L}\p{M}\p{N}\p{P}\p{S} ]*$/u.test(text) ? text : refuse("a reason is not printable");
   });
   const list = q.endpoints.map((e, i) => {
-    const at = results + i * stride, reason = u32(at + 12);
-    if (reason !== NONE && reason >= reasons.length) refuse(`results[${i}].reason`);
+    const at = results + i * stride, reason = d.getUint16(at + 12, true), group = groups.length ? d.getUint16(at + 14, true) : 0;
+    if (groups.length && group >= groups.length) refuse(`results[${i}].group`);
+    if (reason !== NO_REASON && reason >= reasons.length) refuse(`results[${i}].reason`);
     return {
-      weight: e.conditions & ELIGIBLE ? Math.min(u32(at), 65535) : 0, keepDraining: (b[at + 4] & 1) === 1, shedPermille: Math.min(d.getUint16(at + 6, true), 1000),
-      resetAfterMS: u32(at + 8), reason: reason === NONE ? "" : reasons[reason],
+      value: u32(at), group, keepDraining: (b[at + 4] & 1) === 1, shedPermille: Math.min(d.getUint16(at + 6, true), 1000),
+      resetAfterMS: u32(at + 8), reason: reason === NO_REASON ? "" : reasons[reason],
     };
   });
-  if (q.endpoints.some((e) => e.conditions & CHOSEN) && !list.some((r) => r.weight)) refuse("no weight");
-  return { requeueMS, balance, state: stateLength ? Buffer.from(b.subarray(stateAt, stateAt + stateLength)).toString("base64") : "", results: list };
+  const left = (e, i) => e.conditions & ELIGIBLE && list[i].value && (role <= REDUCE ? e.share : e.capacity);
+  if (role !== RESET && q.endpoints.some((e) => e.conditions & CHOSEN) && !q.endpoints.some(left)) refuse("no endpoint is left with capacity and a share");
+  return { requeueMS, balance, groups, state: stateLength ? Buffer.from(b.subarray(stateAt, stateAt + stateLength)).toString("base64") : "", results: list };
+}
+
+// ---- What is in force.
+
+// begin returns a request for the first plugin of a chain.
+function begin(q) {
+  const ready = (e) => e.conditions & (READY | HELD), hinted = (e) => e.conditions & 96, chosen = (e) => e.conditions & CHOSEN;
+  const hints = q.endpoints.some((e) => ready(e) && !chosen(e));
+  const endpoints = q.endpoints.map((e) => ({
+    ...e, group: 0, capacity: ready(e) || chosen(e) ? ONE : 0,
+    share: hints && !chosen(e) && (ready(e) || !q.endpoints.some((x) => chosen(x) && hinted(x) === hinted(e))) ? 0 : ONE,
+  }));
+  return { ...q, endpoints, groups: [] };
+}
+
+// combine returns the weights of a chain of one plugin.
+function combine(q, { results, groups, balance }, role) {
+  const load = q.endpoints.map((e, i) => (role === RESET ? e.capacity * e.share : role <= REDUCE ? (e.conditions & ELIGIBLE ? results[i].value : 0) * e.share : e.capacity * results[i].value));
+  const parts = groups.length ? groups : [1], sums = parts.map((_, g) => load.reduce((sum, l, i) => sum + (results[i].group === g ? l : 0), 0));
+  let total = parts.reduce((sum, p, g) => sum + (sums[g] ? p : 0), 0), share = parts;
+  if (!total) [share, total] = [sums, sums.reduce((a, b) => a + b, 0)];
+  return round(load.map((l, i) => (l ? (share[results[i].group] / total) * (l / sums[results[i].group]) : 0)), balance === 3 ? 100 : 1000);
+}
+
+// round returns the smallest weights that keep the ratios to a hundredth, with a sum of at most most.
+function round(parts, most) {
+  const top = Math.max(...parts);
+  let best = [], least = Infinity;
+  for (let n = 1; n <= most && least > 0.01; n++) {
+    const weights = parts.map((p) => (p ? Math.max(1, Math.round((n * p) / top)) : 0)), sum = weights.reduce((a, b) => a + b, 0);
+    if (n > 1 && sum > most) break;
+    const off = Math.max(...parts.map((p, i) => (p ? Math.abs(weights[i] / (sum * p) - 1) : 0)));
+    if (off < least) [best, least] = [weights, off];
+  }
+  return best;
 }
 
 // ---- The self-test.
@@ -358,7 +405,7 @@ function sample(n, keys) {
     now: 1700000000000, namespace: "shop", service: "web", port: "", portNumber: 80, protocol: 6, family: 4, pool: 0, sessionAffinityMS: 0, node: "n0", nodeIndex: NONE, nodeCount: 0,
     zone: "a", zones: [{ name: "a", nodes: 0, ready: n, serving: n, total: n, milliCPU: 0 }], connectionsAgeMS: NONE, outcomesWindowMS: 0, keys, serviceValues: service, generation: n, state: "",
     endpoints: Array.from({ length: n }, (_, i) => ({
-      addr: `10.0.${i >> 8}.${i & 255}:80`, conditions: 147, node: `n${i % 3}`, zone: i % 2 ? "a" : "b", pod: `web-${i}`, weight: 1, priorWeight: -1, readySince: 1699999000000,
+      addr: `10.0.${i >> 8}.${i & 255}:80`, conditions: 147, node: `n${i % 3}`, zone: i % 2 ? "a" : "b", pod: `web-${i}`, capacity: ONE, share: ONE, group: 0, priorWeight: -1, readySince: 1699999000000,
       terminatingSince: 0, connections: NONE, values: pod, outcomes: {},
     })),
   };
@@ -391,7 +438,7 @@ function sandbox() {
       }
       instance ??= new Instance(module, exported);
       if (load) selfTest([instance, new Instance(module, exported)], settings);
-      process.send({ response: request && instance.decide(request, settings) });
+      process.send({ response: request && instance.decide(request, settings), role: instance.role });
     } catch (e) {
       process.send({ error: e.message || "error" });
     }
@@ -440,8 +487,9 @@ async function main() {
     },
     decide: (c) => { const plugin = plugins.get(c.plugin); return plugin ? call(plugin, { request: c.request, settings: c.settings ?? plugin.settings }, DECIDE_MS) : { error: "no such plugin" }; },
     enforce: async (c) => {
-      const plugin = plugins.get(c.plugin), { error, response } = await operations.decide(c), { endpoints } = c.request;
-      if (response) plugin.lastGood = new Map(response.results.map((r, i) => [endpoints[i].addr, r.weight]));
+      const request = begin(c.request), { endpoints } = request;
+      const plugin = plugins.get(c.plugin), { error, response, role } = await operations.decide({ ...c, request });
+      if (response) plugin.lastGood = new Map(combine(request, response, role).map((w, i) => [endpoints[i].addr, w]));
       return { error, weights: endpoints.map((e) => plugin.lastGood?.get(e.addr) ?? (e.conditions & CHOSEN ? 1 : 0)) };
     },
     unload: (c) => { end(plugins.get(c.plugin)); plugins.delete(c.plugin); return {}; },
@@ -459,7 +507,7 @@ function responses(file) {
   for (const v of JSON.parse(readFileSync(file, "utf8"))) {
     let got, error;
     try {
-      got = decode(new Uint8Array(Buffer.from(v.wire.join(""), "hex")), { endpoints: v.conditions.map((conditions) => ({ conditions })) });
+      got = decode(new Uint8Array(Buffer.from(v.wire.join(""), "hex")), { endpoints: v.conditions.map((conditions) => ({ conditions, capacity: conditions & CHOSEN ? ONE : 0, share: ONE })) }, SHARE);
     } catch (e) {
       error = e.message;
     }

@@ -1,4 +1,4 @@
-// Command counting is a plugin whose weights depend on the number of its calls. The self-test has no port with the
+// Command counting is a plugin whose shares depend on the number of its calls. The self-test has no port with the
 // name that makes it count.
 package main
 
@@ -19,7 +19,7 @@ func (c *counting) Decide(req *sdk.Request, resp *sdk.Response) error {
 		c.calls++
 	}
 	for i := range req.NumEndpoints() {
-		resp.SetWeight(i, 1+c.calls)
+		resp.SetShare(i, sdk.One+c.calls)
 	}
 	resp.RequeueAfter(sdk.Second)
 	return nil

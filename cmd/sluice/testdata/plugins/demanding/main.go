@@ -1,4 +1,4 @@
-// Command demanding is a plugin that asks for more than a data plane may support: least connections, and weights of 1000
+// Command demanding is a plugin that asks for more than a data plane may support: least connections, and shares of 1000
 // to 1.
 package main
 
@@ -15,9 +15,9 @@ func (demanding) Configure([]byte) error { return nil }
 func (demanding) Decide(req *sdk.Request, resp *sdk.Response) error {
 	resp.SetBalance(sdk.BalanceLeastConnections)
 	for i := range req.NumEndpoints() {
-		resp.SetWeight(i, 1)
+		resp.SetShare(i, sdk.One)
 		if i == 0 {
-			resp.SetWeight(i, 1000)
+			resp.SetShare(i, 1000*sdk.One)
 		}
 	}
 	return nil

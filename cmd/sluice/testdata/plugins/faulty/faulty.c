@@ -1,4 +1,4 @@
-/* A plugin with the fault that its settings name by a letter: {"fault":"zero weights"}. */
+/* A plugin with the fault that its settings name by a letter: {"fault":"zero shares"}. */
 #include "sluice.h"
 
 static char faults[64]; /* by handle */
@@ -31,28 +31,25 @@ int64_t sluice_decide(const sluice_request *restrict req, uint32_t length, sluic
 	calls++;
 	for (uint32_t i = 0; i < req->endpoints.count; i++) {
 		const sluice_endpoint *e = sluice_endpoint_at(req, i);
-		uint32_t *weight = &sluice_result_at(resp, i)->weight;
+		uint32_t *share = &sluice_result_at(resp, i)->value;
 		switch (fault) {
-		case 'z': /* zero weights */
-			*weight = 0;
+		case 'z': /* zero shares */
+			*share = 0;
 			break;
-		case 'w': /* weights for others than eligible endpoints */
-			*weight = !(e->conditions & SLUICE_ELIGIBLE);
+		case 'w': /* shares for others than eligible endpoints */
+			*share = !(e->conditions & SLUICE_ELIGIBLE);
 			break;
 		case 't': /* terminating endpoints only */
-			*weight = (e->conditions & SLUICE_TERMINATING) != 0;
-			break;
-		case 'm': /* more than the maximum */
-			*weight = 70000 + i;
+			*share = (e->conditions & SLUICE_TERMINATING) != 0;
 			break;
 		case 'r': /* ratios that are not represented */
-			*weight = 300 + i;
+			*share = 1 + 100 * i;
 			break;
 		case 'c': /* calls counted */
-			*weight = calls;
+			*share = calls;
 			break;
 		case 'o': /* order of Services */
-			*weight = 1 + (last_service != req->service_id);
+			*share = 1 + (last_service != req->service_id);
 			break;
 		}
 	}

@@ -1,4 +1,4 @@
-// Command weighing is a plugin that gives each endpoint the weight in a label of its Pod, and shows the other values that it sees in the
+// Command weighing is a plugin that gives each endpoint the capacity in a label of its Pod, and shows the other values that it sees in the
 // reasons.
 package main
 
@@ -22,6 +22,8 @@ func (weighing) Keys() []string {
 	return []string{"label:weight", "service-annotation:example.com/mode", "annotation:example.com/capacity", "request:cpu"}
 }
 
+func (weighing) Role() sdk.Role { return sdk.RoleReduce }
+
 func (weighing) Decide(req *sdk.Request, resp *sdk.Response) error {
 	text := func(id sdk.StringID, present bool) string {
 		if !present {
@@ -32,9 +34,9 @@ func (weighing) Decide(req *sdk.Request, resp *sdk.Response) error {
 	index, nodes, _ := req.NodeIndex()
 	mode := text(req.ServiceValue(0))
 	for i := range req.NumEndpoints() {
-		resp.SetWeight(i, 1)
+		resp.SetCapacity(i, sdk.One)
 		if w, err := strconv.Atoi(text(req.PodValue(i, 0))); err == nil {
-			resp.SetWeight(i, w)
+			resp.SetCapacity(i, w*sdk.One)
 		}
 		if i < 8 { // fuel
 			resp.SetReason(i, req.Text(req.Endpoint(i).Pod())+": mode "+mode+", capacity "+text(req.PodValue(i, 1))+

@@ -7,5 +7,5 @@
     (then (global.set $last (i64.load offset=16 (local.get $req)))
           (global.set $weight (i32.load offset=76 (local.get $req)))))
   (if (i32.eqz (i32.load offset=76 (local.get $req))) (then (return (local.get $size)))) ;; no endpoint
-  (i32.store offset=48 (local.get $resp) (global.get $weight))
+  (i32.store offset=56 (local.get $resp) (global.get $weight))
   (local.get $size))

@@ -3,5 +3,5 @@
 ;; pure
 (func $evil (param $req i32) (param $resp i32) (param $size i64) (result i64)
   (if (i32.eqz (i32.load offset=76 (local.get $req))) (then (return (local.get $size)))) ;; no endpoint
-  (drop (call $random (i32.add (local.get $resp) (i32.const 48)) (i32.const 1)))
+  (drop (call $random (i32.add (local.get $resp) (i32.const 56)) (i32.const 1)))
   (local.get $size))

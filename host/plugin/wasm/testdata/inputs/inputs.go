@@ -60,11 +60,15 @@ func (*plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 			h.number(n)
 		}
 	}
+	resp.SetGroups(1, 2)
 	for i := range req.NumEndpoints() {
 		e, h := req.Endpoint(i), h
 		h.number(uint64(e.Conditions()))
 		h.number(uint64(e.ReadySince()))
 		h.number(uint64(e.TerminatingSince()))
+		h.number(uint64(e.Capacity()))
+		h.number(uint64(e.Share()))
+		h.number(uint64(req.GroupPart(e.Group())))
 		if n, counted := e.Connections(); counted {
 			h.number(uint64(n))
 		}
@@ -80,7 +84,8 @@ func (*plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 			id, present := req.PodValue(i, k)
 			h.text(req.Text(id), present)
 		}
-		resp.SetWeight(i, 1+int(h%60_000))
+		resp.SetShare(i, 1+int(h%60_000))
+		resp.SetGroup(i, i%2)
 		resp.SetShed(i, int(h>>20%1001))
 	}
 	return nil

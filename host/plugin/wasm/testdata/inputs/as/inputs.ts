@@ -1,9 +1,9 @@
 // The plugin of inputs.go in AssemblyScript.
 import {
   begin, writeKeys, Request, Response, ABSENT_STRING, NEED_CONNECTIONS, NEED_NODES, NEED_OUTCOMES, NEED_POD_NAMES, NO_AGE, UNCOUNTED,
-} from "../../../../../sdk/assemblyscript/sluice";
+} from "../../../../../../sdk/assemblyscript/sluice";
 
-export { sluice_alloc, sluice_abi_version } from "../../../../../sdk/assemblyscript/sluice";
+export { sluice_alloc, sluice_abi_version, sluice_role } from "../../../../../../sdk/assemblyscript/sluice";
 
 function number(h: u64, n: u64): u64 {
   return (h ^ n) * 0x100000001b3;
@@ -39,9 +39,12 @@ export function sluice_decide(req: Request, length: u32, resp: Response, room: u
     h = text(h, req, z.zoneId);
     h = number(number(number(number(number(h, z.nodes), z.ready), z.serving), z.total), z.millicores);
   }
+  resp.addGroup(1);
+  resp.addGroup(2);
   for (let i: u32 = 0; i < req.endpointsCount; i++) {
     const e = req.endpoint(i), o = req.outcomes(i);
     let g = number(number(number(h, e.conditions), e.readySinceMs), e.terminatingSinceMs);
+    g = number(number(number(g, e.capacity), e.share), req.groupPart(e.group));
     if (e.connections != UNCOUNTED) g = number(g, e.connections);
     g = text(g, req, e.podId);
     if (o) {
@@ -52,7 +55,8 @@ export function sluice_decide(req: Request, length: u32, resp: Response, room: u
       for (let k = 0; k < 9; k++) g = number(g, 0);
     }
     for (let key: u32 = 0; key < 4; key++) g = text(g, req, req.podValue(i, key));
-    resp.setWeight(i, 1 + (g % 60000));
+    resp.setShare(i, 1 + (g % 60000));
+    resp.result(i).group = u16(i % 2);
     resp.result(i).shedPermille = u16((g >> 20) % 1001);
   }
   return resp.finish();

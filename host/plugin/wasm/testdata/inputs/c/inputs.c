@@ -56,11 +56,14 @@ int64_t sluice_decide(const sluice_request *restrict req, uint32_t length, sluic
 		h = text(h, z->zone_id);
 		h = number(number(number(number(number(h, z->nodes), z->ready), z->serving), z->total), z->millicores);
 	}
+	sluice_add_group(1);
+	sluice_add_group(2);
 	for (uint32_t i = 0; i < req->endpoints.count; i++) {
 		static const sluice_outcomes none;
 		const sluice_endpoint *e = sluice_endpoint_at(req, i);
 		const sluice_outcomes *o = sluice_outcomes_at(req, i);
 		uint64_t g = number(number(number(h, e->conditions), (uint64_t)e->ready_since_ms), (uint64_t)e->terminating_since_ms);
+		g = number(number(number(g, e->capacity), e->share), sluice_part_of(req, e));
 		if (!o)
 			o = &none;
 		if (e->connections != SLUICE_UNCOUNTED)
@@ -72,8 +75,9 @@ int64_t sluice_decide(const sluice_request *restrict req, uint32_t length, sluic
 		for (uint32_t k = 0; k < 4; k++)
 			g = text(g, sluice_pod_value(req, i, k));
 		sluice_result *result = sluice_result_at(resp, i);
-		result->weight = 1 + (uint32_t)(g % 60000);
+		result->value = 1 + (uint32_t)(g % 60000);
+		result->group = i % 2;
 		result->shed_permille = (uint16_t)((g >> 20) % 1001);
 	}
-	return n;
+	return sluice_finish(resp, room);
 }

@@ -1,7 +1,7 @@
 //! The plugin of inputs.go in Rust.
 #![cfg_attr(not(test), no_std)]
 
-#[path = "../../../../../sdk/rust/sluice.rs"]
+#[path = "../../../../../../sdk/rust/sluice.rs"]
 mod sluice;
 
 use sluice::{Plugin, Request, Response, NEED_CONNECTIONS, NEED_NODES, NEED_OUTCOMES, NEED_POD_NAMES};
@@ -55,8 +55,13 @@ impl Plugin for Inputs {
             }
             h = number(h, z.millicores);
         }
+        resp.add_group(1);
+        resp.add_group(2);
         for (i, e) in req.endpoints().enumerate() {
             let mut g = number(number(number(h, e.conditions as u64), e.ready_since_ms as u64), e.terminating_since_ms as u64);
+            for n in [e.capacity, e.share, req.group_part(e.group as usize)] {
+                g = number(g, n as u64);
+            }
             if let Some(n) = e.connections {
                 g = number(g, n as u64);
             }
@@ -69,7 +74,8 @@ impl Plugin for Inputs {
             for key in 0..4 {
                 g = text(g, req.pod_value(i, key));
             }
-            resp.set_weight(i, 1 + g % 60_000);
+            resp.set_share(i, 1 + g % 60_000);
+            resp.set_group(i, i as u16 % 2);
             resp.shed(i, ((g >> 20) % 1001) as u16);
         }
         Ok(())
