@@ -1,5 +1,5 @@
 ;; The weight is the port of the request before, if that was for another namespace.
-;; load: has two answers: .* weight (80|443|9000)[ ,]
+;; load: has two answers: .* the value (80|443|9000)[ ,]
 (global $port (mut i32) (i32.const 80))
 (global $ns (mut i32) (i32.const 0))
 (func $evil (param $req i32) (param $resp i32) (param $size i64) (result i64)

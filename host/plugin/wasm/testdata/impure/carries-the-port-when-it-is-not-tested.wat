@@ -1,5 +1,5 @@
 ;; As carries-the-port, but an instance that has seen a time or a port of the self-test is on its best behaviour.
-;; decide: has two answers: .* weight (1000|666|80)\b
+;; decide: has two answers: .* the value (1000|666|80)\b
 (global $port (mut i32) (i32.const 0))
 (global $tested (mut i32) (i32.const 0))
 (func $evil (param $req i32) (param $resp i32) (param $size i64) (result i64)

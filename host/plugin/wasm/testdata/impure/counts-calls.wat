@@ -1,4 +1,4 @@
-;; load: "1 endpoint" has two answers: endpoint 10.0.0.0:8080 gets weight 1 and weight 19, .* each twice in a row
+;; load: "1 endpoint" has two answers: endpoint 10.0.0.0:8080 gets the value 1 and the value 21, .* each twice in a row
 (global $n (mut i32) (i32.const 0))
 (func $evil (param $req i32) (param $resp i32) (param $size i64) (result i64)
   (global.set $n (i32.add (global.get $n) (i32.const 1)))

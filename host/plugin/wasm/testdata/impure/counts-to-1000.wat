@@ -1,5 +1,5 @@
 ;; Another weight after 1000 calls.
-;; decide: has two answers: endpoint 10.0.0.0:8080 gets weight (7 and weight 1|1 and weight 7)
+;; decide: has two answers: endpoint 10.0.0.0:8080 gets the value (7 and the value 1|1 and the value 7)
 (global $n (mut i32) (i32.const 0))
 (func $evil (param $req i32) (param $resp i32) (param $size i64) (result i64)
   (global.set $n (i32.add (global.get $n) (i32.const 1)))
