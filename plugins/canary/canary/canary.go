@@ -38,9 +38,13 @@ func (*plugin) Role() sdk.Role { return sdk.RoleShare }
 // Keys implements sdk.Keyer.
 func (p *plugin) Keys() []string { return p.sorter.Keys() }
 
-// Decide sets the parts of the groups. If a previous plugin has set groups, it divides each of them.
+// Decide sets the parts of the groups. If a previous plugin has set groups, it divides each of them, unless there would be too many.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	n := len(p.groups)
+	if req.NumGroups()*n > sdk.MaxGroups {
+		p.keep(req, resp)
+		return nil
+	}
 	p.parts = append(p.parts[:0], make([]uint32, req.NumGroups()*n)...)
 	p.at = append(p.at[:0], make([]int, req.NumEndpoints())...)
 	for i := range p.at {
@@ -65,6 +69,19 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	}
 	resp.SetGroups(p.parts...)
 	return nil
+}
+
+// keep leaves the groups of previous plugins as they are.
+func (p *plugin) keep(req *sdk.Request, resp *sdk.Response) {
+	p.parts = p.parts[:0]
+	for g := range req.NumGroups() {
+		p.parts = append(p.parts, uint32(req.GroupPart(g)))
+	}
+	for i := range req.NumEndpoints() {
+		resp.SetGroup(i, req.Endpoint(i).Group())
+		resp.SetReason(i, "too many groups: they stay as they are")
+	}
+	resp.SetGroups(p.parts...)
 }
 
 // divide replaces 1, for a group that has endpoints, by its part. A group without gives its part to the others, those of no group; if there are
