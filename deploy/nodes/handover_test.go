@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 )
 
-// TestHandOver follows deploy/README.md from kube-proxy in modes iptables and ipvs to sluice and back, under load, with many Services too. No new connection
-// may fail, and no long one may be broken.
+// TestHandOver follows deploy/README.md from kube-proxy in modes iptables and ipvs to sluice and back, under load, with many Services too.
+// No new connection may fail, and no long one may be broken.
 func TestHandOver(t *testing.T) {
 	if os.Getenv(enabledHandOver) == "" {
 		t.Skip("make test-handover")

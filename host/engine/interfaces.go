@@ -45,9 +45,9 @@ type ConnTable interface {
 
 // ConnShedder is implemented by a ConnTable that resets part of the connections to endpoints.
 type ConnShedder interface {
-	// Shed resets the established connections that the sheds select, as Reset does. deferred are the sheds that it has not begun with and that are to
-	// be repeated; nil: none. It is called outside of the loop, one call at a time, at least a second apart, and may overlap
-	// with the methods of ConnTable.
+	// Shed resets the established connections that the sheds select, as Reset does. deferred are the sheds that it has not begun with
+	// and that are to be repeated; nil: none. It is called outside of the loop, one call at a time, at least a second apart, and may
+	// overlap with the methods of ConnTable.
 	Shed(ctx context.Context, sheds []plan.Shed, tcp backend.Resetter) (n plan.ResetCount, deferred []bool, err error)
 }
 

@@ -180,8 +180,9 @@ const tolerance = 0.01
 // as much for each.
 const maxSearched = 16
 
-// Weights returns the smallest integers with the ratios of the parts, of which the sum is 1: to a hundredth if their sum can be at most maxTotal, or else as exactly
-// as that permits. A part above 0 has at least 1, even if the sum exceeds maxTotal. It stores them in dst, of the length of parts.
+// Weights stores in dst, of the length of parts, the smallest integers with the ratios of the parts, whose sum is 1: to a hundredth if the
+// sum of the integers can be at most maxTotal, or else as exactly as that permits. A part above 0 has at least 1, even if the sum exceeds
+// maxTotal.
 func Weights(dst []uint16, parts []float64, maxTotal int) {
 	type class struct {
 		part   float64

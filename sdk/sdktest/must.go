@@ -38,6 +38,21 @@ func Native(t testing.TB, create func() sdk.Plugin, settings string) *sdk.Native
 	return p
 }
 
+// ZonePercents returns what each zone gets of the new connections with a chain of plugins, in percent. It fails the test if the chain fails or
+// leaves no endpoint.
+func ZonePercents(t testing.TB, req *abi.Request, plugins ...*sdk.NativePlugin) map[string]float64 {
+	t.Helper()
+	parts, err := Parts(req, plugins...)
+	if err != nil || parts == nil {
+		t.Fatalf("parts %v, %v", parts, err)
+	}
+	sum := map[string]float64{}
+	for i, part := range parts {
+		sum[req.Endpoints[i].Zone] += 100 * part
+	}
+	return sum
+}
+
 // CheckRefused fails the test unless the plugin refuses each of the settings with an error that has the given text.
 func CheckRefused(t testing.TB, create func() sdk.Plugin, refusals map[string]string) {
 	t.Helper()

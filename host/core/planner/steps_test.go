@@ -74,10 +74,7 @@ func TestLargePoolIsPlannedInParts(t *testing.T) {
 			all = append(all, changes...)
 			for steps := 1; ; steps++ {
 				step := p.PlanNow(now)
-				changed := 0
-				for _, c := range step.Delta.Changes {
-					changed += changedElements(c.Old, c.New)
-				}
+				changed := elementsOf(step.Delta)
 				if changed > 2*maxStepCost/elementCost {
 					t.Fatalf("%s: change %d, step %d changes %d slots", what, i, steps, changed)
 				}
@@ -120,10 +117,7 @@ func TestStepIsBoundedByTheSlotsOfWeights(t *testing.T) {
 	total := 0
 	for steps := 1; ; steps++ {
 		step := p.PlanNow(now)
-		changed := 0
-		for _, c := range step.Delta.Changes {
-			changed += changedElements(c.Old, c.New)
-		}
+		changed := elementsOf(step.Delta)
 		if changed > 4*maxStepCost/elementCost {
 			t.Fatalf("step %d changes %d slots of %d Services", steps, changed, len(step.Delta.Changes))
 		}
@@ -172,10 +166,13 @@ func TestStepIsBoundedByTheEndpointsOfAffinity(t *testing.T) {
 // elementCost is the cost of an element of the kernel.
 const elementCost = 50
 
-// changedElements returns how many elements of the kernel a change takes.
-func changedElements(from, to *plan.Frontend) int {
-	_, cost := slots.Step(from, to, math.MaxInt)
-	return cost / elementCost
+// elementsOf returns how many elements of the kernel a delta takes.
+func elementsOf(d *plan.Delta) (n int) {
+	for _, c := range d.Changes {
+		_, cost := slots.Step(c.Old, c.New, math.MaxInt)
+		n += cost / elementCost
+	}
+	return n
 }
 
 // planInSteps makes a planner plan in batches, and in steps of a data plane with slots.

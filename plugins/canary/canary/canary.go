@@ -42,7 +42,10 @@ func (p *plugin) Keys() []string { return p.sorter.Keys() }
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	n := len(p.groups)
 	if req.NumGroups()*n > sdk.MaxGroups {
-		p.keep(req, resp)
+		reason := resp.AddReason("too many groups to divide")
+		for i := range req.NumEndpoints() {
+			resp.SetReasonID(i, reason)
+		}
 		return nil
 	}
 	p.parts = append(p.parts[:0], make([]uint32, req.NumGroups()*n)...)
@@ -69,19 +72,6 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	}
 	resp.SetGroups(p.parts...)
 	return nil
-}
-
-// keep leaves the groups of previous plugins as they are.
-func (p *plugin) keep(req *sdk.Request, resp *sdk.Response) {
-	p.parts = p.parts[:0]
-	for g := range req.NumGroups() {
-		p.parts = append(p.parts, uint32(req.GroupPart(g)))
-	}
-	for i := range req.NumEndpoints() {
-		resp.SetGroup(i, req.Endpoint(i).Group())
-		resp.SetReason(i, "too many groups: they stay as they are")
-	}
-	resp.SetGroups(p.parts...)
 }
 
 // divide replaces 1, for a group that has endpoints, by its part. A group without gives its part to the others, those of no group; if there are

@@ -182,6 +182,29 @@ func TestCanariesCompose(t *testing.T) {
 	}
 }
 
+// TestTooManyGroupsStayAsTheyAre: an answer may have 64 groups.
+func TestTooManyGroupsStayAsTheyAre(t *testing.T) {
+	req := sdktest.NewRequest("a", nil, sdktest.Ready("a"), sdktest.Ready("b"), sdktest.Ready("c"))
+	for i := range req.Endpoints {
+		req.Endpoints[i].Values = sdktest.Values(req.Endpoints[i].Zone)
+	}
+	req.Keys = []string{sdk.PodLabel("track")}
+	var groups []string
+	for i := range 8 {
+		groups = append(groups, fmt.Sprintf(`{"value":"%c","percent":%d}`, 'a'+i, i+1))
+	}
+	settings := `{"groups":[` + strings.Join(groups, ",") + `]}`
+	one, two := sdktest.Native(t, New, settings), sdktest.Native(t, New, settings)
+	want, err := sdktest.Parts(req, one)
+	if err != nil || len(want) != 3 {
+		t.Fatal(want, err)
+	}
+	got, err := sdktest.Parts(req, one, two) // 9 × 9 groups
+	if err != nil || !near(got, want) {
+		t.Errorf("parts %v, %v, want %v", got, err, want)
+	}
+}
+
 func near(got, want []float64) bool {
 	return slices.EqualFunc(got, want, func(a, b float64) bool { return math.Abs(a-b) < 1e-5 })
 }

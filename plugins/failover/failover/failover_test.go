@@ -24,15 +24,7 @@ func zone(name string, healthy, unhealthy int) []abi.Endpoint {
 // percent returns what each zone gets of the new connections, in percent.
 func percent(t *testing.T, req *abi.Request, settings string, before ...*sdk.NativePlugin) map[string]float64 {
 	t.Helper()
-	parts, err := sdktest.Parts(req, append(before, sdktest.Native(t, New, settings))...)
-	if err != nil || parts == nil {
-		t.Fatalf("parts %v, %v", parts, err)
-	}
-	sum := map[string]float64{}
-	for i, part := range parts {
-		sum[req.Endpoints[i].Zone] += 100 * part
-	}
-	return sum
+	return sdktest.ZonePercents(t, req, append(before, sdktest.Native(t, New, settings))...)
 }
 
 const inOrder = `{"groups":[{"values":["a"]},{"values":["b"]},{"values":["c"]}]}`

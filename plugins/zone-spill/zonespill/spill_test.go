@@ -24,15 +24,7 @@ func perZone(counts ...int) (eps []abi.Endpoint) {
 // byZone returns what each zone gets of the new connections with the last plugin's settings, in percent.
 func byZone(t *testing.T, req *abi.Request, settings string, before ...*sdk.NativePlugin) map[string]float64 {
 	t.Helper()
-	parts, err := sdktest.Parts(req, append(before, sdktest.Native(t, New, settings))...)
-	if err != nil || parts == nil {
-		t.Fatalf("parts %v, %v", parts, err)
-	}
-	sum := map[string]float64{}
-	for i, part := range parts {
-		sum[req.Endpoints[i].Zone] += 100 * part
-	}
-	return sum
+	return sdktest.ZonePercents(t, req, append(before, sdktest.Native(t, New, settings))...)
 }
 
 var even = map[string]int{"a": 4, "b": 4, "c": 4}

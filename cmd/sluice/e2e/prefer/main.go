@@ -11,10 +11,10 @@ func (p *plugin) Configure(settings []byte) error {
 	return sdk.ParseSettings(settings, func(f *sdk.Fields) { f.Bool("terminating", &p.terminating) })
 }
 
-// Decide implements sdk.Plugin.
 // Role implements sdk.Roler: endpoints that terminate have no capacity otherwise.
 func (*plugin) Role() sdk.Role { return sdk.RoleReduce }
 
+// Decide implements sdk.Plugin.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	for i := range req.NumEndpoints() {
 		if req.Endpoint(i).Terminating() == p.terminating {

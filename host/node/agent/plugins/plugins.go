@@ -165,11 +165,11 @@ func (s *Set) Get(name string) (policy.Plugin, error) {
 // maxLoads is the maximum number of plugins that are loaded at the same time.
 const maxLoads = 4
 
-// Load updates the set to a configuration: plugins that need what its mode cannot provide are refused; plugins that are new or whose files have changed are compiled and checked with all their
-// settings, and replace the previous revision if that succeeds. New settings of a plugin that has not changed are checked only. loaded,
-// if not nil, is called as soon as that is done for a plugin, or has failed for another reason than before, by several goroutines: a module that
-// takes long to compile delays no other one. In shadows, plugins have names and instances of their own; they are loaded after all others, which come first if memory is scarce.
-// changed reports whether any plugin was replaced or has new settings; err joins the errors of those that failed.
+// Load updates the set to a configuration: plugins that need what its mode cannot provide are refused; plugins that are new or whose files
+// have changed are compiled and checked with all their settings, and replace the previous revision if that succeeds. New settings of a
+// plugin that has not changed are checked only. loaded, if not nil, is called as soon as that is done for a plugin, or has failed for
+// another reason than before, by several goroutines: a module that takes long to compile delays no other one. In shadows, plugins have names
+// and instances of their own; they are loaded after all others, which come first if memory is scarce. changed reports whether any plugin was replaced or has new settings; err joins the errors of those that failed.
 func (s *Set) Load(ctx context.Context, cfg *config.Config, loaded func()) (changed bool, err error) {
 	s.host.SetMissing(s.modes.Get(cfg.Mode).MissingInputs())
 	shadows := slices.Clone(cfg.Plugins)
