@@ -59,8 +59,8 @@ func TestInstanceServesAnyNumberOfSettings(t *testing.T) {
 	}
 	keys := make([]byte, abi.MaxKeysLen)
 	for _, handle := range []uint32{99, 0, 7, 42} {
-		if w, _, err := decide(handle); err != nil || w != uint32(handle+1) {
-			t.Errorf("handle %d: weight %d, %v", handle, w, err)
+		if w, _, err := decide(handle); err != nil || w != handle+1 {
+			t.Errorf("handle %d: value %d, %v", handle, w, err)
 		}
 		n, err := in.writeKeys(handle, keys)
 		if want := fmt.Sprintf("label:a\nannotation:w%d", handle+1); err != nil || string(keys[:n]) != want {

@@ -109,7 +109,7 @@ func (r *Response) misuse() error {
 	case r.role == RoleShare:
 		permitted |= setGroups
 	}
-	method := ""
+	var method string
 	switch wrong := r.set &^ permitted; {
 	case wrong == 0:
 		return nil

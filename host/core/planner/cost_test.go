@@ -38,7 +38,7 @@ func ownNode(zone string) model.Change {
 // TestCostOfChangeIsIndependentOfClusterSize counts instead of measuring time: Services planned, frontends changed,
 // and allocations.
 func TestCostOfChangeIsIndependentOfClusterSize(t *testing.T) {
-	cost := func(services int) float64 {
+	costOf := func(services int) float64 {
 		p := New(testSettings(), nativePlugins)
 		planInSteps(p)
 		p.Apply(manyServices(services, 10))
@@ -64,7 +64,7 @@ func TestCostOfChangeIsIndependentOfClusterSize(t *testing.T) {
 	if testing.Short() {
 		many = 10_000
 	}
-	small, large := cost(1000), cost(many)
+	small, large := costOf(1000), costOf(many)
 	if large > small {
 		t.Errorf("%.0f allocations with %d Services, %.0f with 1000", large, many, small)
 	}
@@ -75,7 +75,7 @@ func TestCostOfChangeIsIndependentOfClusterSize(t *testing.T) {
 
 // TestAllocationsGrowWithServiceOnly: more endpoints take larger pieces of memory, not more of them.
 func TestAllocationsGrowWithServiceOnly(t *testing.T) {
-	cost := func(endpoints int) float64 {
+	costOf := func(endpoints int) float64 {
 		p := New(testSettings(), nativePlugins)
 		p.Apply(manyServices(10, endpoints))
 		p.PlanNow(time.Unix(1000, 0))
@@ -90,7 +90,7 @@ func TestAllocationsGrowWithServiceOnly(t *testing.T) {
 			p.PlanNow(time.Unix(1000, 0))
 		})
 	}
-	if few, lots := cost(10), cost(200); lots > few {
+	if few, lots := costOf(10), costOf(200); lots > few {
 		t.Errorf("%.0f allocations with 200 endpoints, %.0f with 10", lots, few)
 	}
 }
