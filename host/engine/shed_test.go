@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -213,8 +214,18 @@ func (*remembering) ResetTCP(context.Context, []plan.Connection) (int, error) { 
 // askedTable records which backends are told of resets.
 type askedTable struct {
 	*fake.Kernel
+	mu            sync.Mutex
 	told          []string // "" for none
 	shedding, end chan struct{}
+}
+
+// take returns which were told since the last call.
+func (a *askedTable) take() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	told := a.told
+	a.told = nil
+	return told
 }
 
 func (a *askedTable) tell(tcp backend.Resetter) {
@@ -222,6 +233,8 @@ func (a *askedTable) tell(tcp backend.Resetter) {
 	if r, ok := tcp.(*remembering); ok {
 		name = r.name
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.told = append(a.told, name)
 }
 
@@ -266,11 +279,11 @@ func TestResetsGoToTheBackendInUse(t *testing.T) {
 				close(table.end)
 			}
 			<-swapped
-			table.told = nil
+			table.take()
 			r.advance(15 * time.Second)
 			want := []string{"second", ""}[i]
-			if len(table.told) == 0 || slices.ContainsFunc(table.told, func(name string) bool { return name != want }) {
-				t.Errorf("told %q, want %q", table.told, want)
+			if told := table.take(); len(told) == 0 || slices.ContainsFunc(told, func(name string) bool { return name != want }) {
+				t.Errorf("told %q, want %q", told, want)
 			}
 		}
 	})
