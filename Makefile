@@ -233,25 +233,25 @@ bench: build
 
 # Needs root, nft, and 2 CPUs without other load.
 bench-peer: build cluster-programs
-	$(GO) build -o bin/peer ./host/lab/benchcompare
-	bin/peer -write host/README.md
+	$(GO) build -o bin/bench-cluster ./host/lab/bench/cluster
+	bin/bench-cluster peer -write host/README.md
 
 # Measures BASE, the binary of another build of sluice, instead of kube-proxy, and writes nothing.
 bench-peer-base: build cluster-programs
-	$(GO) build -o bin/peer ./host/lab/benchcompare
-	bin/peer -base '$(or $(BASE),$(error BASE= names the binary of the other build))' -sizes 1000,10000 -rounds 0
+	$(GO) build -o bin/bench-cluster ./host/lab/bench/cluster
+	bin/bench-cluster peer -base '$(or $(BASE),$(error BASE= names the binary of the other build))' -sizes 1000,10000 -rounds 0
 
 bench-fleet: cluster-programs
-	$(GO) build -o bin/fleet ./host/lab/scaletest
-	bin/fleet -write host/FLEET.md
+	$(GO) build -o bin/bench-cluster ./host/lab/bench/cluster
+	bin/bench-cluster fleet -write host/FLEET.md
 
 # Runs sluice beside hostile plugins and tenants for DURATION, at least 1m, and fails if anything grows or a connection fails.
 DURATION    ?= 30m
 soak: deps build
 	@mkdir -p bin/soak-guests
-	$(GUEST) -o bin/soak-guests/hostile.wasm ./host/lab/soak/guest
-	$(GO) build -o bin/soak ./host/lab/soak
-	bin/soak -duration $(DURATION)
+	$(GUEST) -o bin/soak-guests/hostile.wasm ./host/lab/bench/soak/guest
+	$(GO) build -o bin/bench-cluster ./host/lab/bench/cluster
+	bin/bench-cluster soak -duration $(DURATION)
 
 # Fuzzes each target for FUZZTIME, one after the other.
 FUZZTIME    ?= 20s

@@ -164,8 +164,8 @@ func TestKubectlPluginIsSmall(t *testing.T) {
 // TestLibrariesAreConfined checks that each large library is used by a few packages only.
 func TestLibrariesAreConfined(t *testing.T) {
 	importers := map[string][]string{
-		"k8s.io/":                        {"host/source", "host/source/dir", "host/source/kube", "host/lab/testcluster", "host/lab/testcluster/kubelet", "host/lab/realcluster", "host/lab/loadgen", "host/lab/benchcompare", "host/lab/scaletest", "host/lab/realcluster/balancer", "host/lab/realcluster/e2e", "cmd/kubectl-sluice"},
-		"k8s.io/client-go":               {"host/source/kube", "host/lab/testcluster", "host/lab/testcluster/binaries", "host/lab/realcluster", "host/lab/benchcompare", "host/lab/scaletest", "host/lab/realcluster/balancer", "cmd/kubectl-sluice"},
+		"k8s.io/":                        {"host/source", "host/source/dir", "host/source/kube", "host/lab/testcluster", "host/lab/testcluster/kubelet", "host/lab/realcluster", "host/lab/loadgen", "host/lab/bench/peer", "host/lab/bench/fleet", "host/lab/realcluster/balancer", "host/lab/realcluster/e2e", "cmd/kubectl-sluice"},
+		"k8s.io/client-go":               {"host/source/kube", "host/lab/testcluster", "host/lab/testcluster/binaries", "host/lab/realcluster", "host/lab/bench/peer", "host/lab/bench/fleet", "host/lab/realcluster/balancer", "cmd/kubectl-sluice"},
 		"github.com/tetratelabs/wazero":  {"host/plugin/wasm"},
 		"github.com/google/nftables":     {"host/backend/nftables/rules", "host/backend/ipvs", "host/node/kubeproxy", "host/node/probe"},
 		"github.com/moby/ipvs":           {"host/backend/ipvs"},
@@ -174,7 +174,7 @@ func TestLibrariesAreConfined(t *testing.T) {
 		"github.com/opencontainers/":     {"deploy/image", "deploy/image/oci", "host/plugin/registry", "host/lab/ociregistry", "host/lab/realcluster/programs"},
 		"oras.land/":                     {"deploy/image/oci", "host/plugin/registry", "host/lab/ociregistry"},
 		"gonum.org/":                     {"examples/demo"},
-		"github.com/vishvananda/netlink": {"host/backend/conntrack", "host/backend/ipvs", "host/node/kubeproxy", "host/lab/testnet", "host/lab/benchcompare", "examples/demo"},
+		"github.com/vishvananda/netlink": {"host/backend/conntrack", "host/backend/ipvs", "host/node/kubeproxy", "host/lab/testnet", "host/lab/bench/peer", "examples/demo"},
 	}
 	for path, p := range packages(t) {
 		own, ok := strings.CutPrefix(path, module)

@@ -2,7 +2,6 @@ package benchutil
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -10,16 +9,12 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// RunInNamespace runs a program that has network namespaces of its own, until it ends or is interrupted, and exits with 1 if it fails.
-func RunInNamespace(name string, f func(ctx context.Context) error) {
-	err := testnet.Enter()
-	if err == nil {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		err = f(ctx)
-		stop()
+// RunInNamespace runs f in a network namespace of its own, until it ends or the process is interrupted.
+func RunInNamespace(f func(ctx context.Context) error) error {
+	if err := testnet.Enter(); err != nil {
+		return err
 	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
-		os.Exit(1)
-	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return f(ctx)
 }

@@ -1,0 +1,130 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
+)
+
+// Connections are made with plain system calls on threads that stay in their namespace, so that little more than the
+// kernel is measured.
+
+// serve answers each connection on a port, at every address of the host, with one byte.
+func serve(h *testnet.Host, port uint16, name byte) (stop func(), err error) {
+	fd := -1
+	err = h.Do(func() error {
+		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return os.NewSyscallError("socket", err)
+		}
+		if err := unix.Bind(fd, &unix.SockaddrInet4{Port: int(port)}); err != nil {
+			return os.NewSyscallError("bind", err)
+		}
+		return os.NewSyscallError("listen", unix.Listen(fd, 4096))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("serve on port %d of %s: %w", port, h.Name, err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		for {
+			c, _, err := unix.Accept4(fd, unix.SOCK_CLOEXEC)
+			switch {
+			case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EBADF):
+				return
+			case err != nil:
+				continue // an error of the client
+			}
+			_, _ = unix.Write(c, []byte{name})
+			_ = unix.Close(c) // the client resets it, so there is no TIME_WAIT
+		}
+	})
+	return func() {
+		_ = unix.Shutdown(fd, unix.SHUT_RD)
+		wg.Wait()
+		_ = unix.Close(fd)
+	}, nil
+}
+
+// connect opens a connection from the calling thread's namespace, reads the server's byte and resets the connection. took
+// is the time until it is established; timeout limits each step.
+func connect(to netip.AddrPort, timeout time.Duration) (who byte, took time.Duration, err error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, 0, os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	limit := unix.NsecToTimeval(timeout.Nanoseconds())
+	err = errors.Join(
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
+		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
+	if err != nil {
+		return 0, 0, os.NewSyscallError("setsockopt", err)
+	}
+	begin := time.Now()
+	at := &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // interrupted: continue to wait
+		err = unix.Connect(fd, at)
+	}
+	if err != nil {
+		return 0, 0, os.NewSyscallError("connect", err)
+	}
+	took = time.Since(begin)
+	var b [1]byte
+	for {
+		n, err := unix.Read(fd, b[:])
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return 0, took, os.NewSyscallError("read", err)
+		case n == 0:
+			return 0, took, errors.New("connection closed without data")
+		}
+		return b[0], took, nil
+	}
+}
+
+// awaitServer waits 1/retryFraction of the elapsed time, within limits, for a connection (an address that is not programmed
+// does not answer) and between attempts. That is the resolution of the result, and leaves the CPU to the proxy.
+const (
+	retryFraction     = 100
+	minPause          = 50 * time.Microsecond
+	maxPause          = 20 * time.Millisecond
+	minConnectTimeout = 5 * time.Millisecond
+	maxConnectTimeout = 100 * time.Millisecond
+)
+
+// anyServer accepts an answer from every server.
+const anyServer = 0
+
+// awaitServer connects repeatedly from the calling thread's namespace until the wanted server answers, and returns the
+// time of that.
+func awaitServer(to netip.AddrPort, want byte, begin, until time.Time) (time.Time, error) {
+	for {
+		who, _, err := connect(to, min(max(time.Since(begin)/retryFraction, minConnectTimeout), maxConnectTimeout))
+		now := time.Now()
+		if err == nil && (who == want || want == anyServer) {
+			return now, nil
+		}
+		if now.After(until) {
+			if err == nil {
+				err = fmt.Errorf("%q answers", who)
+			}
+			return now, fmt.Errorf("%s: no connection to server %q after %s: %w", to, want, now.Sub(begin).Round(time.Millisecond), err)
+		}
+		if pause := min(now.Sub(begin)/retryFraction, maxPause); pause >= minPause {
+			time.Sleep(pause)
+		}
+	}
+}

@@ -1,0 +1,251 @@
+// Package peer measures kube-proxy, or another build of sluice, and sluice alternately, with the same cluster at the same real API
+// server, each time on a new node (a network namespace). It observes them from outside: connections, and CPU time and memory of their
+// processes. It prints Markdown tables; -write writes them to a file between its markers.
+package peer
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/benchutil"
+	"github.com/sluice-proxy/sluice/host/lab/loadgen"
+	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
+)
+
+type options struct {
+	sizes        string
+	endpoints    int
+	reps         int
+	changes      [2]int // of each proxy, a repetition
+	rounds       int
+	minSync      time.Duration
+	bin          string
+	kubeProxy    string // path
+	base         string
+	only         string
+	write        string
+	quick        bool
+	block        time.Duration // of each half of a block
+	startTimeout time.Duration // for a start
+}
+
+// Main runs bench peer with these arguments.
+func Main(args []string) error {
+	var o options
+	flags := flag.NewFlagSet("peer", flag.ExitOnError)
+	flags.StringVar(&o.sizes, "sizes", "1000,5000,10000", "numbers of Services, ascending")
+	flags.IntVar(&o.endpoints, "endpoints", 10, "endpoints of each Service")
+	flags.IntVar(&o.reps, "reps", 2, "starts of each proxy at each size; the order alternates")
+	flags.IntVar(&o.changes[0], "kube-proxy-changes", 20, "updates to measure per start of kube-proxy")
+	flags.IntVar(&o.changes[1], "changes", 100, "updates to measure per start of sluice")
+	flags.IntVar(&o.rounds, "rounds", 15, "rounds of data plane measurements; 0: none")
+	flags.DurationVar(&o.minSync, "kube-proxy-min-sync", time.Second, "kube-proxy's nftables.minSyncPeriod; 1s is its default")
+	flags.StringVar(&o.kubeProxy, "kube-proxy", "", "binary of kube-proxy; by default "+programs.SuiteVersion+", which is built if it is missing")
+	flags.StringVar(&o.base, "base", "", "binary of another build of sluice to measure instead of kube-proxy, as often as sluice")
+	flags.StringVar(&o.only, "only", "", "measure only this proxy, without data plane; the tables lack the other one's values")
+	flags.StringVar(&o.bin, "bin", "bin", "directory of the sluice binary")
+	flags.BoolVar(&o.quick, "quick", false, "smoke test with a small cluster and few rounds")
+	flags.StringVar(&o.write, "write", "", "file to write the tables to, between the markers")
+	flags.DurationVar(&o.block, "block", 400*time.Millisecond, "duration of each half of a data plane block")
+	flags.DurationVar(&o.startTimeout, "start-timeout", 5*time.Minute, "timeout for the start of a proxy")
+	_ = flags.Parse(args) // it exits
+	if o.quick {
+		o.setQuick()
+	}
+	return benchutil.RunInNamespace(o.run)
+}
+
+// setQuick configures a run of less than a minute, even on a busy machine.
+func (o *options) setQuick() {
+	o.quick, o.sizes, o.endpoints, o.reps, o.changes = true, "200", 5, 1, [2]int{3, 10}
+	o.rounds, o.block, o.startTimeout, o.minSync = 1, 50*time.Millisecond, 2*time.Minute, time.Second
+}
+
+func (o *options) run(ctx context.Context) error {
+	got, err := o.measureAll(ctx)
+	if err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	got.print(&text)
+	return benchutil.Publish(o.write, "peer", text.Bytes())
+}
+
+// bench is the state of a run.
+type bench struct {
+	options
+	env      *environment
+	proxies  [2]*proxy // the other one and sluice
+	updater  *loadgen.SliceUpdater
+	services int // Services
+	results  results
+}
+
+// measureAll runs all measurements.
+func (o *options) measureAll(ctx context.Context) (*results, error) {
+	var sizes []int
+	for _, f := range strings.Split(o.sizes, ",") {
+		n, err := strconv.Atoi(f)
+		if err != nil || n < minServices || !slices.IsSorted(append(sizes, n)) {
+			return nil, fmt.Errorf("-sizes %q: must be ascending numbers of at least %d", o.sizes, minServices)
+		}
+		sizes = append(sizes, n)
+	}
+	b := &bench{options: *o}
+	if err := b.findPrograms(ctx); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "bench-peer-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	if b.env, err = newEnvironment(ctx, dir); err != nil {
+		return nil, err
+	}
+	defer b.env.close()
+	if b.rounds > 0 && b.only == "" {
+		if err := b.measureDataPlane(ctx, minServices, nil); err != nil {
+			return nil, fmt.Errorf("data plane, %d Services: %w", minServices, err)
+		}
+	}
+	for _, n := range sizes {
+		if err := b.measureSize(ctx, n, n == sizes[len(sizes)-1]); err != nil {
+			return nil, fmt.Errorf("%d Services: %w", n, err)
+		}
+	}
+	return &b.results, nil
+}
+
+// findPrograms finds the measured programs and their versions.
+func (b *bench) findPrograms(ctx context.Context) error {
+	if b.kubeProxy == "" && b.base == "" {
+		var err error
+		if b.kubeProxy, err = programs.BuildKubeProxy(ctx, os.Stderr); err != nil {
+			return err
+		}
+	}
+	own, err := filepath.Abs(filepath.Join(b.bin, "sluice"))
+	if err != nil {
+		return err
+	}
+	other, version := kubeProxy(b.kubeProxy, b.minSync, b.changes[0]), "--version"
+	if b.base != "" {
+		if b.base, err = filepath.Abs(b.base); err != nil {
+			return err
+		}
+		other, version = sluice("base", b.base, b.changes[1]), "version"
+	}
+	b.proxies = [2]*proxy{other, sluice("sluice", own, b.changes[1])}
+	var versions []string
+	for _, c := range [][]string{{other.name, other.path, version}, {"nft", "nft", "--version"}, {"sluice", own, "version"}} {
+		out, err := exec.CommandContext(ctx, c[1], c[2:]...).Output()
+		if err != nil {
+			return fmt.Errorf("%s: %w", strings.Join(c[1:], " "), err)
+		}
+		f := strings.Fields(string(out))
+		if len(f) < 2 {
+			return fmt.Errorf("%s: no version in %q", strings.Join(c[1:], " "), out)
+		}
+		versions = append(versions, c[0]+" "+f[1]) // each begins with a name
+	}
+	b.results = results{Machine: benchutil.DescribeMachine(), Versions: versions, Other: other.name, Endpoints: b.endpoints, MinSync: b.minSync, Quick: b.quick}
+	return nil
+}
+
+// minServices is the number of Services of the first data plane measurement.
+const minServices = 10
+
+// createServices adds Services up to a total.
+func (b *bench) createServices(ctx context.Context, services int) error {
+	b.progress("%d Services of %d endpoints", services, b.endpoints)
+	if err := loadgen.CreateServices(ctx, b.env.Cluster, b.services, services, b.endpoints); err != nil {
+		return err
+	}
+	b.services = services
+	var err error
+	b.updater, err = loadgen.NewSliceUpdater(ctx, b.env.Cluster, loadgen.ServiceName(movingService))
+	return err
+}
+
+// measureSize measures both proxies at one size, and the data plane at the last size.
+func (b *bench) measureSize(ctx context.Context, services int, last bool) error {
+	if err := b.createServices(ctx, services); err != nil {
+		return err
+	}
+	row := sizeResult{Services: services}
+	var err error
+	if row.AckLatency, row.WatchLatency, err = b.measureLowerBounds(ctx, b.changes[1]); err != nil {
+		return err
+	}
+	var nodes [2]*node // with the rules of their last proxy
+	for rep := range b.reps {
+		for i := range b.proxies {
+			which := (i + rep) % len(b.proxies)
+			if b.only != "" && b.only != b.proxies[which].name {
+				continue
+			}
+			b.progress("%s, %d of %d", b.proxies[which].name, rep+1, b.reps)
+			if nodes[which], err = b.measureProxy(ctx, b.proxies[which], services, &row.Proxies[which]); err != nil {
+				return err
+			}
+		}
+	}
+	b.results.Rows = append(b.results.Rows, row)
+	if b.rounds == 0 || b.only != "" || !last {
+		return nil
+	}
+	return b.measureDataPlane(ctx, services, &nodes)
+}
+
+// measureDataPlane measures the data plane through the last of services Services, on the given nodes or on new ones.
+func (b *bench) measureDataPlane(ctx context.Context, services int, nodes *[2]*node) error {
+	if nodes == nil {
+		if err := b.createServices(ctx, services); err != nil {
+			return err
+		}
+		nodes = new([2]*node)
+		for i, p := range b.proxies {
+			quiet := *p
+			quiet.changes = 0
+			var ignored proxyResult
+			var err error
+			if nodes[i], err = b.measureProxy(ctx, &quiet, services, &ignored); err != nil {
+				return err
+			}
+		}
+	}
+	bare, err := b.env.addNode(ctx)
+	if err != nil {
+		return err
+	}
+	b.progress("data plane with %d Services", services)
+	last := services - 1
+	endpoint := loadgen.Slice(last, last*b.endpoints, 1).Endpoints[0].Addresses[0]
+	direct, err := parseTarget(endpoint)
+	if err != nil {
+		return err
+	}
+	blocks, err := b.measureTargets([]target{
+		{b.proxies[0].name, nodes[0], loadgen.ServiceAddr(last)}, {b.proxies[1].name, nodes[1], loadgen.ServiceAddr(last)}, {"direct", bare, direct},
+	})
+	if err != nil {
+		return err
+	}
+	b.results.Planes = append(b.results.Planes, dataPlaneResult{Services: services, Blocks: blocks})
+	return nil
+}
+
+// progress prints progress to standard error.
+func (b *bench) progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,153 @@
+package peer
+
+import (
+	"bytes"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/testcluster/binaries"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
+	"github.com/sluice-proxy/sluice/host/util/stats"
+)
+
+func TestMain(m *testing.M) { testnet.Main(m) }
+
+// TestBothProxiesAreMeasured makes a quick run and checks that all values are present and plausible.
+func TestBothProxiesAreMeasured(t *testing.T) {
+	built, err := binaries.Find(append(binaries.Cluster(), binaries.KubeProxy)...)
+	testenv.Require(t, err)
+	testenv.RequireProgram(t, "nft", "nftables") // kube-proxy runs it
+	testenv.DependOnSources(t)
+	dir := t.TempDir()
+	build := exec.Command("go", "build", "-o", filepath.Join(dir, "sluice"), "github.com/sluice-proxy/sluice/cmd/sluice")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build sluice: %v\n%s", err, out)
+	}
+	o := options{bin: dir, kubeProxy: filepath.Join(built, binaries.KubeProxy)}
+	o.setQuick()
+	b, err := o.measureAll(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	b.print(&text)
+	t.Log(text.String())
+	if len(b.Rows) != 1 || len(b.Planes) != 2 {
+		t.Fatalf("%d sizes and %d data planes", len(b.Rows), len(b.Planes))
+	}
+	for i, name := range []string{"kube-proxy", "sluice"} {
+		c := &b.Rows[0].Proxies[i]
+		for what, v := range map[string][]float64{
+			"start": c.Start, "spread": c.StartAll, "CPU at the start": c.StartCPU, "bytes at the start": c.StartMiB, "changes": c.Changes,
+			"CPU of changes": c.ChangeCPU, "resident": c.RSS, "peak": c.PeakRSS,
+		} {
+			if len(v) == 0 || median(v) <= 0 {
+				t.Errorf("%s: %s: %v", name, what, v)
+			}
+		}
+		if len(c.Changes) != o.changes[i] {
+			t.Errorf("%s: %d changes, want %d", name, len(c.Changes), o.changes[i])
+		}
+		if median(c.StartAll) < median(c.Start) || median(c.PeakRSS) < median(c.RSS) {
+			t.Errorf("%s: the last Service at %v, all at %v; resident %v, peak %v", name, c.Start, c.StartAll, c.RSS, c.PeakRSS)
+		}
+	}
+	if k, s := b.Rows[0].Proxies[0].Watches, b.Rows[0].Proxies[1].Watches; s["services"] != 1 || s["endpointslices"] != 1 || !maps.Equal(k, s) {
+		t.Errorf("kube-proxy watches %v, sluice %v", k, s)
+	}
+	if k, s := maxOf(b.Rows[0].Proxies[0].ChildPeakRSS), maxOf(b.Rows[0].Proxies[1].ChildPeakRSS); k == 0 || s != 0 {
+		t.Errorf("children: kube-proxy's %v MiB, sluice's %v; the one runs nft, the other nothing", k, s)
+	}
+	if strings.Contains(text.String(), "NaN") {
+		t.Error("the tables lack figures")
+	}
+}
+
+func TestConnectTimesOutWithoutAnswer(t *testing.T) {
+	lab, err := testnet.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lab.Close()
+	site := node{lab: lab, name: "node"}
+	if err := site.addHosts(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		for _, stop := range site.stop {
+			stop()
+		}
+	}()
+	err = site.client.Do(func() error {
+		endpoint, err := parseTarget("11.2.3.4")
+		if err != nil {
+			return err
+		}
+		begin := time.Now()
+		at, err := awaitServer(endpoint, 'p', begin, begin.Add(time.Minute))
+		if err != nil || at.Before(begin) {
+			t.Errorf("an endpoint that is there: %v, %v", at, err)
+		}
+		seen := false
+		for try := 0; try < 50 && !seen; try++ { // the last connection may time out
+			_, err = awaitServer(endpoint, '0', begin, time.Now())
+			seen = err != nil && strings.Contains(err.Error(), `'p' answers`)
+		}
+		if !seen {
+			t.Errorf("another one answers: %v", err)
+		}
+		unused, err := parseTarget("10.96.0.1")
+		if err != nil {
+			return err
+		}
+		if _, err := awaitServer(unused, anyServer, begin, begin.Add(50*time.Millisecond)); err == nil {
+			t.Error("an unused address answers")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rates returns noisy values.
+func rates(seed uint64, n int, wobble, factor float64) (out []float64) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for range n {
+		out = append(out, 10000*factor*(1+wobble*rng.NormFloat64()))
+	}
+	return out
+}
+
+func TestVerdictIgnoresDifferencesWithinNoise(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		wobble       float64
+		factor       float64
+		moreIsBetter bool
+		want         string
+	}{
+		{"the same", 0.02, 1, true, "no difference beyond noise"},
+		{"a tenth more", 0.02, 1.1, true, "better"},
+		{"a tenth less", 0.02, 0.9, true, "worse"},
+		{"a tenth more time", 0.02, 1.1, false, "worse"},
+		{"a tenth less time", 0.02, 0.9, false, "better"},
+		{"a tenth less in much noise", 0.5, 0.9, true, "no difference beyond noise"},
+	} {
+		a, b := rates(1, 30, c.wobble, 1), rates(2, 30, c.wobble, c.factor)
+		got, noise := stats.Ratios(a, b), stats.Noise(a)
+		if v := verdict(got, noise, c.moreIsBetter); v != c.want {
+			t.Errorf("%s: %s beside noise of %s: %q, want %q", c.name, got.Text(3), noise.Text(3), v, c.want)
+		}
+		if c.wobble < 0.1 && math.Abs(got.Median-c.factor) > 0.03 {
+			t.Errorf("%s: ratio %s", c.name, got.Text(3))
+		}
+	}
+}

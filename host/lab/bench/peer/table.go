@@ -1,0 +1,145 @@
+package peer
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/loadgen"
+	"github.com/sluice-proxy/sluice/host/util/stats"
+)
+
+// results of a run.
+type results struct {
+	Machine   string
+	Versions  []string
+	Other     string // the name of the proxy beside sluice
+	Endpoints int
+	MinSync   time.Duration
+	Quick     bool
+	Rows      []sizeResult
+	Planes    []dataPlaneResult
+}
+
+// sizeResult has the results at one size.
+type sizeResult struct {
+	Services                 int
+	AckLatency, WatchLatency []float64      // ms: lower bounds for every proxy
+	Proxies                  [2]proxyResult // the other one and sluice
+}
+
+// dataPlaneResult has the data plane's blocks at one size, by target.
+type dataPlaneResult struct {
+	Services int
+	Blocks   map[string][]block
+}
+
+func median(v []float64) float64 { return stats.Summarize(slices.Clone(v)).Median }
+func maxOf(v []float64) float64  { return stats.Summarize(slices.Clone(v)).Max }
+
+// formatNumber formats a number with three significant digits.
+func formatNumber(v float64) string {
+	switch {
+	case v == 0:
+		return "–"
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	case v >= 0.1:
+		return fmt.Sprintf("%.2f", v)
+	}
+	return fmt.Sprintf("%.3f", v)
+}
+
+// formatRatio returns "a / b = ratio ×", without the ratio if a value is missing.
+func formatRatio(a, b float64) string {
+	if a == 0 || b == 0 {
+		return formatNumber(a) + " / " + formatNumber(b)
+	}
+	return fmt.Sprintf("%s / %s = **%s×**", formatNumber(a), formatNumber(b), formatNumber(a/b))
+}
+
+func (r *results) print(w io.Writer) {
+	fmt.Fprintf(w, "Machine: %s. %s.\n", r.Machine, strings.Join(r.Versions, "; "))
+	if r.Quick {
+		fmt.Fprint(w, "Quick run: a smoke test, not a measurement.\n")
+	}
+	fmt.Fprintf(w, "\n**%s / sluice = ratio**, Services of %d endpoints each\n\n", r.Other, r.Endpoints)
+	line := func(name string, cell func(*sizeResult) string) {
+		fmt.Fprintf(w, "| %s |", name)
+		for i := range r.Rows {
+			fmt.Fprintf(w, " %s |", cell(&r.Rows[i]))
+		}
+		fmt.Fprintln(w)
+	}
+	line("Services", func(r *sizeResult) string { return fmt.Sprint(r.Services) })
+	fmt.Fprintln(w, "|---|"+strings.Repeat("---|", len(r.Rows)))
+	both := func(name string, of func(*proxyResult) float64) {
+		line(name, func(r *sizeResult) string { return formatRatio(of(&r.Proxies[0]), of(&r.Proxies[1])) })
+	}
+	both("process start → first connection through the last Service, s", func(c *proxyResult) float64 { return median(c.Start) })
+	both(fmt.Sprintf("… through each of %d Services spread over the list, s", probedServices), func(c *proxyResult) float64 { return median(c.StartAll) })
+	both("API write → first connection to the new endpoint, ms: median", func(c *proxyResult) float64 { return median(c.Changes) })
+	both("… p99", func(c *proxyResult) float64 { return stats.Summarize(slices.Clone(c.Changes)).P99 })
+	both("… maximum", func(c *proxyResult) float64 { return maxOf(c.Changes) })
+	line("changes measured", func(r *sizeResult) string {
+		return fmt.Sprint(len(r.Proxies[0].Changes), ", ", len(r.Proxies[1].Changes))
+	})
+	both("CPU for the start, including child processes, s", func(c *proxyResult) float64 { return median(c.StartCPU) })
+	both("CPU per change, including child processes, ms", func(c *proxyResult) float64 { return median(c.ChangeCPU) })
+	both("resident after start, MiB", func(c *proxyResult) float64 { return median(c.RSS) })
+	both("peak resident, MiB", func(c *proxyResult) float64 { return maxOf(c.PeakRSS) })
+	line("peak resident of a child process, MiB", func(r *sizeResult) string {
+		return formatNumber(maxOf(r.Proxies[0].ChildPeakRSS)) + " / " + formatNumber(maxOf(r.Proxies[1].ChildPeakRSS))
+	})
+	both("received from the API server at start, MiB", func(c *proxyResult) float64 { return median(c.StartMiB) })
+	line("watches at the API server", func(r *sizeResult) string {
+		return fmt.Sprint(sum(r.Proxies[0].Watches), " / ", sum(r.Proxies[1].Watches))
+	})
+	line("lower bound: API write → acknowledgement, ms: median, p99", func(r *sizeResult) string { return medianAndP99(r.AckLatency) })
+	line("lower bound: API write → event on a plain watch, ms: median, p99", func(r *sizeResult) string { return medianAndP99(r.WatchLatency) })
+	for i := range r.Planes {
+		r.Planes[i].print(w, r.Other)
+	}
+}
+
+func sum(watches map[string]int) (n int) {
+	for _, more := range watches {
+		n += more
+	}
+	return n
+}
+
+func medianAndP99(v []float64) string {
+	s := stats.Summarize(slices.Clone(v))
+	return formatNumber(s.Median) + ", " + formatNumber(s.P99)
+}
+
+func (p *dataPlaneResult) print(w io.Writer, other string) {
+	k, s, d := p.Blocks[other], p.Blocks["sluice"], p.Blocks["direct"]
+	fmt.Fprintf(w, "\n**Data plane**, new connections through the last of %d Services, %d blocks per column\n\n", p.Services, len(k))
+	fmt.Fprintf(w, "| median of blocks | no proxy | %[1]s | sluice | sluice / %[1]s (95 %% CI) | %[1]s / itself (95 %% CI) | sluice is |\n", other)
+	fmt.Fprintln(w, "|---|---|---|---|---|---|---|")
+	for _, q := range []struct {
+		name string
+		more bool
+		of   func(block) float64
+	}{
+		{fmt.Sprintf("connections/s, %d at a time", workers), true, func(b block) float64 { return b.Rate }},
+		{"p50, µs, one at a time", false, func(b block) float64 { return b.P50 }},
+		{"p99, µs, one at a time", false, func(b block) float64 { return b.P99 }},
+	} {
+		none, other, own := stats.Of(d, q.of), stats.Of(k, q.of), stats.Of(s, q.of)
+		got, noise := stats.Ratios(other, own), stats.Noise(other)
+		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s | %s |\n", q.name, formatNumber(median(none)), formatNumber(median(other)), formatNumber(median(own)), got.Text(3), noise.Text(3), verdict(got, noise, q.more))
+	}
+}
+
+func parseTarget(addr string) (netip.AddrPort, error) {
+	a, err := netip.ParseAddr(addr)
+	return netip.AddrPortFrom(a, loadgen.TargetPort), err
+}
