@@ -1,5 +1,5 @@
-// Package scenario reads scenarios: timelines of statements with the output that is expected of them, as text. It knows the syntax
-// only; the verbs belong to those who execute them, see Verbs.
+// Package scenario reads scenarios: timelines of statements with the output that is expected of them, as text; and executes them in
+// virtual time. The verbs belong to its users, see Verbs.
 package scenario
 
 import (
@@ -11,12 +11,13 @@ import (
 
 // Limits of a scenario.
 const (
-	MaxSize       = 1 << 20   // bytes of a file
-	MaxStatements = 10_000    // statements of a file
-	MaxLine       = 64 << 10  // bytes of a line
-	MaxWords      = 100       // words of a statement
-	MaxExpected   = 10_000    // expected lines of a statement
-	MaxStep       = time.Hour // virtual time between two statements
+	MaxSize       = 1 << 20        // bytes of a file
+	MaxStatements = 10_000         // statements of a file
+	MaxLine       = 64 << 10       // bytes of a line
+	MaxWords      = 100            // words of a statement
+	MaxExpected   = 10_000         // expected lines of a statement
+	MaxStep       = time.Hour      // virtual time between two statements
+	MaxDuration   = 24 * time.Hour // of an option
 )
 
 // Statement is a line of a scenario.
@@ -41,6 +42,28 @@ func (s *Statement) Option(key string) (value string, ok bool) {
 	}
 	return "", false
 }
+
+// Duration returns the value of an option that is a DURATION, or otherwise if the statement does not have it.
+func (s *Statement) Duration(key string, otherwise time.Duration) time.Duration {
+	if text, ok := s.Option(key); ok {
+		otherwise, _ = ParseDuration(text) // Verbs.Check has accepted it
+	}
+	return otherwise
+}
+
+// Response is how an endpoint responds to new connections, by the verb that sets it.
+type Response uint8
+
+// The responses.
+const (
+	Answers Response = iota
+	Slow
+	Refuses
+	Silent
+)
+
+// Responses are the responses by their verbs.
+var Responses = map[string]Response{"answer": Answers, "slow": Slow, "refuse": Refuses, "silent": Silent}
 
 // File is a scenario.
 type File struct {

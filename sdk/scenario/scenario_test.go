@@ -105,8 +105,15 @@ func TestFormatReplacesExpectedLinesOnly(t *testing.T) {
 	}
 }
 
-var verbs = scenario.NewVerbs("zone NAME lost|back", "restart [NAME]", "remove NAME…", "drain SERVICE [grace=DURATION] [pods=N|P%]", "open [POD=NUMBER…]", "decide",
-	"pod NAME [ready=true|false] [label:KEY=VALUE]")
+var verbs = scenario.NewVerbs(usages("zone NAME lost|back", "restart [NAME]", "remove NAME…", "drain SERVICE [grace=DURATION] [pods=N|P%]", "open [POD=NUMBER…]", "decide",
+	"pod NAME [ready=true|false] [label:KEY=VALUE]")...)
+
+func usages(lines ...string) (out []scenario.Verb[*testing.T]) {
+	for _, l := range lines {
+		out = append(out, scenario.Verb[*testing.T]{Usage: l})
+	}
+	return out
+}
 
 func TestVerbsAreChecked(t *testing.T) {
 	if err := verbs.Check(parse(t, "zone a lost\nrestart\nrestart x\nremove a b c\ndrain x\ndrain x pods=3 grace=1s\nopen a=1 c=d\ndecide\npod p ready=true label:a/b=c label:d=")); err != nil {
@@ -118,6 +125,8 @@ func TestVerbsAreChecked(t *testing.T) {
 		"zone a":            "zone: lost|back is missing",
 		"zone a gone":       `zone: "gone": want lost or back`,
 		"zone a lost x":     `zone: unexpected argument "x"`,
+		"drain x grace=1":   `drain: grace: "1" is not a duration`,
+		"drain x grace=25h": "drain: grace: 25h0m0s: more than 24h0m0s",
 		"decide x":          `decide: unexpected argument "x"`,
 		"restart x y":       `restart: unexpected argument "y"`,
 		"remove":            "remove: NAME is missing",
@@ -137,14 +146,14 @@ func TestVerbsAreChecked(t *testing.T) {
 }
 
 func TestWrongUsageLinesPanic(t *testing.T) {
-	for _, usages := range [][]string{{""}, {"A"}, {"a", "a"}, {"a x=1"}, {"a B… C"}, {"a [B] C"}} {
+	for _, lines := range [][]string{{""}, {"A"}, {"a", "a"}, {"a x=1"}, {"a B… C"}, {"a [B] C"}} {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("%q: no panic", usages)
+					t.Errorf("%q: no panic", lines)
 				}
 			}()
-			scenario.NewVerbs(usages...)
+			scenario.NewVerbs(usages(lines...)...)
 		}()
 	}
 }

@@ -7,12 +7,18 @@ import (
 	"strings"
 )
 
-// Verbs are the verbs that an executor knows.
-type Verbs map[string]verb
+// Verbs are the verbs of scenarios that change a T.
+type Verbs[T any] map[string]verb[T]
 
-// verb is the shape of a statement.
-type verb struct {
-	usage    string
+// Verb is a verb: its usage line, and what executes a statement.
+type Verb[T any] struct {
+	Usage string
+	Do    func(T, *Statement) error
+}
+
+// verb is a Verb and the shape of its statements.
+type verb[T any] struct {
+	Verb[T]
 	args     []string          // usage of each: the allowed words with | between, or a name in capitals
 	optional int               // how many of the last args may be missing
 	repeated bool              // the last of args may be there again
@@ -20,7 +26,7 @@ type verb struct {
 	any      bool              // any option is allowed
 }
 
-// NewVerbs returns the verbs of usage lines:
+// NewVerbs returns verbs with usage lines:
 //
 //	zone NAME lost|back            an argument; one of these words
 //	restart [NAME]                 an argument that may be missing
@@ -30,15 +36,17 @@ type verb struct {
 //	pod NAME [label:KEY=VALUE]     options that begin with label:
 //	open [NAME=NUMBER…]            any option
 //
+// A DURATION has the syntax of ParseDuration and is at most MaxDuration.
 // It panics if a usage line has another form.
-func NewVerbs(usages ...string) Verbs {
-	vs := Verbs{}
-	for _, usage := range usages {
+func NewVerbs[T any](verbs ...Verb[T]) Verbs[T] {
+	vs := Verbs[T]{}
+	for _, one := range verbs {
+		usage := one.Usage
 		words := strings.Fields(usage)
-		if len(words) == 0 || !isVerb(words[0]) || vs[words[0]].usage != "" {
+		if len(words) == 0 || !isVerb(words[0]) || vs[words[0]].Usage != "" {
 			panic("usage without a verb, or with one twice: " + usage)
 		}
-		v := verb{usage: usage, options: map[string]string{}}
+		v := verb[T]{Verb: one, options: map[string]string{}}
 		for _, w := range words[1:] {
 			inner := strings.TrimSuffix(strings.TrimPrefix(w, "["), "]")
 			key, value, option := strings.Cut(inner, "=")
@@ -67,7 +75,7 @@ func NewVerbs(usages ...string) Verbs {
 }
 
 // Check returns an error about the first statement that has another form than its verb allows.
-func (vs Verbs) Check(f *File) error {
+func (vs Verbs[T]) Check(f *File) error {
 	for i := range f.Statements {
 		s := &f.Statements[i]
 		v, ok := vs[s.Verb]
@@ -75,19 +83,33 @@ func (vs Verbs) Check(f *File) error {
 			return fmt.Errorf("%s:%d: unknown verb %s: want one of %s", f.Name, s.Line, s.Verb, strings.Join(vs.Names(), ", "))
 		}
 		if err := v.check(s); err != nil {
-			return fmt.Errorf("%s:%d: %s: %w (usage: %s)", f.Name, s.Line, s.Verb, err, v.usage)
+			return fmt.Errorf("%s:%d: %s: %w (usage: %s)", f.Name, s.Line, s.Verb, err, v.Usage)
+		}
+	}
+	return nil
+}
+
+// Run executes the statements of a file that Check accepts, each at its time, after what is due then. Errors name file and line.
+func (vs Verbs[T]) Run(f *File, c *Clock, on T) error {
+	for i := range f.Statements {
+		s := &f.Statements[i]
+		if err := c.Advance(s.At); err != nil {
+			return f.Errorf(s, "%w", err)
+		}
+		if err := vs[s.Verb].Do(on, s); err != nil {
+			return f.Errorf(s, "%w", err)
 		}
 	}
 	return nil
 }
 
 // Names returns the verbs, sorted.
-func (vs Verbs) Names() []string { return slices.Sorted(maps.Keys(vs)) }
+func (vs Verbs[T]) Names() []string { return slices.Sorted(maps.Keys(vs)) }
 
 // Usage returns the usage line of a verb, "" if it is unknown.
-func (vs Verbs) Usage(name string) string { return vs[name].usage }
+func (vs Verbs[T]) Usage(name string) string { return vs[name].Usage }
 
-func (v verb) check(s *Statement) error {
+func (v verb[T]) check(s *Statement) error {
 	switch n := len(s.Args); {
 	case n < len(v.args)-v.optional:
 		return fmt.Errorf("%s is missing", v.args[n])
@@ -113,8 +135,15 @@ func (v verb) check(s *Statement) error {
 	return nil
 }
 
-// checkWord returns an error if usage lists the words that are allowed, and word is none of them.
+// checkWord returns an error if usage is DURATION or lists the words that are allowed, and word is none of them.
 func checkWord(usage, word string) error {
+	if usage == "DURATION" {
+		d, err := ParseDuration(word)
+		if err == nil && d > MaxDuration {
+			err = fmt.Errorf("%s: more than %s", d, MaxDuration)
+		}
+		return err
+	}
 	allowed := strings.Split(usage, "|")
 	isName := func(s string) bool { return strings.ToUpper(s) == s }
 	if len(allowed) < 2 || slices.ContainsFunc(allowed, isName) || slices.Contains(allowed, word) {

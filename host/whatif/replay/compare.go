@@ -70,7 +70,7 @@ func (c *comparison) update(p *replay, key plan.Key, a, b *plan.Frontend) {
 		return
 	}
 	if d == nil {
-		d = &difference{differs: map[plan.Key]float64{}, since: p.now}
+		d = &difference{differs: map[plan.Key]float64{}, since: p.now()}
 		c.ports[at] = d
 	}
 	if share == 0 {
@@ -83,10 +83,10 @@ func (c *comparison) update(p *replay, key plan.Key, a, b *plan.Frontend) {
 
 // settle brings the differences of the ports that have been updated up to date.
 func (c *comparison) settle(p *replay) {
-	c.series.pass(p.now.Sub(p.started))
+	c.series.pass(p.clock.Now())
 	for _, at := range slices.SortedFunc(maps.Keys(c.dirty), comparePorts) {
 		d := c.ports[at]
-		d.pass(p.now)
+		d.pass(p.now())
 		var worst plan.Key
 		before := d.now
 		d.now = 0
@@ -99,9 +99,9 @@ func (c *comparison) settle(p *replay) {
 		c.set(before, d.now)
 		switch {
 		case d.now == 0:
-			d.close(p.now)
+			d.close(p.now())
 		case d.current == nil:
-			d.current = &Period{From: p.now.UTC()}
+			d.current = &Period{From: p.now().UTC()}
 			fallthrough
 		case d.now > d.current.Divergence:
 			if len(d.periods) < MaxPeriods {
@@ -148,7 +148,7 @@ func (p *replay) describe(out *Period, at port, key plan.Key, share float64) {
 	if distance(x, y) != share {
 		x, y = shares(poolOf(a, true)), shares(poolOf(b, true))
 	}
-	out.At, out.Frontend, out.Endpoints = p.now.UTC(), key.String(), nil
+	out.At, out.Frontend, out.Endpoints = p.now().UTC(), key.String(), nil
 	all := maps.Clone(x)
 	maps.Copy(all, y)
 	for addr := range all {
@@ -231,7 +231,7 @@ func distance(x, y map[netip.AddrPort]float64) float64 {
 // finish ends the replay.
 func (p *replay) finish() *Result {
 	out := p.result
-	out.To = p.now.UTC()
+	out.To = p.now().UTC()
 	if p.world != nil {
 		out.Services = len(p.world.Services)
 		for _, list := range p.world.Slices {
@@ -255,16 +255,16 @@ func (p *replay) finish() *Result {
 // finish returns the result of the comparison.
 func (c *comparison) finish(p *replay) *Comparison {
 	out := &Comparison{Services: []Service{}}
-	length, all := p.now.Sub(p.started).Seconds(), 0.0
-	c.series.pass(p.now.Sub(p.started))
+	length, all := p.clock.Now().Seconds(), 0.0
+	c.series.pass(p.clock.Now())
 	type entry struct {
 		port
 		*difference
 	}
 	var list []entry
 	for at, d := range c.ports {
-		d.pass(p.now)
-		d.close(p.now)
+		d.pass(p.now())
+		d.close(p.now())
 		out.MaxDivergence = max(out.MaxDivergence, d.max)
 		list = append(list, entry{at, d})
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/whatif/recording"
 	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/scenario"
 )
 
 // Config is what decides in a run.
@@ -34,11 +35,12 @@ type Config struct {
 // run is a planner of a Config.
 type run struct {
 	*Config
-	planner   *planner.Planner
-	requeueAt time.Time // zero: only on a change
-	result    Run
-	errors    map[string]bool
-	changed   map[plan.Key]bool // since the last comparison
+	planner *planner.Planner
+	requeue *scenario.Timer
+	due     bool // to be planned before the time moves on
+	result  Run
+	errors  map[string]bool
+	changed map[plan.Key]bool // since the last comparison
 }
 
 // replay is a replay at a time.
@@ -48,7 +50,7 @@ type replay struct {
 	signals signals
 	world   *model.Snapshot // for the names of Pods
 	started time.Time
-	now     time.Time
+	clock   scenario.Clock // since started
 	result  *Result
 	compare *comparison // nil: there is one run
 }
@@ -64,12 +66,14 @@ func Replay(r *recording.Reader, configs []Config) (*Result, error) {
 		c.Settings.Node = r.Header.Node
 		one := &run{Config: c, planner: planner.New(c.Settings, c.Plugins), errors: map[string]bool{}, changed: map[plan.Key]bool{}}
 		one.result = Run{Name: c.Name, Config: c.File, Errors: []string{}}
+		one.requeue = p.clock.Timer(func() error { one.due = true; return nil })
 		one.planner.UseSignals(&p.signals)
 		p.runs = append(p.runs, one)
 	}
 	if len(configs) == 2 {
 		p.compare = newComparison()
 	}
+	p.clock.Settle = p.settle
 	for {
 		rec, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -95,10 +99,9 @@ func (p *replay) add(rec *recording.Record) error {
 		p.started = rec.At
 		p.result.From = rec.At.UTC()
 	}
-	if err := p.advance(rec.At); err != nil {
+	if err := p.clock.Advance(rec.At.Sub(p.started)); err != nil {
 		return err
 	}
-	p.now = rec.At
 	if rec.State {
 		p.state(rec)
 	} else {
@@ -123,11 +126,9 @@ func (p *replay) add(rec *recording.Record) error {
 	}
 	if len(rec.Changes) > 0 || rec.Reading != nil {
 		for _, r := range p.runs {
-			if err := r.plan(rec.At); err != nil {
-				return err
-			}
+			r.due = true
 		}
-		p.compared()
+		return p.settle()
 	}
 	return nil
 }
@@ -155,53 +156,43 @@ func (p *replay) state(rec *recording.Record) {
 	}
 }
 
-// maxInstant bounds the plans at one time, as a policy may ask for another one at once.
+// maxInstant bounds the plans at one time.
 const maxInstant = 1000
 
-// advance plans what is due before a time.
-func (p *replay) advance(to time.Time) error {
-	for {
-		var next time.Time
-		for _, r := range p.runs {
-			if !r.requeueAt.IsZero() && r.requeueAt.Before(to) && (next.IsZero() || r.requeueAt.Before(next)) {
-				next = r.requeueAt
-			}
+func (p *replay) now() time.Time { return p.started.Add(p.clock.Now()) }
+
+// settle brings the plans of runs that are due up to date.
+func (p *replay) settle() error {
+	for _, r := range p.runs {
+		if !r.due {
+			continue
 		}
-		if next.IsZero() {
-			return nil
+		r.due = false
+		requeueAt, err := r.plan(p.now())
+		if err != nil {
+			return err
 		}
-		p.now = next
-		for _, r := range p.runs {
-			if r.requeueAt.Equal(next) {
-				if err := r.plan(next); err != nil {
-					return err
-				}
-			}
+		if r.requeue.Stop(); !requeueAt.IsZero() {
+			r.requeue.Set(max(requeueAt.Sub(p.started), p.clock.Now()+time.Millisecond))
 		}
-		p.compared()
 	}
+	p.compared()
+	return nil
 }
 
-// plan brings the plan of a run up to date.
-func (r *run) plan(now time.Time) error {
-	for i := 0; ; i++ {
-		if i == maxInstant {
-			return fmt.Errorf("run %s: %d plans at %s without an end", r.Name, i, now.UTC())
-		}
+// plan brings the plan of a run up to date, and returns when it is due again, the zero Time for only on a change.
+func (r *run) plan(now time.Time) (time.Time, error) {
+	for range maxInstant {
 		res := r.planner.PlanNow(now)
-		r.requeueAt = res.RequeueAt
 		r.count(&res)
 		if r.OnPlan != nil {
 			r.OnPlan(now, r.planner)
 		}
-		if res.Remaining > 0 {
-			continue
+		if res.Remaining == 0 {
+			return res.RequeueAt, nil
 		}
-		if !r.requeueAt.IsZero() && !r.requeueAt.After(now) {
-			r.requeueAt = now.Add(time.Millisecond)
-		}
-		return nil
 	}
+	return time.Time{}, fmt.Errorf("run %s: %d plans at %s without an end", r.Name, maxInstant, now.UTC())
 }
 
 // count adds a plan to the result.

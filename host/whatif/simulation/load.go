@@ -3,6 +3,8 @@ package simulation
 import (
 	"math"
 	"time"
+
+	"github.com/sluice-proxy/sluice/sdk/scenario"
 )
 
 // portLoad is the load of a Service port in a run, by sample.
@@ -88,7 +90,7 @@ func (l *portLoad) add(sim *Simulation, all *sampleTotals, svc *serviceRun, c *c
 			}
 		}
 		if len(sim.world.answers) > 0 {
-			if kind := sim.world.answerAt(l.port.endpoints[e].addr.Addr(), t).kind; kind == refuses || kind == silent {
+			if kind := sim.world.answerAt(l.port.endpoints[e].addr.Addr(), t).kind; kind == scenario.Refuses || kind == scenario.Silent {
 				l.failed[s] += part
 			}
 		}

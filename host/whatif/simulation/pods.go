@@ -55,6 +55,7 @@ func newTimeline(w *world, file *scenario.File, seed int64) *timeline {
 		services: map[model.Name][]*pod{}, slices: map[model.Name]*model.EndpointSlice{}, own: map[model.Name]bool{}, madeIn: map[string]int{}, touched: map[model.Name]bool{},
 		addrs: [2]netip.Addr{netip.MustParseAddr("198.18.0.0"), netip.MustParseAddr("2001:db8:5::")},
 	}
+	t.clock.Settle = t.commit
 	for _, name := range sortedKeys(w.cluster.Nodes) {
 		n := &nodeState{node: w.cluster.Nodes[name]}
 		t.nodes[name] = n
@@ -130,7 +131,7 @@ func (t *timeline) change(name model.Name) *model.EndpointSlice {
 		s = &c
 		t.slices[name], t.own[name] = s, true
 		if t.copied += len(s.Endpoints); t.copied > maxCopied {
-			t.err = fmt.Errorf("%s: the endpoints of changed EndpointSlices are more than %d, at %s", t.file.Name, maxCopied, t.now)
+			t.err = fmt.Errorf("the endpoints of changed EndpointSlices are more than %d, at %s", maxCopied, t.clock.Now())
 		}
 	}
 	t.touched[s.Service] = true
@@ -171,11 +172,11 @@ func (t *timeline) update(p *pod) {
 	}
 	now := p.answer
 	if p.node != nil && p.node.lost {
-		now.kind = silent
+		now.kind = scenario.Silent
 	}
-	now.at = t.now
+	now.at = t.clock.Now()
 	for _, a := range p.addrs {
-		if last := t.world.answerAt(a, t.now); last.kind != now.kind || last.delay != now.delay {
+		if last := t.world.answerAt(a, t.clock.Now()); last.kind != now.kind || last.delay != now.delay {
 			t.world.answers[a] = append(t.world.answers[a], now)
 		}
 	}
@@ -240,7 +241,7 @@ func (t *timeline) place(name model.Name) *nodeState {
 // create creates a Pod like another one, which becomes ready after startup; then onReady is called.
 func (t *timeline) create(service model.Name, like *pod, startup time.Duration, onReady func()) *pod {
 	if t.made++; t.made > maxNewPods {
-		t.err = fmt.Errorf("%s: more than %d new Pods, at %s", t.file.Name, maxNewPods, t.now)
+		t.err = fmt.Errorf("more than %d new Pods, at %s", maxNewPods, t.clock.Now())
 	}
 	p := &pod{
 		name: model.Name{Namespace: service.Namespace, Name: fmt.Sprintf("%s-new-%d", service.Name, t.made)},
@@ -280,7 +281,7 @@ func (t *timeline) create(service model.Name, like *pod, startup time.Duration, 
 	t.after(startup, func() {
 		if p.phase == starting {
 			p.phase = running
-			object.ReadySince = t.world.start.Add(t.now).UnixMilli()
+			object.ReadySince = t.world.start.Add(t.clock.Now()).UnixMilli()
 			t.update(p)
 			if onReady != nil {
 				onReady()

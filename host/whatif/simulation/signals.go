@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/outcomes"
+	"github.com/sluice-proxy/sluice/sdk/scenario"
 )
 
 // signals is what a node counts of its connections to the endpoints of a Service: the expected number, rounded down, so that the nodes of
@@ -95,7 +96,7 @@ func (f *flow) step(a answer, lifetime, t time.Duration) {
 	f.due += f.rate * d
 	left := math.Exp(-d / l)
 	f.open *= left
-	if a.kind == answers || a.kind == slow {
+	if a.kind == scenario.Answers || a.kind == scenario.Slow {
 		f.open += f.rate * l * (1 - left)
 	}
 }
@@ -125,11 +126,11 @@ func (f *flow) count(a answer, t time.Duration) {
 	f.due -= float64(n)
 	f.counters.Attempts += n
 	switch a.kind {
-	case answers:
+	case scenario.Answers:
 		f.counters.Answered += n
-	case refuses:
+	case scenario.Refuses:
 		f.counters.Refused += n
-	case slow:
+	case scenario.Slow:
 		if n > 0 {
 			f.late = append(f.late, lateAnswers{t + a.delay, n})
 		}

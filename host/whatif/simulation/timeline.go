@@ -1,7 +1,6 @@
 package simulation
 
 import (
-	"container/heap"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -14,19 +13,18 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/scenario"
 )
 
-// Verbs are the statements of a timeline.
 var verbs = scenario.NewVerbs(
-	"zone NAME lost|back [detect=DURATION] [evict=DURATION] [startup=DURATION]",
-	"node NAME lost|back [detect=DURATION] [evict=DURATION] [startup=DURATION]",
-	"drain SERVICE [pods=N] [grace=DURATION] [startup=DURATION]",
-	"scale SERVICE N [startup=DURATION] [grace=DURATION]",
-	"flap SERVICE ENDPOINT [period=DURATION] [for=DURATION]",
-	"silent SERVICE ENDPOINT",
-	"refuse SERVICE ENDPOINT",
-	"slow SERVICE ENDPOINT [delay=DURATION]",
-	"answer SERVICE ENDPOINT",
-	"rollout SERVICE [maxSurge=N] [maxUnavailable=N] [startup=DURATION] [grace=DURATION]",
-	"until DURATION",
+	verb("zone NAME lost|back [detect=DURATION] [evict=DURATION] [startup=DURATION]", (*timeline).changeNodes),
+	verb("node NAME lost|back [detect=DURATION] [evict=DURATION] [startup=DURATION]", (*timeline).changeNodes),
+	onService("drain SERVICE [pods=N] [grace=DURATION] [startup=DURATION]", (*timeline).drain),
+	onService("scale SERVICE N [startup=DURATION] [grace=DURATION]", (*timeline).scale),
+	onService("rollout SERVICE [maxSurge=N] [maxUnavailable=N] [startup=DURATION] [grace=DURATION]", (*timeline).rollout),
+	onPods("flap SERVICE ENDPOINT [period=DURATION] [for=DURATION]", (*timeline).flap),
+	onPods("silent SERVICE ENDPOINT", (*timeline).respond),
+	onPods("refuse SERVICE ENDPOINT", (*timeline).respond),
+	onPods("slow SERVICE ENDPOINT [delay=DURATION]", (*timeline).respond),
+	onPods("answer SERVICE ENDPOINT", (*timeline).respond),
+	scenario.Verb[*timeline]{Usage: "until DURATION", Do: func(*timeline, *scenario.Statement) error { return nil }}, // see setEnd
 )
 
 // CheckTimeline returns an error if a statement has another form than its verb allows.
@@ -46,8 +44,8 @@ const (
 
 // Limits of a timeline.
 const (
-	maxDuration = 24 * time.Hour
-	maxSteps    = 200_000 // statements and what follows from them
+	maxDuration = scenario.MaxDuration
+	maxSteps    = 200_000 // that follow from statements
 	maxNewPods  = 100_000
 	maxCopied   = 10_000_000 // endpoints of all versions of slices, some 100 bytes each
 	maxEvents   = 1000       // that the Result lists
@@ -60,8 +58,7 @@ type timeline struct {
 	random  *rand.Rand
 	world   *world
 
-	now          time.Duration
-	queue        stepQueue
+	clock        scenario.Clock
 	steps        int
 	err          error
 	last         time.Duration // of a change
@@ -82,33 +79,6 @@ type timeline struct {
 	addrs        [2]netip.Addr  // the next addresses of new Pods: IPv4, IPv6
 }
 
-// step is something that happens.
-type step struct {
-	at  time.Duration
-	seq int
-	do  func()
-}
-
-// stepQueue implements heap.Interface, ordered by time, then in the order in which they were added.
-type stepQueue []step
-
-func (q stepQueue) Len() int { return len(q) }
-func (q stepQueue) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
-}
-func (q stepQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-
-// Push implements heap.Interface.
-func (q *stepQueue) Push(x any) { *q = append(*q, x.(step)) }
-
-// Pop implements heap.Interface.
-func (q *stepQueue) Pop() any {
-	old := *q
-	x := old[len(old)-1]
-	*q = old[:len(old)-1]
-	return x
-}
-
 // newWorld returns the world of a cluster with a timeline, which may be nil.
 func newWorld(cluster *model.Snapshot, file *scenario.File, seed int64) (*world, error) {
 	w := &world{
@@ -123,36 +93,42 @@ func newWorld(cluster *model.Snapshot, file *scenario.File, seed int64) (*world,
 		return nil, err
 	}
 	t := newTimeline(w, file, seed)
-	t.until = -1
-	for i := range file.Statements {
-		s := &file.Statements[i]
-		if s.Verb == "until" {
-			d, err := scenario.ParseDuration(s.Args[0])
-			switch {
-			case err != nil:
-				return nil, file.Errorf(s, "%w", err)
-			case t.until >= 0 || i < len(file.Statements)-1:
-				return nil, file.Errorf(s, "it must be the last statement")
-			case d < s.At || d > maxDuration:
-				return nil, file.Errorf(s, "%s: want %s to %s", d, s.At, maxDuration)
-			}
-			t.until = d
-			continue
-		}
-		t.at(s.At, func() {
-			t.event(s.Line, "%s", statementText(s))
-			if err := t.execute(s); err != nil {
-				t.err = file.Errorf(s, "%w", err)
-			}
-		})
-	}
-	if err := t.run(); err != nil {
+	if err := t.setEnd(); err != nil {
 		return nil, err
+	}
+	if err := verbs.Run(file, &t.clock, t); err != nil {
+		return nil, err
+	}
+	end := t.until
+	if end < 0 {
+		end = maxDuration
+	}
+	if err := t.clock.Finish(end); err != nil {
+		return nil, fmt.Errorf("%s: %w", file.Name, err)
 	}
 	if w.end = t.until; t.until < 0 {
 		w.end = min(t.last+afterLast, maxDuration)
 	}
 	return w, nil
+}
+
+// setEnd sets until.
+func (t *timeline) setEnd() error {
+	t.until = -1
+	for i := range t.file.Statements {
+		switch s := &t.file.Statements[i]; {
+		case s.At > maxDuration:
+			return t.file.Errorf(s, "at %s: more than %s", s.At, maxDuration)
+		case s.Verb != "until":
+		case i < len(t.file.Statements)-1:
+			return t.file.Errorf(s, "it must be the last statement")
+		default:
+			if t.until, _ = scenario.ParseDuration(s.Args[0]); t.until < s.At {
+				return t.file.Errorf(s, "%s: want %s to %s", t.until, s.At, maxDuration)
+			}
+		}
+	}
+	return nil
 }
 
 // startOf returns the time of the beginning by the clock of policies: later than any Pod became ready, the same for the same cluster.
@@ -173,47 +149,29 @@ func statementText(s *scenario.Statement) string {
 	return strings.Join(words, " ")
 }
 
-// at schedules a step.
-func (t *timeline) at(when time.Duration, do func()) {
-	t.steps++
-	heap.Push(&t.queue, step{when, t.steps, do})
-}
-
-// after schedules a step after a duration.
-func (t *timeline) after(d time.Duration, do func()) { t.at(t.now+d, do) }
-
-// run executes the steps.
-func (t *timeline) run() error {
-	for len(t.queue) > 0 && t.err == nil {
-		next := t.queue[0].at
-		if t.until >= 0 && next > t.until || next > maxDuration {
-			break
-		}
-		if next != t.now {
-			t.commit()
-			t.now = next
-		}
-		if t.steps > maxSteps {
-			return fmt.Errorf("%s: more than %d steps, at %s", t.file.Name, maxSteps, t.now)
-		}
-		heap.Pop(&t.queue).(step).do()
-		t.last = t.now
+// after schedules what follows from a statement.
+func (t *timeline) after(d time.Duration, do func()) {
+	if t.steps++; t.steps > maxSteps && t.err == nil {
+		t.err = fmt.Errorf("more than %d steps, at %s", maxSteps, t.clock.Now())
 	}
-	t.commit()
-	return t.err
+	t.clock.After(d, func() error {
+		t.last = t.clock.Now()
+		do()
+		return t.err
+	})
 }
 
 // event adds an event to the result.
 func (t *timeline) event(line int, format string, args ...any) {
 	if len(t.world.events) < maxEvents {
-		t.world.events = append(t.world.events, Event{t.now.Seconds(), fmt.Sprintf(format, args...), line})
+		t.world.events = append(t.world.events, Event{t.clock.Now().Seconds(), fmt.Sprintf(format, args...), line})
 	}
 }
 
 // commit ends the present time: what has changed becomes a version.
-func (t *timeline) commit() {
+func (t *timeline) commit() error {
 	for _, name := range slices.SortedFunc(maps.Keys(t.touched), model.Name.Compare) {
-		v := version{at: t.now, slices: slices.Clone(t.cluster.Slices[name])}
+		v := version{at: t.clock.Now(), slices: slices.Clone(t.cluster.Slices[name])}
 		for i, s := range v.slices {
 			if changed := t.slices[s.Name]; changed != nil {
 				v.slices[i] = changed
@@ -226,9 +184,10 @@ func (t *timeline) commit() {
 		for name, n := range t.nodes {
 			nodes[name] = n.node
 		}
-		t.world.nodes = append(t.world.nodes, newNodesVersion(t.now, nodes))
+		t.world.nodes = append(t.world.nodes, newNodesVersion(t.clock.Now(), nodes))
 	}
 	t.nodesChanged = false
 	clear(t.touched)
 	clear(t.own)
+	return t.err
 }

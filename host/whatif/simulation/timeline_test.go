@@ -86,7 +86,7 @@ func TestLostZone(t *testing.T) {
 	checkCounts(t, w, 95, counts{8, 6, 6, 2})
 	checkCounts(t, w, 200, counts{6, 6, 6, 0})
 	silentAddr := netip.MustParseAddr("10.244.0.2") // on n01
-	for s, want := range map[int]answerKind{9: answers, 10: silent, 150: silent} {
+	for s, want := range map[int]scenario.Response{9: scenario.Answers, 10: scenario.Silent, 150: scenario.Silent} {
 		if got := w.answerAt(silentAddr, time.Duration(s)*time.Second).kind; got != want {
 			t.Errorf("%ds: answer %d, want %d", s, got, want)
 		}
@@ -160,12 +160,12 @@ func TestDrainScaleAndFlap(t *testing.T) {
 
 func TestEndpointsThatDoNotAnswer(t *testing.T) {
 	w := worldOf(t, shop(4, 4), "silent shop/web 10.244.0.1\nrefuse shop/web web-1\nslow shop/web web-2 delay=2s\nat 10s\nanswer shop/web 100%\nuntil 20s")
-	for i, want := range []answer{{kind: silent}, {kind: refuses}, {kind: slow, delay: 2 * time.Second}, {}} {
+	for i, want := range []answer{{kind: scenario.Silent}, {kind: scenario.Refuses}, {kind: scenario.Slow, delay: 2 * time.Second}, {}} {
 		a := netip.AddrFrom4([4]byte{10, 244, 0, byte(1 + i)})
 		if got := w.answerAt(a, 5*time.Second); got != want {
 			t.Errorf("%s: %+v, want %+v", a, got, want)
 		}
-		if got := w.answerAt(a, 10*time.Second).kind; got != answers {
+		if got := w.answerAt(a, 10*time.Second).kind; got != scenario.Answers {
 			t.Errorf("%s: answer %d in the end", a, got)
 		}
 	}
@@ -177,7 +177,7 @@ func TestErrorsOfTimelines(t *testing.T) {
 		"\ndrain shop/web wait=3s":                "test:2: drain: unknown option wait=",
 		"drain shop/wep":                          `test:1: drain: no Service "shop/wep" (did you mean "shop/web"?)`,
 		"drain shop/web pods=200%":                `test:1: drain: pods=: "200%": want a number or a percentage`,
-		"drain shop/web grace=-1s":                `test:1: drain: grace=: "-1s" is not a duration`,
+		"drain shop/web grace=-1s":                `test:1: drain: grace: "-1s" is not a duration`,
 		"zone d lost":                             `test:1: zone: no Node is in zone "d"`,
 		"zone a burnt":                            `test:1: zone: "burnt": want lost or back`,
 		"node n0x lost":                           `test:1: node: no Node "n0x"`,
@@ -188,7 +188,7 @@ func TestErrorsOfTimelines(t *testing.T) {
 		"flap shop/web 50% period=1ms for=1s":     "test:1: flap: period=1ms: want at least 2ms",
 		"flap shop/web 100% period=2ms\nuntil 1h": "test: more than 200000 steps",
 		"until 1m\nzone a lost":                   "test:1: until: it must be the last statement",
-		"until 25h":                               "test:1: until: 25h0m0s: want 0s to 24h0m0s",
+		"until 25h":                               "test:1: until: 25h0m0s: more than 24h0m0s",
 		"rollout shop/web maxSurge=x":             `test:1: rollout: maxSurge=: "x": want a number or a percentage`,
 	} {
 		f, err := scenario.Parse("test", []byte(text))

@@ -14,70 +14,46 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/scenario"
 )
 
-// execute executes a statement.
-func (t *timeline) execute(s *scenario.Statement) error {
-	o, err := optionsOf(s)
-	if err != nil {
-		return err
-	}
-	if s.Verb == "zone" || s.Verb == "node" {
-		return t.nodesVerb(s, o)
-	}
-	service, err := t.service(s.Args[0])
-	if err != nil {
-		return err
-	}
-	switch s.Verb {
-	case "drain":
-		return t.drain(service, s, o)
-	case "scale":
-		return t.scale(service, s.Args[1], o)
-	case "rollout":
-		return t.rollout(service, s, o)
-	}
-	pods, err := t.choose(service, s.Args[1])
-	if err != nil {
-		return err
-	}
-	if s.Verb == "flap" {
-		return t.flap(pods, o)
-	}
+// verb is a verb whose statements are events.
+func verb(usage string, do func(*timeline, *scenario.Statement) error) scenario.Verb[*timeline] {
+	return scenario.Verb[*timeline]{Usage: usage, Do: func(t *timeline, s *scenario.Statement) error {
+		t.last = t.clock.Now()
+		t.event(s.Line, "%s", statementText(s))
+		return do(t, s)
+	}}
+}
+
+// onService is a verb that changes the Service of its first argument.
+func onService(usage string, do func(*timeline, model.Name, *scenario.Statement) error) scenario.Verb[*timeline] {
+	return verb(usage, func(t *timeline, s *scenario.Statement) error {
+		service, err := t.service(s.Args[0])
+		if err != nil {
+			return err
+		}
+		return do(t, service, s)
+	})
+}
+
+// onPods is a verb that changes Pods of a Service.
+func onPods(usage string, do func(*timeline, []*pod, *scenario.Statement) error) scenario.Verb[*timeline] {
+	return onService(usage, func(t *timeline, service model.Name, s *scenario.Statement) error {
+		pods, err := t.choose(service, s.Args[1])
+		if err != nil {
+			return err
+		}
+		return do(t, pods, s)
+	})
+}
+
+// respond sets how Pods respond to new connections.
+func (t *timeline) respond(pods []*pod, s *scenario.Statement) error {
 	for _, p := range pods {
-		p.answer = answer{kind: answerNames[s.Verb]}
-		if s.Verb == "slow" {
-			p.answer.delay = o.get("delay", defaultDelay)
+		if p.answer = (answer{kind: scenario.Responses[s.Verb]}); s.Verb == "slow" {
+			p.answer.delay = s.Duration("delay", defaultDelay)
 		}
 		t.update(p)
 	}
 	return nil
-}
-
-// options are those that are durations.
-type options map[string]time.Duration
-
-func (o options) get(key string, otherwise time.Duration) time.Duration {
-	if d, ok := o[key]; ok {
-		return d
-	}
-	return otherwise
-}
-
-func optionsOf(s *scenario.Statement) (options, error) {
-	o := options{}
-	for _, option := range s.Options {
-		if slices.Contains([]string{"pods", "maxSurge", "maxUnavailable"}, option.Key) {
-			continue
-		}
-		d, err := scenario.ParseDuration(option.Value)
-		if err != nil {
-			return nil, fmt.Errorf("%s=: %w", option.Key, err)
-		}
-		if d > maxDuration {
-			return nil, fmt.Errorf("%s=%s: more than %s", option.Key, d, maxDuration)
-		}
-		o[option.Key] = d
-	}
-	return o, nil
 }
 
 // service returns a Service with endpoints by its name.
@@ -141,7 +117,7 @@ func (t *timeline) some(pods []*pod, n int) (out []*pod) {
 	return out
 }
 
-func (t *timeline) drain(service model.Name, s *scenario.Statement, o options) error {
+func (t *timeline) drain(service model.Name, s *scenario.Statement) error {
 	pods := t.placed(service)
 	if text, ok := s.Option("pods"); ok {
 		n, err := amount(text, len(pods))
@@ -151,24 +127,24 @@ func (t *timeline) drain(service model.Name, s *scenario.Statement, o options) e
 		pods = t.some(pods, n)
 	}
 	for _, p := range pods {
-		t.terminate(p, o.get("grace", defaultGrace))
-		if startup, ok := o["startup"]; ok {
-			t.create(service, p, startup, nil)
+		t.terminate(p, s.Duration("grace", defaultGrace))
+		if _, ok := s.Option("startup"); ok {
+			t.create(service, p, s.Duration("startup", 0), nil)
 		}
 	}
 	return nil
 }
 
 // scale creates Pods, or deletes those of the Nodes with the most Pods of the Service, the last ones first.
-func (t *timeline) scale(service model.Name, text string, o options) error {
-	n, err := strconv.Atoi(text)
+func (t *timeline) scale(service model.Name, s *scenario.Statement) error {
+	n, err := strconv.Atoi(s.Args[1])
 	if err != nil || n < 0 || n > maxNewPods {
-		return fmt.Errorf("%q: want a number of Pods, at most %d", text, maxNewPods)
+		return fmt.Errorf("%q: want a number of Pods, at most %d", s.Args[1], maxNewPods)
 	}
 	pods := t.placed(service)
 	like := t.services[service][0]
 	for range n - len(pods) {
-		t.create(service, like, o.get("startup", defaultStartup), nil)
+		t.create(service, like, s.Duration("startup", defaultStartup), nil)
 	}
 	for ; len(pods) > n; pods = t.placed(service) {
 		on := map[*nodeState]int{}
@@ -181,27 +157,27 @@ func (t *timeline) scale(service model.Name, text string, o options) error {
 				victim = p
 			}
 		}
-		t.terminate(victim, o.get("grace", defaultGrace))
+		t.terminate(victim, s.Duration("grace", defaultGrace))
 	}
 	return nil
 }
 
 // flap makes Pods ready and unready in turns.
-func (t *timeline) flap(pods []*pod, o options) error {
-	half := o.get("period", defaultFlap) / 2
+func (t *timeline) flap(pods []*pod, s *scenario.Statement) error {
+	half := s.Duration("period", defaultFlap) / 2
 	if half < time.Millisecond {
 		return fmt.Errorf("period=%s: want at least 2ms", 2*half)
 	}
-	if _, ok := o["for"]; !ok && t.until < 0 {
+	if _, ok := s.Option("for"); !ok && t.until < 0 {
 		return fmt.Errorf("without for= it never ends: add `until DURATION` as the last statement")
 	}
-	end := t.now + o.get("for", maxDuration)
+	end := t.clock.Now() + s.Duration("for", maxDuration)
 	for _, p := range pods {
 		var turn func()
 		turn = func() {
-			p.down = !p.down && t.now < end
+			p.down = !p.down && t.clock.Now() < end
 			t.update(p)
-			if t.now < end && p.phase != gone {
+			if t.clock.Now() < end && p.phase != gone {
 				t.after(half, turn)
 			}
 		}
@@ -212,7 +188,7 @@ func (t *timeline) flap(pods []*pod, o options) error {
 
 // rollout replaces all Pods as the Deployment controller does: at most maxSurge more than there are, rounded up, and maxUnavailable of them not
 // ready, rounded down. Pods that terminate do not count.
-func (t *timeline) rollout(service model.Name, s *scenario.Statement, o options) error {
+func (t *timeline) rollout(service model.Name, s *scenario.Statement) error {
 	old := t.placed(service)
 	n := len(old)
 	limit := func(key string, up bool) (int, error) {
@@ -259,10 +235,10 @@ func (t *timeline) rollout(service model.Name, s *scenario.Statement, o options)
 				ready--
 			}
 			old = old[1:]
-			t.terminate(p, o.get("grace", defaultGrace))
+			t.terminate(p, s.Duration("grace", defaultGrace))
 		}
 		for len(fresh) < n && len(old)+len(fresh) < n+surge {
-			fresh = append(fresh, t.create(service, t.services[service][0], o.get("startup", defaultStartup), func() { reconcile() }))
+			fresh = append(fresh, t.create(service, t.services[service][0], s.Duration("startup", defaultStartup), func() { reconcile() }))
 		}
 		if len(old) == 0 && ready >= n {
 			t.event(0, "rollout %s: Pods replaced: %d", service, n)
@@ -272,7 +248,8 @@ func (t *timeline) rollout(service model.Name, s *scenario.Statement, o options)
 	return nil
 }
 
-func (t *timeline) nodesVerb(s *scenario.Statement, o options) error {
+// changeNodes disconnects or connects Nodes.
+func (t *timeline) changeNodes(s *scenario.Statement) error {
 	var nodes []*nodeState
 	switch name := s.Args[0]; {
 	case s.Verb == "zone":
@@ -303,7 +280,7 @@ func (t *timeline) nodesVerb(s *scenario.Statement, o options) error {
 		t.back(nodes)
 		return nil
 	}
-	t.lose(nodes, o.get("detect", defaultDetect), o.get("evict", defaultEvict), o.get("startup", defaultStartup))
+	t.lose(nodes, s.Duration("detect", defaultDetect), s.Duration("evict", defaultEvict), s.Duration("startup", defaultStartup))
 	return nil
 }
 
@@ -374,7 +351,7 @@ func (t *timeline) back(nodes []*nodeState) {
 // setFate records that a Node is lost or back, and its answers.
 func (t *timeline) setFate(n *nodeState) {
 	name := n.node.Name
-	t.world.fates[name] = append(t.world.fates[name], t.now)
+	t.world.fates[name] = append(t.world.fates[name], t.clock.Now())
 	for _, p := range n.pods {
 		if p.evicted {
 			p.phase = gone

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/scenario"
 )
 
 // world is the cluster over time, which does not depend on policies. Times are since the beginning.
@@ -42,20 +43,9 @@ type nodesVersion struct {
 // answer is how the Pods with an address respond to new connections from a time on.
 type answer struct {
 	at    time.Duration
-	kind  answerKind
+	kind  scenario.Response
 	delay time.Duration // of slow
 }
-
-type answerKind uint8
-
-const (
-	answers answerKind = iota
-	slow               // after delay
-	refuses
-	silent
-)
-
-var answerNames = map[string]answerKind{"answer": answers, "slow": slow, "refuse": refuses, "silent": silent}
 
 // versionsOf returns the EndpointSlices of a Service over time.
 func (w *world) versionsOf(name model.Name) []version {

@@ -3,6 +3,8 @@ package scenariotest
 import (
 	"net/netip"
 	"time"
+
+	"github.com/sluice-proxy/sluice/sdk/scenario"
 )
 
 // Cluster is what a scenario has set: the input of an Engine.
@@ -49,20 +51,10 @@ type Endpoint struct {
 	Labels, Annotations         map[string]string
 	MilliCPU                    int64 // requested
 	Connections                 uint32
-	Responds                    Response
+	Responds                    scenario.Response
 	Counters                    Counters
 	credit                      float64 // connections due to it, below 1
 }
-
-// Response is how an endpoint responds to new connections.
-type Response uint8
-
-// The responses.
-const (
-	Answers Response = iota
-	Refuses
-	Silent
-)
 
 // Counters count the connections from this node to an endpoint since there is traffic, or since the endpoint exists.
 type Counters struct{ Attempts, Answered, Refused uint64 }

@@ -15,7 +15,7 @@ import (
 // Result is what the statements of a scenario have printed.
 type Result struct {
 	File    *scenario.File
-	Printed []printed // parallel to File.Statements
+	printed map[*scenario.Statement]printed
 }
 
 // printed is what a statement has printed.
@@ -29,9 +29,9 @@ var balances = map[uint8]string{
 }
 
 // print executes decide and calls.
-func (r *runner) print(s *scenario.Statement) (out printed, err error) {
+func (r *runner) print(s *scenario.Statement) error {
 	if err := r.plan(); err != nil {
-		return out, err
+		return err
 	}
 	pool := uint8(abi.PoolCluster)
 	if name, _ := s.Option("pool"); name == "local" {
@@ -39,19 +39,19 @@ func (r *runner) print(s *scenario.Statement) (out printed, err error) {
 	}
 	d, err := r.engine.Decision(&r.cluster, pool)
 	if err != nil {
-		return out, err
+		return err
 	}
 	if s.Verb == "calls" {
-		out.lines = []string{fmt.Sprint(d.Calls)}
-		return out, nil
+		r.result.printed[s] = printed{lines: []string{fmt.Sprint(d.Calls)}}
+		return nil
 	}
 	for _, name := range s.Args {
 		if r.cluster.endpoint(name) == nil {
-			return out, fmt.Errorf("no endpoint %q", name)
+			return fmt.Errorf("no endpoint %q", name)
 		}
 	}
-	out.lines, out.err = r.decisionLines(&d, s.Args), d.Err
-	return out, nil
+	r.result.printed[s] = printed{r.decisionLines(&d, s.Args), d.Err}
+	return nil
 }
 
 // decisionLines describes a decision, of the endpoints with these names, nil for all.
@@ -87,7 +87,7 @@ func (r *runner) decisionLines(d *Decision, names []string) (lines []string) {
 		lines = append(lines, "balance "+text)
 	}
 	if !d.Requeue.IsZero() {
-		lines = append(lines, "again after "+d.Requeue.Sub(r.now).String())
+		lines = append(lines, "again after "+d.Requeue.Sub(r.now()).String())
 	}
 	return lines
 }
@@ -100,8 +100,8 @@ func (r *runner) notes(s *Share) (notes []string) {
 	if s.Draining {
 		notes = append(notes, "kept for its connections")
 	}
-	if at := s.ResetAt; at.After(r.now) {
-		notes = append(notes, "reset after "+at.Sub(r.now).String())
+	if at := s.ResetAt; at.After(r.now()) {
+		notes = append(notes, "reset after "+at.Sub(r.now()).String())
 	} else if !at.IsZero() {
 		notes = append(notes, "reset")
 	}
@@ -118,7 +118,7 @@ func printable(text string) string {
 
 // Format returns the text of the scenario with what its statements have printed.
 func (r *Result) Format() []byte {
-	return r.File.Format(func(i int) []string { return r.Printed[i].lines })
+	return r.File.Format(func(i int) []string { return r.printed[&r.File.Statements[i]].lines })
 }
 
 // Err returns an error that shows each difference between expected (-) and printed lines (+), with file and line; nil if there is none, or
@@ -129,7 +129,8 @@ func (r *Result) Err() error {
 	}
 	var all []error
 	for i := range r.File.Statements {
-		s, got := &r.File.Statements[i], &r.Printed[i]
+		s := &r.File.Statements[i]
+		got := r.printed[s]
 		if slices.Equal(s.Expect, got.lines) {
 			continue
 		}

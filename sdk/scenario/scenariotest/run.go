@@ -23,18 +23,19 @@ const MaxPlans = 100_000
 
 // runner executes a scenario.
 type runner struct {
-	file        *scenario.File
-	engine      Engine
-	proceed     func() error
-	cluster     Cluster
-	now         time.Time
-	dirty       bool      // the cluster has changed since the last Plan, or there was none
-	planned     bool      // there was a Plan
-	wake        time.Time // that the last Plan has returned
-	nextReading time.Time // zero: there was no traffic
-	rate        float64   // new connections a second
-	addrs       int       // that endpoints have got
-	plans       int
+	engine  Engine
+	proceed func() error
+	cluster Cluster
+	clock   scenario.Clock
+	dirty   bool            // the cluster has changed since the last Plan, or there was none
+	planned bool            // there was a Plan
+	wake    *scenario.Timer // at the time that the last Plan has returned
+	reading *scenario.Timer
+	rate    float64 // new connections a second
+	traffic bool    // there was some
+	addrs   int     // that endpoints have got
+	plans   int
+	result  Result
 }
 
 // Run executes a scenario and returns what its statements print. An error names file and line. Before each decision proceed may end it with an
@@ -43,63 +44,30 @@ func Run(f *scenario.File, e Engine, proceed func() error) (*Result, error) {
 	if err := Verbs.Check(f); err != nil {
 		return nil, err
 	}
-	r := &runner{file: f, engine: e, proceed: proceed, dirty: true, now: time.UnixMilli(Epoch)}
+	r := &runner{engine: e, proceed: proceed, dirty: true, result: Result{File: f, printed: map[*scenario.Statement]printed{}}}
 	r.cluster.Service = Service{Namespace: "default", Name: "web", Number: 80, Protocol: 6, Family: 4}
-	result := &Result{File: f}
-	for i := range f.Statements {
-		s := &f.Statements[i]
-		printed, err := r.execute(s)
-		if err != nil {
-			return nil, f.Errorf(s, "%w", err)
-		}
-		result.Printed = append(result.Printed, printed)
+	r.clock.Settle = r.plan
+	r.wake = r.clock.Timer(func() error { r.dirty = true; return nil })
+	r.reading = r.clock.Timer(r.read)
+	if err := Verbs.Run(f, &r.clock, r); err != nil {
+		return nil, err
 	}
-	return result, nil
+	return &r.result, nil
 }
 
-func (r *runner) execute(s *scenario.Statement) (printed printed, err error) {
-	if err := r.advance(time.UnixMilli(Epoch).Add(s.At)); err != nil {
-		return printed, err
-	}
-	switch s.Verb {
-	case "decide", "calls":
-		return r.print(s)
-	case "restart":
-		if err := r.plan(); err != nil {
-			return printed, err
-		}
-		r.dirty = true
-		return printed, r.engine.Restart(r.now)
+func (r *runner) now() time.Time { return time.UnixMilli(Epoch).Add(r.clock.Now()) }
+
+func (r *runner) restart(*scenario.Statement) error {
+	if err := r.plan(); err != nil {
+		return err
 	}
 	r.dirty = true
-	return printed, r.change(s)
+	return r.engine.Restart(r.now())
 }
-
-// advance moves the time, and plans at each time before at which that is due. What is due then is planned together with the changes that
-// the statements at this time make.
-func (r *runner) advance(to time.Time) error {
-	for r.now.Before(to) {
-		if err := r.plan(); err != nil {
-			return err
-		}
-		r.now = to
-		for _, at := range []time.Time{r.wake, r.nextReading} {
-			if !at.IsZero() && at.Before(r.now) {
-				r.now = at
-			}
-		}
-		if r.due(r.nextReading) {
-			r.read()
-		}
-	}
-	return nil
-}
-
-func (r *runner) due(at time.Time) bool { return !at.IsZero() && !at.After(r.now) }
 
 // plan decides, if anything has changed or is due.
-func (r *runner) plan() (err error) {
-	if !r.dirty && !r.due(r.wake) {
+func (r *runner) plan() error {
+	if !r.dirty {
 		return nil
 	}
 	if len(r.cluster.Nodes) == 0 {
@@ -114,19 +82,26 @@ func (r *runner) plan() (err error) {
 		}
 	}
 	r.dirty, r.planned = false, true
-	r.wake, err = r.engine.Plan(&r.cluster, r.now)
-	if err == nil && r.due(r.wake) {
-		return fmt.Errorf("the engine wants to decide again at once, at %s", r.wake.Sub(time.UnixMilli(Epoch)))
+	wake, err := r.engine.Plan(&r.cluster, r.now())
+	r.wake.Stop()
+	if wake.IsZero() || err != nil {
+		return err
 	}
-	return err
+	at := wake.Sub(time.UnixMilli(Epoch))
+	if at <= r.clock.Now() {
+		return fmt.Errorf("the engine wants to decide again at once, at %s", at)
+	}
+	r.wake.Set(at)
+	return nil
 }
 
 // read makes the connections of the time since the last reading, and takes another one.
-func (r *runner) read() {
+func (r *runner) read() error {
 	r.connect(r.rate * Period.Seconds())
-	r.engine.Read(&r.cluster, r.now)
-	r.nextReading = r.now.Add(Period)
+	r.engine.Read(&r.cluster, r.now())
+	r.reading.Set(r.clock.Now() + Period)
 	r.dirty = true
+	return nil
 }
 
 // connect makes n new connections to the endpoints of the cluster pool, by weight. What is left of fractions is for the next time.
@@ -150,9 +125,9 @@ func (r *runner) connect(n float64) {
 		e.credit -= whole
 		e.Counters.Attempts += uint64(whole)
 		switch e.Responds {
-		case Answers:
+		case scenario.Answers:
 			e.Counters.Answered += uint64(whole)
-		case Refuses:
+		case scenario.Refuses:
 			e.Counters.Refused += uint64(whole)
 		}
 	}

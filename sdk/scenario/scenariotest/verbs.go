@@ -26,94 +26,88 @@ const (
 
 // Verbs are the verbs of scenarios of plugins.
 var Verbs = scenario.NewVerbs(
-	"chain NAME…",
-	"settings JSON [plugin=NAME]",
-	"policy [ignoreHints=true|false] [onFailure=LastGood|Default]",
-	"node NAME… [zone=ZONE] [cpu=CORES] [ready=true|false]",
-	"remove-node NAME…",
-	"service [NAME] [namespace=NAMESPACE] [port=NAME] [number=NUMBER] [protocol=TCP|UDP|SCTP] [family=IPv4|IPv6] [affinity=DURATION] "+
-		"[internalTrafficPolicy=Cluster|Local] [externalTrafficPolicy=Cluster|Local] [label:KEY=VALUE] [annotation:KEY=VALUE]",
-	"endpoint NAME… [node=NODE] [zone=ZONE] [ready=true|false] [serving=true|false] [terminating=true|false] [zoneHints=ZONES] [nodeHints=NODES] "+
-		"[cpu=MILLICORES] [label:KEY=VALUE] [annotation:KEY=VALUE]",
-	"remove NAME…",
-	"connections [NAME=NUMBER…]",
-	"traffic NUMBER",
-	"answer NAME…",
-	"refuse NAME…",
-	"silent NAME…",
-	"decide [NAME…] [pool=cluster|local]",
-	"calls [pool=cluster|local]",
-	"restart",
+	change("chain NAME…", (*runner).setChain),
+	change("settings JSON [plugin=NAME]", (*runner).setSettings),
+	change("policy [ignoreHints=true|false] [onFailure=LastGood|Default]", (*runner).setPolicy),
+	change("node NAME… [zone=ZONE] [cpu=CORES] [ready=true|false]", each((*runner).setNode)),
+	change("remove-node NAME…", each((*runner).removeNode)),
+	change("service [NAME] [namespace=NAMESPACE] [port=NAME] [number=NUMBER] [protocol=TCP|UDP|SCTP] [family=IPv4|IPv6] [affinity=DURATION] "+
+		"[internalTrafficPolicy=Cluster|Local] [externalTrafficPolicy=Cluster|Local] [label:KEY=VALUE] [annotation:KEY=VALUE]", (*runner).setService),
+	change("endpoint NAME… [node=NODE] [zone=ZONE] [ready=true|false] [serving=true|false] [terminating=true|false] [zoneHints=ZONES] [nodeHints=NODES] "+
+		"[cpu=MILLICORES] [label:KEY=VALUE] [annotation:KEY=VALUE]", each((*runner).setEndpoint)),
+	change("remove NAME…", each((*runner).removeEndpoint)),
+	change("connections [NAME=NUMBER…]", (*runner).setConnections),
+	change("traffic NUMBER", (*runner).setTraffic),
+	change("answer NAME…", each((*runner).setResponse)),
+	change("refuse NAME…", each((*runner).setResponse)),
+	change("silent NAME…", each((*runner).setResponse)),
+	scenario.Verb[*runner]{Usage: "decide [NAME…] [pool=cluster|local]", Do: (*runner).print},
+	scenario.Verb[*runner]{Usage: "calls [pool=cluster|local]", Do: (*runner).print},
+	scenario.Verb[*runner]{Usage: "restart", Do: (*runner).restart},
 )
 
-// change executes a statement that changes the cluster.
-func (r *runner) change(s *scenario.Statement) error {
-	c := &r.cluster
-	switch s.Verb {
-	case "chain":
-		return c.setChain(s.Args)
-	case "settings":
-		name, _ := s.Option("plugin")
-		return c.setSettings(name, s.Args[0])
-	case "policy":
-		if v, ok := s.Option("ignoreHints"); ok {
-			c.IgnoreHints = v == "true"
-		}
-		if v, ok := s.Option("onFailure"); ok {
-			c.UseDefault = v == "Default"
-		}
-	case "node":
-		return each(s.Args, func(name string) error { return c.setNode(name, s) })
-	case "remove-node":
-		return each(s.Args, func(name string) error {
-			if c.node(name) == nil || c.Nodes[0].Name == name {
-				return fmt.Errorf("%q: want a Node of this scenario, but not the first one, which is the one that decides", name)
+// change is a verb that changes the cluster.
+func change(usage string, do func(*runner, *scenario.Statement) error) scenario.Verb[*runner] {
+	return scenario.Verb[*runner]{Usage: usage, Do: func(r *runner, s *scenario.Statement) error {
+		r.dirty = true
+		return do(r, s)
+	}}
+}
+
+// each executes a statement for each of its arguments.
+func each(do func(r *runner, name string, s *scenario.Statement) error) func(*runner, *scenario.Statement) error {
+	return func(r *runner, s *scenario.Statement) error {
+		for _, name := range s.Args {
+			if err := do(r, name, s); err != nil {
+				return err
 			}
-			c.Nodes = slices.DeleteFunc(c.Nodes, func(n Node) bool { return n.Name == name })
-			return nil
-		})
-	case "service":
-		return r.setService(s)
-	case "endpoint":
-		return each(s.Args, func(name string) error { return r.setEndpoint(name, s) })
-	case "remove":
-		return r.eachEndpoint(s, func(e *Endpoint) {
-			name := e.Name // e is overwritten
-			c.Endpoints = slices.DeleteFunc(c.Endpoints, func(f Endpoint) bool { return f.Name == name })
-		})
-	case "answer", "refuse", "silent":
-		responses := map[string]Response{"answer": Answers, "refuse": Refuses, "silent": Silent}
-		return r.eachEndpoint(s, func(e *Endpoint) { e.Responds = responses[s.Verb] })
-	case "connections":
-		return r.setConnections(s)
-	case "traffic":
-		return r.setTraffic(s.Args[0])
-	}
-	return nil
-}
-
-func each(names []string, f func(name string) error) error {
-	for _, name := range names {
-		if err := f(name); err != nil {
-			return err
 		}
-	}
-	return nil
-}
-
-func (r *runner) eachEndpoint(s *scenario.Statement, f func(*Endpoint)) error {
-	return each(s.Args, func(name string) error {
-		e := r.cluster.endpoint(name)
-		if e == nil {
-			return fmt.Errorf("no endpoint %q", name)
-		}
-		f(e)
 		return nil
-	})
+	}
+}
+
+func (r *runner) setPolicy(s *scenario.Statement) error {
+	for _, o := range s.Options {
+		switch o.Key {
+		case "ignoreHints":
+			r.cluster.IgnoreHints = o.Value == "true"
+		case "onFailure":
+			r.cluster.UseDefault = o.Value == "Default"
+		}
+	}
+	return nil
+}
+
+func (r *runner) removeNode(name string, _ *scenario.Statement) error {
+	c := &r.cluster
+	if c.node(name) == nil || c.Nodes[0].Name == name {
+		return fmt.Errorf("%q: want a Node of this scenario, but not the first one, which is the one that decides", name)
+	}
+	c.Nodes = slices.DeleteFunc(c.Nodes, func(n Node) bool { return n.Name == name })
+	return nil
+}
+
+func (r *runner) removeEndpoint(name string, _ *scenario.Statement) error {
+	n := len(r.cluster.Endpoints)
+	r.cluster.Endpoints = slices.DeleteFunc(r.cluster.Endpoints, func(e Endpoint) bool { return e.Name == name })
+	if len(r.cluster.Endpoints) == n {
+		return fmt.Errorf("no endpoint %q", name)
+	}
+	return nil
+}
+
+func (r *runner) setResponse(name string, s *scenario.Statement) error {
+	e := r.cluster.endpoint(name)
+	if e == nil {
+		return fmt.Errorf("no endpoint %q", name)
+	}
+	e.Responds = scenario.Responses[s.Verb]
+	return nil
 }
 
 // setChain sets the plugins of the policy. Those that were in the chain before keep their settings.
-func (c *Cluster) setChain(names []string) error {
+func (r *runner) setChain(s *scenario.Statement) error {
+	c, names := &r.cluster, s.Args
 	if len(names) > MaxChain {
 		return fmt.Errorf("more than %d plugins", MaxChain)
 	}
@@ -139,7 +133,9 @@ func (c *Cluster) setChain(names []string) error {
 }
 
 // setSettings sets the settings of a plugin of the chain, or of the only plugin, which has no name.
-func (c *Cluster) setSettings(name, text string) error {
+func (r *runner) setSettings(s *scenario.Statement) error {
+	c, text := &r.cluster, s.Args[0]
+	name, _ := s.Option("plugin")
 	into := &c.Settings
 	if i := slices.IndexFunc(c.Chain, func(p Plugin) bool { return p.Name == name }); i >= 0 {
 		chain := slices.Clone(c.Chain) // engines compare with the one before
@@ -155,7 +151,8 @@ func (c *Cluster) setSettings(name, text string) error {
 	return nil
 }
 
-func (c *Cluster) setNode(name string, s *scenario.Statement) error {
+func (r *runner) setNode(name string, s *scenario.Statement) error {
+	c := &r.cluster
 	n := c.node(name)
 	if n == nil {
 		if err := checkName(name); err != nil {
@@ -211,7 +208,7 @@ func (r *runner) setService(s *scenario.Statement) error {
 		case "family":
 			svc.Family = map[string]uint8{"IPv4": 4, "IPv6": 6}[o.Value]
 		case "affinity":
-			svc.Affinity, err = scenario.ParseDuration(o.Value)
+			svc.Affinity = s.Duration("affinity", 0)
 		case "internalTrafficPolicy":
 			svc.InternalLocal = o.Value == "Local"
 		case "externalTrafficPolicy":
@@ -314,19 +311,20 @@ func (r *runner) setConnections(s *scenario.Statement) error {
 		}
 		e.Connections = uint32(n)
 	}
-	c.CountedAt = r.now
+	c.CountedAt = r.now()
 	return nil
 }
 
-func (r *runner) setTraffic(text string) error {
-	n, err := number(scenario.Option{Key: "traffic", Value: text}, MaxConnections)
+func (r *runner) setTraffic(s *scenario.Statement) error {
+	n, err := number(scenario.Option{Key: "traffic", Value: s.Args[0]}, MaxConnections)
 	if err != nil {
 		return err
 	}
 	r.rate = float64(n)
-	if r.nextReading.IsZero() { // the first reading is the base of the next one
-		r.engine.Read(&r.cluster, r.now)
-		r.nextReading = r.now.Add(Period)
+	if !r.traffic { // the first reading is the base of the next one
+		r.traffic = true
+		r.engine.Read(&r.cluster, r.now())
+		r.reading.Set(r.clock.Now() + Period)
 	}
 	return nil
 }
