@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/node/config"
+	"github.com/sluice-proxy/sluice/host/node/config/migrate"
 )
 
 // completionTimeout bounds asking the running sluice while a user waits for the shell.
@@ -23,7 +24,7 @@ func addCompletions(cmd *cobra.Command) {
 		outputs = append(outputs, "wide")
 	}
 	for name, values := range map[string][]string{
-		"mode": {config.ModeNFTables, config.ModeIPVS}, "output": outputs, "fail-on": {onFailing, onDegraded}, "for": {config.ForHost, config.ForDaemonSet},
+		"mode": {config.ModeNFTables, config.ModeIPVS}, "output": outputs, "fail-on": {onFailing, onDegraded}, "for": {migrate.ForHost, migrate.ForDaemonSet},
 	} {
 		if cmd.Flag(name) != nil {
 			_ = cmd.RegisterFlagCompletionFunc(name, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

@@ -9,12 +9,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/host/node/config"
+	"github.com/sluice-proxy/sluice/host/node/config/migrate"
 	"github.com/sluice-proxy/sluice/host/util/printable"
 	"github.com/sluice-proxy/sluice/host/util/safefile"
 )
 
 func newConfigMigrateCommand() *cobra.Command {
-	var o config.MigrateOptions
+	var o migrate.Options
 	var strict, defaults bool
 	cmd := &cobra.Command{
 		Use:   "migrate FILE | -- FLAGS",
@@ -32,8 +33,8 @@ With --strict, a lost setting is an error. Unknown fields are always errors.`,
   sluice config migrate -- --cluster-cidr=10.42.0.0/16 --proxy-mode=iptables`,
 		Args: migrateArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.For != config.ForHost && o.For != config.ForDaemonSet {
-				return usageError{fmt.Errorf("--for %q: must be %s or %s", o.For, config.ForDaemonSet, config.ForHost)}
+			if o.For != migrate.ForHost && o.For != migrate.ForDaemonSet {
+				return usageError{fmt.Errorf("--for %q: must be %s or %s", o.For, migrate.ForDaemonSet, migrate.ForHost)}
 			}
 			name, files := "flags", args
 			var text []byte
@@ -48,7 +49,7 @@ With --strict, a lost setting is an error. Unknown fields are always errors.`,
 				}
 			}
 			o.ReadKubeconfig = readKubeconfigServer
-			out, notes, err := config.Migrate(text, o)
+			out, notes, err := migrate.KubeProxy(text, o)
 			if err != nil {
 				return config.PrefixErrors(name, err)
 			}
@@ -60,7 +61,7 @@ With --strict, a lost setting is an error. Unknown fields are always errors.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&o.For, "for", config.ForHost, "where sluice will run: daemonset (deploy/kustomize) or host")
+	cmd.Flags().StringVar(&o.For, "for", migrate.ForHost, "where sluice will run: daemonset (deploy/kustomize) or host")
 	cmd.Flags().StringVar(&o.Server, "server", "", "URL of the API server (default: that of the kubeconfig in the input)")
 	cmd.Flags().BoolVar(&strict, "strict", false, "fail if a setting is lost")
 	cmd.Flags().BoolVar(&defaults, "defaults", false, "list default values that are omitted")
@@ -83,14 +84,14 @@ func migrateArgs(cmd *cobra.Command, args []string) error {
 }
 
 // printNotes prints the notes by kind, and returns how many settings are lost.
-func printNotes(w io.Writer, notes []config.Note, defaults bool) (lost int) {
-	titles := map[config.NoteKind]string{config.Behavior: "behaves differently", config.Lost: "lost", config.Changed: "changed", config.Omitted: "default values"}
-	last, omitted := config.NoteKind(-1), 0
+func printNotes(w io.Writer, notes []migrate.Note, defaults bool) (lost int) {
+	titles := map[migrate.NoteKind]string{migrate.Behavior: "behaves differently", migrate.Lost: "lost", migrate.Changed: "changed", migrate.Omitted: "default values"}
+	last, omitted := migrate.NoteKind(-1), 0
 	for _, n := range notes {
-		if n.Kind == config.Lost {
+		if n.Kind == migrate.Lost {
 			lost++
 		}
-		if n.Kind == config.Omitted && !defaults {
+		if n.Kind == migrate.Omitted && !defaults {
 			omitted += n.Fields()
 			continue
 		}
@@ -115,5 +116,5 @@ func readKubeconfigServer(file string) string {
 	if err != nil {
 		return ""
 	}
-	return config.KubeconfigServer(b)
+	return migrate.KubeconfigServer(b)
 }

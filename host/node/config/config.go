@@ -25,6 +25,9 @@ const (
 	Kind       = "SluiceConfiguration"
 )
 
+// KubeProxyKind is the kind of kube-proxy's configuration file, which package migrate converts.
+const KubeProxyKind = "KubeProxyConfiguration"
+
 // Config is a valid configuration in the structure of its file: every name in it refers to an existing plugin or policy. defaults.yaml says
 // what the fields mean. Their tags are all there is to say about most of them:
 //

@@ -16,15 +16,20 @@ const (
 	daemonSetProbe   = "127.0.0.1:10256"
 )
 
-// InPodDir is the folder of the configuration file in the DaemonSet's Pods, to resolve relative paths against.
-const InPodDir = daemonSetConfig
+// Values of the DaemonSet's Pods.
+const (
+	InPodDir         = daemonSetConfig                                 // of the configuration file, to resolve relative paths against
+	InPodPluginCache = "/run/sluice/plugins"                           // of the host
+	InPodOOMScoreAdj = -997                                            // the kubelet's value for system-node-critical Pods; a lower one requires a capability
+	InPodSecrets     = "/var/run/secrets/kubernetes.io/serviceaccount" // token and CA of the Pod's service account
+)
 
 // InPod returns what cannot work in a Pod of the DaemonSet in deploy/kustomize, and what is probably a mistake there.
 func (c *Config) InPod() (problems, warnings []string) {
 	fail := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	exists := func(path, file string) {
-		if file == "" || within(file, daemonSetConfig) || within(file, daemonSetState) || within(file, daemonSetPlugins) || within(file, daemonSetModules) || within(file, podSecrets) {
+		if file == "" || within(file, daemonSetConfig) || within(file, daemonSetState) || within(file, daemonSetPlugins) || within(file, daemonSetModules) || within(file, InPodSecrets) {
 			return
 		}
 		fail("%s: %s is not in the Pod: the DaemonSet mounts %s (the ConfigMap) and %s (of the host), and the image has %s", path, file,
@@ -43,15 +48,15 @@ func (c *Config) InPod() (problems, warnings []string) {
 	switch {
 	case len(c.Plugins) == 0:
 	case c.PluginCacheDir == "":
-		warn("pluginCacheDir: empty: the Pod's root filesystem is read-only, so plugins that are not bundled are compiled, and modules pulled, at each start; set %s", daemonSetCache)
+		warn("pluginCacheDir: empty: the Pod's root filesystem is read-only, so plugins that are not bundled are compiled, and modules pulled, at each start; set %s", InPodPluginCache)
 	case !within(c.PluginCacheDir, daemonSetState):
 		fail("pluginCacheDir: %s: a Pod of the DaemonSet may write to %s only", c.PluginCacheDir, daemonSetState)
 	}
 	if c.HostnameOverride != "" {
 		warn("hostnameOverride: %s: the DaemonSet sets --node to the name of its Pod's node, which takes precedence", c.HostnameOverride)
 	}
-	if c.OOMScoreAdj < daemonSetOOM && c.OOMScoreAdjSet {
-		warn("oomScoreAdj: %d: lower than the kubelet's value for system-node-critical Pods, %d, which requires a capability that the Pod does not have", c.OOMScoreAdj, daemonSetOOM)
+	if c.OOMScoreAdj < InPodOOMScoreAdj && c.OOMScoreAdjSet {
+		warn("oomScoreAdj: %d: lower than the kubelet's value for system-node-critical Pods, %d, which requires a capability that the Pod does not have", c.OOMScoreAdj, InPodOOMScoreAdj)
 	}
 	if probe := netip.MustParseAddrPort(daemonSetProbe); !serves(c.HealthzBindAddress, probe) {
 		fail("healthzBindAddress: %q does not serve %s, which the DaemonSet's probes ask: the Pod never becomes ready", c.HealthzBindAddress, probe)

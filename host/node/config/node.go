@@ -74,5 +74,5 @@ func (c *Config) Warnings() []string {
 	if c.BindAddress.IsLoopback() {
 		warn("bindAddress: %s is a loopback address, which never serves NodePorts", c.BindAddress)
 	}
-	return slices.Concat(out, c.refusedRanges(), c.portWarnings(), c.schedulerWarnings(), c.policyWarnings())
+	return slices.Concat(out, c.RefusedRanges(), c.portWarnings(), c.schedulerWarnings(), c.policyWarnings())
 }

@@ -31,7 +31,7 @@ func Parse(b []byte, dir string) (*Config, error) {
 		return nil, err
 	}
 	f, misfits := strictyaml.DecodeForm[file](raw, form())
-	if f.Kind == kubeProxyKind {
+	if f.Kind == KubeProxyKind {
 		return nil, fmt.Errorf("kind: %s is kube-proxy's: convert the file with 'sluice config migrate'", f.Kind)
 	}
 	p := &parser{dir: dir, misfits: misfits, more: misfits.MoreDropped + misfits.MoreUnknown}

@@ -26,8 +26,8 @@ func ServerRange(server string) []netip.Prefix {
 	return []netip.Prefix{netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen())}
 }
 
-// refusedRanges returns messages about ranges of Pods whose addresses are refused as endpoints.
-func (c *Config) refusedRanges() (out []string) {
+// RefusedRanges returns messages about ranges of Pods whose addresses are refused as endpoints.
+func (c *Config) RefusedRanges() (out []string) {
 	rules := &eligibility.EndpointRules{Allowed: append(eligibility.ReservedInUse(c.ClusterRanges()), c.EndpointCIDRs...)}
 	for _, r := range c.ClusterCIDR {
 		if err := rules.Check(r.Addr()); err != nil && r.Bits() > 0 {

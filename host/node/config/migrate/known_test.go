@@ -1,4 +1,4 @@
-package config
+package migrate
 
 import (
 	"os"
@@ -48,7 +48,7 @@ func TestMigrateKnowsEveryFieldOfEveryKubeProxy(t *testing.T) {
 		if f.name == "detectLocal.bridgeInterface" {
 			in += "detectLocalMode: BridgeInterface\n"
 		}
-		text, notes, err := Migrate([]byte(in), MigrateOptions{})
+		text, notes, err := KubeProxy([]byte(in), Options{})
 		if err != nil {
 			t.Errorf("%s of %s: %v", f.name, f.since, err)
 			continue
@@ -86,7 +86,7 @@ func TestMigrateKnowsEveryFlagOfEveryKubeProxy(t *testing.T) {
 		if f.name == "pod-bridge-interface" {
 			flags = append(flags, "--detect-local-mode=BridgeInterface")
 		}
-		_, notes, err := Migrate(nil, MigrateOptions{Flags: flags})
+		_, notes, err := KubeProxy(nil, Options{Flags: flags})
 		if err != nil {
 			t.Errorf("--%s: %v", f.name, err)
 		}
@@ -94,7 +94,7 @@ func TestMigrateKnowsEveryFlagOfEveryKubeProxy(t *testing.T) {
 			t.Errorf("--%s until %s: %s", f.name, f.until, notesText(notes))
 		}
 		if under := strings.ReplaceAll(flags[0], "-", "_"); f.since == "1.10" { // pflag accepts both
-			if _, _, err := Migrate(nil, MigrateOptions{Flags: append([]string{"--" + strings.TrimLeft(strings.SplitN(under, "=", 2)[0], "_") + "=" + strings.SplitN(flags[0], "=", 2)[1]}, flags[1:]...)}); err != nil {
+			if _, _, err := KubeProxy(nil, Options{Flags: append([]string{"--" + strings.TrimLeft(strings.SplitN(under, "=", 2)[0], "_") + "=" + strings.SplitN(flags[0], "=", 2)[1]}, flags[1:]...)}); err != nil {
 				t.Errorf("--%s with underscores: %v", f.name, err)
 			}
 		}
@@ -118,7 +118,7 @@ func TestMigrateReportsWhatKubeProxyIgnores(t *testing.T) {
 		"a former field alone":        {nft + "conntrack: {max: 524288}\n", "conntrack.max: dropped", ""},
 		"a former field with no type": {nft + "udpIdleTimeout: [1]\n", "udpIdleTimeout: dropped", ""},
 	} {
-		text, notes, err := Migrate([]byte(kubeProxyHead+c.in), MigrateOptions{})
+		text, notes, err := KubeProxy([]byte(kubeProxyHead+c.in), Options{})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -152,7 +152,7 @@ func TestMigrateOfTypingErrorsProposesNoOtherMeaning(t *testing.T) {
 		"mode: userspace":              `mode: "userspace" is not a mode of kube-proxy on Linux: iptables, ipvs, nftables`,
 		"nftables: {maxSyncPeriod: 5}": "nftables.maxSyncPeriod: unknown field of kube-proxy's configuration",
 	} {
-		_, _, err := Migrate([]byte(kubeProxyHead+in+"\n"), MigrateOptions{})
+		_, _, err := KubeProxy([]byte(kubeProxyHead+in+"\n"), Options{})
 		if err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", in, err, want)
 		}
@@ -180,7 +180,7 @@ func TestMigrateReadsFlagsAsKubeProxyDoes(t *testing.T) {
 		"a port":                       {[]string{nft, "--healthz-bind-address=127.0.0.1", "--healthz-port=10300"}, "healthzBindAddress: 127.0.0.1:10300\n", ""},
 		"a port beside a port":         {[]string{nft, "--healthz-bind-address=127.0.0.1:10301", "--healthz-port=10300"}, "healthzBindAddress: 127.0.0.1:10301\n", ""},
 	} {
-		text, notes, err := Migrate(nil, MigrateOptions{Flags: c.flags})
+		text, notes, err := KubeProxy(nil, Options{Flags: c.flags})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -202,7 +202,7 @@ func TestMigrateReadsFlagsAsKubeProxyDoes(t *testing.T) {
 		"--cluster-cidr=$CIDR":             "--cluster-cidr: $CIDR is not resolved",
 		"--clustr-cidr=x":                  `--clustr-cidr: unknown flag of kube-proxy (did you mean "cluster-cidr"?)`,
 	} {
-		if _, _, err := Migrate(nil, MigrateOptions{Flags: []string{flag}}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := KubeProxy(nil, Options{Flags: []string{flag}}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", flag, err, want)
 		}
 	}
@@ -213,7 +213,7 @@ func TestMigrateResolvesVariablesOfAPod(t *testing.T) {
 	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: kube-proxy}\nspec: {containers: [{name: kube-proxy, command: [kube-proxy], args: [--proxy-mode=nftables, --cluster-cidr=$(CIDR), " +
 		"--hostname-override=$(NODE_NAME)], env: [{name: CIDR, value: 10.9.0.0/16}, {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]}]}\n"
 	for target, want := range map[string]string{ForHost: "--hostname-override: $(NODE_NAME) is not resolved", ForDaemonSet: "hostnameOverride: dropped: the DaemonSet sets --node"} {
-		text, notes, err := Migrate([]byte(pod), MigrateOptions{For: target, Server: "https://192.0.2.1"})
+		text, notes, err := KubeProxy([]byte(pod), Options{For: target, Server: "https://192.0.2.1"})
 		if err != nil || !strings.Contains(string(text), "clusterCIDR: 10.9.0.0/16\n") || strings.Contains(string(text), "hostnameOverride") || !strings.Contains(notesText(notes), want) {
 			t.Errorf("%s: %v, notes\n%s\n%s", target, err, notesText(notes), text)
 		}
@@ -223,7 +223,7 @@ func TestMigrateResolvesVariablesOfAPod(t *testing.T) {
 // kube-proxy without a mode behaves differently from 1.40 on.
 func TestMigrateOfAnUnsetModeSaysWhatItMeans(t *testing.T) {
 	for in, want := range map[string]bool{"": true, "mode: ''\n": true, "mode: iptables\n": false} {
-		_, notes, err := Migrate([]byte(kubeProxyHead+in), MigrateOptions{})
+		_, notes, err := KubeProxy([]byte(kubeProxyHead+in), Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -237,7 +237,7 @@ func TestMigrateMapsTheGateOfExternalIPs(t *testing.T) {
 	for in, want := range map[string]string{
 		"featureGates: {AllowServiceExternalIPs: false}": "externalIPs: Ignore", "featureGates: {AllowServiceExternalIPs: true, X: false}": "externalIPs: Allow", "featureGates: {X: false}": "",
 	} {
-		text, notes, err := Migrate([]byte(kubeProxyHead+"mode: nftables\n"+in+"\n"), MigrateOptions{})
+		text, notes, err := KubeProxy([]byte(kubeProxyHead+"mode: nftables\n"+in+"\n"), Options{})
 		if err != nil || !strings.Contains(string(text), want) || want == "" && strings.Contains(string(text), "externalIPs") {
 			t.Errorf("%s: %v\n%s", in, err, text)
 		}
@@ -247,7 +247,7 @@ func TestMigrateMapsTheGateOfExternalIPs(t *testing.T) {
 			}
 		}
 	}
-	if _, _, err := Migrate([]byte(kubeProxyHead+"featureGates: {AllowServiceExternalIPs: no-thanks}\n"), MigrateOptions{}); err == nil ||
+	if _, _, err := KubeProxy([]byte(kubeProxyHead+"featureGates: {AllowServiceExternalIPs: no-thanks}\n"), Options{}); err == nil ||
 		err.Error() != `featureGates.AllowServiceExternalIPs: "no-thanks" is not true or false` {
 		t.Error(err)
 	}
@@ -263,12 +263,12 @@ func TestMigrateWritesAddressesWithoutLeadingZeros(t *testing.T) {
 		"metricsBindAddress: 192.0.002.1":             "metricsBindAddress: 192.0.2.1:10249\n",
 		"clusterCIDR: 10.244.1.0/16":                  "clusterCIDR: 10.244.1.0/16\n",
 	} {
-		text, _, err := Migrate([]byte(kubeProxyHead+"mode: nftables\n"+in+"\n"), MigrateOptions{})
+		text, _, err := KubeProxy([]byte(kubeProxyHead+"mode: nftables\n"+in+"\n"), Options{})
 		if err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s: %v\n%s", in, err, text)
 		}
 	}
-	text, _, err := Migrate([]byte(kubeProxyHead+"mode: ipvs\nipvs: {excludeCIDRs: [010.0.0.0/8]}\n"), MigrateOptions{})
+	text, _, err := KubeProxy([]byte(kubeProxyHead+"mode: ipvs\nipvs: {excludeCIDRs: [010.0.0.0/8]}\n"), Options{})
 	if err != nil || !strings.Contains(string(text), "excludeCIDRs:\n  - 10.0.0.0/8\n") {
 		t.Errorf("%v\n%s", err, text)
 	}

@@ -1,11 +1,13 @@
-package config
+package migrate
+
+import "github.com/sluice-proxy/sluice/host/node/config"
 
 // ipvs converts the section ipvs if that is kube-proxy's mode.
 func (m *migration) ipvs() {
-	if m.backend != ModeIPVS {
+	if m.backend != config.ModeIPVS {
 		return
 	}
-	m.put("mode", ModeIPVS)
+	m.put("mode", config.ModeIPVS)
 	for _, name := range []string{"scheduler", "strictARP", "excludeCIDRs", "tcpTimeout", "tcpFinTimeout", "udpTimeout"} {
 		path := "ipvs." + name
 		v := m.take(path)

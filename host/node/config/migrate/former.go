@@ -1,4 +1,4 @@
-package config
+package migrate
 
 // formerFields returns the versions of Kubernetes since which kube-proxy does not have a field any more. It ignores them, with a warning in its log.
 func formerFields() map[string]string {

@@ -1,4 +1,4 @@
-package config
+package migrate
 
 import (
 	"strings"
@@ -115,31 +115,31 @@ func TestMigrateInputsOfInstallers(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		in   string
-		o    MigrateOptions
+		o    Options
 		want string
 		lost string // what the input has no equivalent of
 	}{
-		"kubeadm's ConfigMap": {kubeadmConfigMap, MigrateOptions{For: ForDaemonSet}, version + "clientConnection:\n  server: https://192.0.2.10:6443\nclusterCIDR: 10.244.0.0/16\n" +
+		"kubeadm's ConfigMap": {kubeadmConfigMap, Options{For: ForDaemonSet}, version + "clientConnection:\n  server: https://192.0.2.10:6443\nclusterCIDR: 10.244.0.0/16\n" +
 			kind + strings.Replace(inPod, "metricsBindAddress: 0.0.0.0:10249\n", "", 1) + allNodePorts + pod, ""},
-		"EKS's ConfigMaps": {eksConfigMaps, MigrateOptions{For: ForDaemonSet}, version + "clientConnection:\n  server: https://abcdef.gr7.eu-west-1.eks.amazonaws.com\n" +
+		"EKS's ConfigMaps": {eksConfigMaps, Options{For: ForDaemonSet}, version + "clientConnection:\n  server: https://abcdef.gr7.eu-west-1.eks.amazonaws.com\n" +
 			kind + inPod + allNodePorts + pod, ""},
-		"kubeadm's file": {kubeadmFile, MigrateOptions{For: ForDaemonSet}, version + "clientConnection:\n  server: https://api.example.com:6443\nclusterCIDR: 10.1.0.0/16,fd00:1::/48\n" +
+		"kubeadm's file": {kubeadmFile, Options{For: ForDaemonSet}, version + "clientConnection:\n  server: https://api.example.com:6443\nclusterCIDR: 10.1.0.0/16,fd00:1::/48\n" +
 			kind + strings.Replace(inPod, "metricsBindAddress: 0.0.0.0:10249\n", "", 1) + "nodePortRange: 30000-35000\n" + pod, ""},
-		"a command line":       {"/usr/bin/kube-proxy \\\n" + k3sLine, MigrateOptions{}, k3s, ""},
-		"a log of k3s":         {"x\nlevel=info msg=\"Running kube-proxy --cluster-cidr=10.0.0.0/8\"\nlevel=info msg=\"Running kube-proxy " + k3sLine + "\"\ny\n", MigrateOptions{}, k3s, ""},
-		"the Pod of RKE2":      {rke2Pod, MigrateOptions{}, k3s, ""},
-		"/proc/PID/cmdline":    {"kube-proxy\x00" + strings.ReplaceAll(k3sLine, " ", "\x00") + "\x00", MigrateOptions{}, k3s, ""},
-		"flags without a file": {"", MigrateOptions{Flags: strings.Fields(strings.ReplaceAll(k3sLine, "=", " "))}, k3s, ""},
-		"k3s in a Pod": {k3sLine, MigrateOptions{For: ForDaemonSet, ReadKubeconfig: k3sServer}, strings.NewReplacer("kubeconfig: /var/lib/rancher/k3s/agent/kubeproxy.kubeconfig", "server: https://127.0.0.1:6444",
+		"a command line":       {"/usr/bin/kube-proxy \\\n" + k3sLine, Options{}, k3s, ""},
+		"a log of k3s":         {"x\nlevel=info msg=\"Running kube-proxy --cluster-cidr=10.0.0.0/8\"\nlevel=info msg=\"Running kube-proxy " + k3sLine + "\"\ny\n", Options{}, k3s, ""},
+		"the Pod of RKE2":      {rke2Pod, Options{}, k3s, ""},
+		"/proc/PID/cmdline":    {"kube-proxy\x00" + strings.ReplaceAll(k3sLine, " ", "\x00") + "\x00", Options{}, k3s, ""},
+		"flags without a file": {"", Options{Flags: strings.Fields(strings.ReplaceAll(k3sLine, "=", " "))}, k3s, ""},
+		"k3s in a Pod": {k3sLine, Options{For: ForDaemonSet, ReadKubeconfig: k3sServer}, strings.NewReplacer("kubeconfig: /var/lib/rancher/k3s/agent/kubeproxy.kubeconfig", "server: https://127.0.0.1:6444",
 			"hostnameOverride: node-1\n", "", kind, kind+"logging:\n  format: json\n").Replace(k3s) + pod, ""},
-		"no server in a Pod": {kubeProxyHead + "mode: nftables\nfeatureGates: {X: true}\n", MigrateOptions{For: ForDaemonSet}, version + kind + "logging:\n  format: json\n" + pod, "clientConnection.server featureGates.X"},
-		"a server that is given": {kubeProxyHead + "mode: nftables\n", MigrateOptions{For: ForDaemonSet, Server: "https://192.0.2.1"},
+		"no server in a Pod": {kubeProxyHead + "mode: nftables\nfeatureGates: {X: true}\n", Options{For: ForDaemonSet}, version + kind + "logging:\n  format: json\n" + pod, "clientConnection.server featureGates.X"},
+		"a server that is given": {kubeProxyHead + "mode: nftables\n", Options{For: ForDaemonSet, Server: "https://192.0.2.1"},
 			version + "clientConnection:\n  server: https://192.0.2.1\n" + kind + "logging:\n  format: json\n" + pod, ""},
-		"flags of mode nftables": {"--proxy-mode=nftables --masquerade-all --nodeport-addresses=10.0.0.0/8,192.0.2.0/24 --feature-gates=A=true,B=false -v 2", MigrateOptions{},
+		"flags of mode nftables": {"--proxy-mode=nftables --masquerade-all --nodeport-addresses=10.0.0.0/8,192.0.2.0/24 --feature-gates=A=true,B=false -v 2", Options{},
 			version + kind + "logging:\n  verbosity: 2\nmasqueradeAll: true\nnodePortAddresses:\n- 10.0.0.0/8\n- 192.0.2.0/24\n", "featureGates.A"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text, notes, err := Migrate([]byte(c.in), c.o)
+			text, notes, err := KubeProxy([]byte(c.in), c.o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -163,7 +163,7 @@ func TestMigrateInputsOfInstallers(t *testing.T) {
 }
 
 func TestMigrateFromIPTablesReportsThreeChangesOfBehavior(t *testing.T) {
-	_, notes, err := Migrate([]byte(kubeadmConfigMap), MigrateOptions{For: ForDaemonSet})
+	_, notes, err := KubeProxy([]byte(kubeadmConfigMap), Options{For: ForDaemonSet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestMigrateFromIPTablesReportsThreeChangesOfBehavior(t *testing.T) {
 // The words that 1.37 added are kept.
 func TestMigrateNodePortAddressesOfKubernetes137(t *testing.T) {
 	for words, want := range map[string]string{"[all]": "- all\n", "[primary, localhost]": "- primary\n- localhost\n", "[localhost]": "- localhost\n"} {
-		text, notes, err := Migrate([]byte(kubeProxyHead+"mode: nftables\nnodePortAddresses: "+words+"\n"), MigrateOptions{})
+		text, notes, err := KubeProxy([]byte(kubeProxyHead+"mode: nftables\nnodePortAddresses: "+words+"\n"), Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,11 +196,11 @@ func TestMigrateRefusesACommandLineWithoutItsFile(t *testing.T) {
 	const daemonSet = "---\napiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: kube-proxy}\nspec: {template: {spec: {containers: [{name: kube-proxy, " +
 		"command: [/usr/local/bin/kube-proxy, --config=/var/lib/kube-proxy/config.conf, --hostname-override=$(NODE_NAME)]}]}}}\n"
 	for _, in := range []string{daemonSet, "kube-proxy --config /var/lib/kube-proxy/config.conf -v 2"} {
-		if _, _, err := Migrate([]byte(in), MigrateOptions{}); err == nil || !strings.Contains(err.Error(), "--config: /var/lib/kube-proxy/config.conf: ") {
+		if _, _, err := KubeProxy([]byte(in), Options{}); err == nil || !strings.Contains(err.Error(), "--config: /var/lib/kube-proxy/config.conf: ") {
 			t.Errorf("%s: %v", in, err)
 		}
 	}
-	text, _, err := Migrate([]byte(kubeadmConfigMap+daemonSet), MigrateOptions{For: ForDaemonSet})
+	text, _, err := KubeProxy([]byte(kubeadmConfigMap+daemonSet), Options{For: ForDaemonSet})
 	if err != nil || !strings.Contains(string(text), "clusterCIDR: 10.244.0.0/16\n") {
 		t.Errorf("with the file: %v\n%s", err, text)
 	}

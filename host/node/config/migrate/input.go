@@ -1,4 +1,4 @@
-package config
+package migrate
 
 import (
 	"bytes"
@@ -11,9 +11,11 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/host/util/strictyaml"
+
+	"github.com/sluice-proxy/sluice/host/node/config"
 )
 
-// kubeProxyInput is what the input of Migrate contains. All parts but one of config and flags are optional.
+// kubeProxyInput is what the input of KubeProxy contains. All parts but one of config and flags are optional.
 type kubeProxyInput struct {
 	config     map[string]any // KubeProxyConfiguration
 	flags      []string       // kube-proxy's command line, without the program
@@ -38,12 +40,12 @@ func readKubeProxy(b []byte, flags []string) (*kubeProxyInput, error) {
 	}
 	switch {
 	case in.configs > 1:
-		return nil, fmt.Errorf("%d documents of kind %s: expected one", in.configs, kubeProxyKind)
+		return nil, fmt.Errorf("%d documents of kind %s: expected one", in.configs, config.KubeProxyKind)
 	case in.configs == 0 && !in.hasFlags && len(in.kinds) == 0:
-		return nil, fmt.Errorf("0 documents: expected one %s", kubeProxyKind)
+		return nil, fmt.Errorf("0 documents: expected one %s", config.KubeProxyKind)
 	case in.configs == 0 && !in.hasFlags:
 		return nil, fmt.Errorf("kind: %s: must be %s, or a ConfigMap that contains one, or a Pod or DaemonSet that runs kube-proxy",
-			strings.Join(in.kinds, ", "), kubeProxyKind)
+			strings.Join(in.kinds, ", "), config.KubeProxyKind)
 	}
 	return in, nil
 }
@@ -53,7 +55,7 @@ func readKubeProxy(b []byte, flags []string) (*kubeProxyInput, error) {
 func commandLine(b []byte) ([]string, bool) {
 	const logged = "Running kube-proxy "
 	text := strings.TrimSpace(strings.ReplaceAll(strings.ReplaceAll(string(b), "\\\n", " "), "\x00", " "))
-	if at := strings.LastIndex(text, logged); at >= 0 && !strings.Contains(text, kubeProxyKind) {
+	if at := strings.LastIndex(text, logged); at >= 0 && !strings.Contains(text, config.KubeProxyKind) {
 		line, _, _ := strings.Cut(text[at+len(logged):], "\n")
 		return strings.Fields(strings.TrimRight(line, "\" \r")), true
 	}
@@ -98,7 +100,7 @@ func (in *kubeProxyInput) document(tree any, depth int) error {
 		return fmt.Errorf("%s is not an object", strictyaml.Describe(tree))
 	}
 	switch kind, _ := doc["kind"].(string); {
-	case kind == kubeProxyKind:
+	case kind == config.KubeProxyKind:
 		if doc["apiVersion"] != kubeProxyVersion {
 			return fmt.Errorf("apiVersion: %s: must be %s", strictyaml.Describe(doc["apiVersion"]), kubeProxyVersion)
 		}
@@ -137,7 +139,7 @@ func (in *kubeProxyInput) configMap(doc map[string]any, depth int) error {
 			continue
 		}
 		if err := in.documents(text, depth+1); err != nil {
-			return PrefixErrors("data."+key, err)
+			return config.PrefixErrors("data."+key, err)
 		}
 	}
 	in.kinds = append(in.kinds[:found], `"ConfigMap"`)

@@ -1,4 +1,4 @@
-package config
+package migrate
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package config
+package migrate
 
 import (
 	"cmp"
@@ -10,9 +10,11 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/host/util/strictyaml"
+
+	"github.com/sluice-proxy/sluice/host/node/config"
 )
 
-// migration is the state of Migrate: the fields not handled yet and the result so far.
+// migration is the state of KubeProxy: the fields not handled yet and the result so far.
 type migration struct {
 	in              map[string]any
 	out             map[string]any
@@ -27,7 +29,7 @@ type migration struct {
 func newMigration(in *kubeProxyInput) (*migration, error) {
 	m := &migration{
 		in:    in.config,
-		out:   map[string]any{"apiVersion": APIVersion, "kind": Kind},
+		out:   map[string]any{"apiVersion": config.APIVersion, "kind": config.Kind},
 		moved: map[string]string{},
 	}
 	if m.in == nil {
@@ -121,12 +123,12 @@ func (m *migration) put(path string, v any) {
 }
 
 // parse parses the result and returns errors with the paths of the input.
-func (m *migration) parse() (*Config, error) {
+func (m *migration) parse() (*config.Config, error) {
 	raw, err := json.Marshal(m.out)
 	if err != nil {
 		return nil, fmt.Errorf("write the configuration: %w", err)
 	}
-	c, err := Parse(raw, "")
+	c, err := config.Parse(raw, "")
 	list, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return c, err
@@ -146,7 +148,7 @@ func (m *migration) parse() (*Config, error) {
 }
 
 // omitDefaults removes the fields that have sluice's default value.
-func (m *migration) omitDefaults(full *Config) {
+func (m *migration) omitDefaults(full *config.Config) {
 	try := func(tree map[string]any, name, path string) {
 		v := tree[name]
 		delete(tree, name)

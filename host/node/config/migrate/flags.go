@@ -1,4 +1,4 @@
-package config
+package migrate
 
 import (
 	"encoding/csv"
@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/host/util/spelling"
+
+	"github.com/sluice-proxy/sluice/host/node/config"
 )
 
 // proxyFlag is a flag of kube-proxy: the field of KubeProxyConfiguration that it sets, and its type.
@@ -107,7 +109,7 @@ func (m *migration) applyFlags(words []string, hasFile bool) {
 	if hasFile {
 		return
 	}
-	if v, ok := object(m.in, "iptables")["masqueradeAll"]; ok && m.in["mode"] == ModeNFTables { // --masquerade-all is of all modes
+	if v, ok := object(m.in, "iptables")["masqueradeAll"]; ok && m.in["mode"] == config.ModeNFTables { // --masquerade-all is of all modes
 		delete(object(m.in, "iptables"), "masqueradeAll")
 		m.in["nftables"] = map[string]any{"masqueradeAll": v}
 	}

@@ -1,4 +1,4 @@
-package config
+package migrate
 
 import (
 	"cmp"
@@ -14,6 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/util/ipaddr"
 	"github.com/sluice-proxy/sluice/host/util/strictyaml"
+
+	"github.com/sluice-proxy/sluice/host/node/config"
 )
 
 // NoteKind says what a Note is about. Notes are sorted by kind.
@@ -39,24 +41,21 @@ func (n Note) String() string { return n.Path + ": " + n.Text }
 // Fields returns how many fields the note is about.
 func (n Note) Fields() int { return 1 + strings.Count(n.Path, ", ") }
 
-// MigrateOptions configure Migrate.
-type MigrateOptions struct {
+// Options configure KubeProxy.
+type Options struct {
 	For            string                   // ForHost or ForDaemonSet; "" means ForHost
 	Flags          []string                 // of kube-proxy's command line
 	Server         string                   // URL of the API server; "" means that of the input
 	ReadKubeconfig func(file string) string // returns the server in a kubeconfig that the input names, or ""; may be nil
 }
 
-// API version and kind of the configuration that Migrate reads.
-const (
-	kubeProxyVersion = "kubeproxy.config.k8s.io/v1alpha1"
-	kubeProxyKind    = "KubeProxyConfiguration"
-)
+// kubeProxyVersion is the API version of the configuration that KubeProxy reads.
+const kubeProxyVersion = "kubeproxy.config.k8s.io/v1alpha1"
 
-// Migrate converts a KubeProxyConfiguration to the equivalent SluiceConfiguration. The input can also be a ConfigMap that contains it,
+// KubeProxy converts a KubeProxyConfiguration to the equivalent SluiceConfiguration. The input can also be a ConfigMap that contains it,
 // a file of kubeadm, a Pod or DaemonSet of kube-proxy, or kube-proxy's command line. The notes list every field that was changed or dropped, and
 // why. Unknown fields and values that kube-proxy rejects are errors; all are returned together.
-func Migrate(b []byte, o MigrateOptions) (text []byte, notes []Note, err error) {
+func KubeProxy(b []byte, o Options) (text []byte, notes []Note, err error) {
 	in, err := readKubeProxy(b, o.Flags)
 	if err != nil {
 		return nil, nil, err
@@ -81,7 +80,7 @@ func Migrate(b []byte, o MigrateOptions) (text []byte, notes []Note, err error) 
 	if err = errors.Join(append(m.errs, err)...); err != nil {
 		return nil, nil, err
 	}
-	for _, w := range full.refusedRanges() {
+	for _, w := range full.RefusedRanges() {
 		path, text, _ := strings.Cut(w, ": ")
 		m.note(Behavior, path, "%s", text)
 	}
@@ -102,8 +101,8 @@ func (m *migration) mode() {
 	switch {
 	case v != nil && m.backend == "" && v != "":
 		m.put("mode", v) // not a string: parsing the result returns an error
-	case m.backend == ModeNFTables:
-	case m.backend == "", m.backend == "iptables", m.backend == ModeIPVS:
+	case m.backend == config.ModeNFTables:
+	case m.backend == "", m.backend == "iptables", m.backend == config.ModeIPVS:
 		was := m.backend
 		if m.backend == "" {
 			m.backend, was = "iptables", "empty, which means iptables before Kubernetes 1.40, and nftables from then on, where an empty nodePortAddresses is the primary address, not all, and NodePorts are not at 127.0.0.1"
@@ -120,7 +119,7 @@ func (m *migration) mode() {
 
 // behavior reports what sluice does differently with the same settings.
 func (m *migration) behavior(was string) {
-	if m.backend == ModeIPVS {
+	if m.backend == config.ModeIPVS {
 		m.note(Behavior, "mode", "%s: sluice's mode ipvs follows the rules of kube-proxy's nftables mode: NodePorts are served on loopback addresses, TCP only, if nodePortAddresses has localhost", was)
 		return
 	}
@@ -203,12 +202,12 @@ func (m *migration) addresses() {
 func (m *migration) detection() {
 	mode := m.stringAt("detectLocalMode")
 	if mode == "" {
-		mode = ClusterCIDR
+		mode = config.ClusterCIDR
 	}
 	for _, f := range []struct{ path, of string }{
-		{"clusterCIDR", ClusterCIDR},
-		{"detectLocal.bridgeInterface", BridgeInterface},
-		{"detectLocal.interfaceNamePrefix", InterfaceNamePrefix},
+		{"clusterCIDR", config.ClusterCIDR},
+		{"detectLocal.bridgeInterface", config.BridgeInterface},
+		{"detectLocal.interfaceNamePrefix", config.InterfaceNamePrefix},
 	} {
 		if s := m.stringAt(f.path); s != "" && mode != f.of {
 			m.take(f.path)
@@ -246,8 +245,8 @@ func (m *migration) keepReserved(clusterCIDR string) {
 // moveKept copies the fields that exist in a SluiceConfiguration.
 func (m *migration) moveKept() {
 	masquerade, sync := "iptables", m.backend
-	if m.backend == ModeNFTables {
-		masquerade = ModeNFTables
+	if m.backend == config.ModeNFTables {
+		masquerade = config.ModeNFTables
 	}
 	for _, f := range []struct{ section, name string }{
 		{masquerade, "masqueradeAll"}, {masquerade, "masqueradeBit"}, {sync, "minSyncPeriod"}, {sync, "syncPeriod"},

@@ -1,29 +1,22 @@
-package config
+package migrate
 
 import (
 	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-proxy/sluice/host/node/config"
 )
 
-// Targets of Migrate.
+// Targets of KubeProxy.
 const (
 	ForHost      = "host"
 	ForDaemonSet = "daemonset"
 )
 
-// Values of the DaemonSet in deploy/kustomize.
-const (
-	daemonSetCache = "/run/sluice/plugins"
-	daemonSetOOM   = -997 // the kubelet's value for system-node-critical Pods; a lower one requires a capability
-)
-
-// podSecrets is where a Pod has the token and CA of its service account.
-const podSecrets = "/var/run/secrets/kubernetes.io/serviceaccount"
-
 // client sets clientConnection for the target.
-func (m *migration) client(in *kubeProxyInput, o MigrateOptions) error {
+func (m *migration) client(in *kubeProxyInput, o Options) error {
 	const kubeconfig, server = "clientConnection.kubeconfig", "clientConnection.server"
 	file, url := m.stringAt(kubeconfig), m.stringAt(server) // the latter is the flag --master
 	m.take(server)
@@ -39,13 +32,13 @@ func (m *migration) client(in *kubeProxyInput, o MigrateOptions) error {
 	if o.Server != "" {
 		url, from = o.Server, "as given"
 	}
-	if err := CheckServer(url); err != nil {
+	if err := config.CheckServer(url); err != nil {
 		return fmt.Errorf("%s: %w", server, err)
 	}
 	if o.For != ForDaemonSet {
 		if file != "" {
 			m.note(Changed, kubeconfig, "%s: the file must exist for sluice too; without the field, sluice uses its Pod's service account", file)
-			if raw, _ := json.Marshal(in.kubeconfig); strings.Contains(string(raw), podSecrets) {
+			if raw, _ := json.Marshal(in.kubeconfig); strings.Contains(string(raw), config.InPodSecrets) {
 				m.note(Behavior, kubeconfig, "%s uses the service account of kube-proxy's Pod: on a host, sluice needs a kubeconfig with credentials of its own", file)
 			}
 		}
@@ -69,7 +62,7 @@ func (m *migration) client(in *kubeProxyInput, o MigrateOptions) error {
 }
 
 // target sets the other fields that depend on where sluice runs.
-func (m *migration) target(o MigrateOptions) {
+func (m *migration) target(o Options) {
 	if o.For != ForDaemonSet {
 		if m.unresolved != "" {
 			m.note(Lost, "--hostname-override", "%s is not resolved: it is in the environment of kube-proxy; pass its value with --node, on each host whose name is another one", m.unresolved)
@@ -79,17 +72,17 @@ func (m *migration) target(o MigrateOptions) {
 	if v := m.take("hostnameOverride"); v != nil && v != "" || m.unresolved != "" {
 		m.note(Changed, "hostnameOverride", "dropped: the DaemonSet sets --node to the name of its Pod's node")
 	}
-	if m.stringAt("logging.format") != LogJSON {
+	if m.stringAt("logging.format") != config.LogJSON {
 		m.take("logging.format")
-		m.put("logging.format", LogJSON)
+		m.put("logging.format", config.LogJSON)
 		m.note(Changed, "logging.format", "json: as the DaemonSet's other settings")
 	}
-	m.put("pluginCacheDir", daemonSetCache)
-	m.note(Changed, "pluginCacheDir", "%s: in the folder of the host that the DaemonSet mounts", daemonSetCache)
+	m.put("pluginCacheDir", config.InPodPluginCache)
+	m.note(Changed, "pluginCacheDir", "%s: in the folder of the host that the DaemonSet mounts", config.InPodPluginCache)
 	score, isNumber := m.in["oomScoreAdj"].(json.Number)
-	if n, err := strconv.Atoi(string(score)); m.in["oomScoreAdj"] == nil || isNumber && err == nil && n < daemonSetOOM && n >= -1000 {
+	if n, err := strconv.Atoi(string(score)); m.in["oomScoreAdj"] == nil || isNumber && err == nil && n < config.InPodOOMScoreAdj && n >= -1000 {
 		m.take("oomScoreAdj")
-		m.put("oomScoreAdj", json.Number(strconv.Itoa(daemonSetOOM)))
-		m.note(Changed, "oomScoreAdj", "%d: the kubelet's value for system-node-critical Pods; a lower one requires a capability", daemonSetOOM)
+		m.put("oomScoreAdj", json.Number(strconv.Itoa(config.InPodOOMScoreAdj)))
+		m.note(Changed, "oomScoreAdj", "%d: the kubelet's value for system-node-critical Pods; a lower one requires a capability", config.InPodOOMScoreAdj)
 	}
 }

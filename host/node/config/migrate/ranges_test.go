@@ -1,8 +1,10 @@
-package config
+package migrate
 
 import (
 	"strings"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/host/node/config"
 )
 
 func TestRangesThatWouldBeRefusedAreNamedByCheckAndMigrate(t *testing.T) {
@@ -17,7 +19,7 @@ func TestRangesThatWouldBeRefusedAreNamedByCheckAndMigrate(t *testing.T) {
 		"clusterCIDR: '240.0.0.0/4,64:ff9b::f000:0/100'":                         "clusterCIDR: endpoints in 64:ff9b::f000:0/100 are refused",
 		"clusterCIDR: 10.0.0.0/8\nclientConnection: {server: https://240.0.0.1}": "",
 	} {
-		c, err := Parse([]byte(head+text+"\n"), "")
+		c, err := config.Parse([]byte(head+text+"\n"), "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -25,7 +27,7 @@ func TestRangesThatWouldBeRefusedAreNamedByCheckAndMigrate(t *testing.T) {
 		if want == "" && strings.Contains(all, "refused") || !strings.Contains(all, want) {
 			t.Errorf("%s: warnings %q, want %q", text, all, want)
 		}
-		_, notes, err := Migrate([]byte(strings.Replace(kubeProxyHead+"mode: nftables\n"+text, "clientConnection: {server: https://240.0.0.1}", "", 1)), MigrateOptions{})
+		_, notes, err := KubeProxy([]byte(strings.Replace(kubeProxyHead+"mode: nftables\n"+text, "clientConnection: {server: https://240.0.0.1}", "", 1)), Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,7 +35,7 @@ func TestRangesThatWouldBeRefusedAreNamedByCheckAndMigrate(t *testing.T) {
 			t.Errorf("%s: notes %q, want %q", text, all, want)
 		}
 	}
-	c, err := Parse([]byte(head+"clusterCIDR: 64:ff9b::/96\nendpointCIDRs: ['64:ff9b::/96', 224.0.0.0/8, 169.254.0.0/16, '::1/128']\n"), "")
+	c, err := config.Parse([]byte(head+"clusterCIDR: 64:ff9b::/96\nendpointCIDRs: ['64:ff9b::/96', 224.0.0.0/8, 169.254.0.0/16, '::1/128']\n"), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +50,7 @@ func TestMigrateKeepsReservedRangesOfPodsThatAreDetectedOtherwise(t *testing.T) 
 		"detectLocalMode: NodeCIDR\nclusterCIDR: 240.16.0.0/12,fd00::/48\n": "detectLocalMode: NodeCIDR\nendpointCIDRs:\n- 240.16.0.0/12\n",
 		"detectLocalMode: NodeCIDR\nclusterCIDR: 10.0.0.0/8\n":              "detectLocalMode: NodeCIDR\n",
 	} {
-		text, _, err := Migrate([]byte(kubeProxyHead+"mode: nftables\n"+in), MigrateOptions{})
+		text, _, err := KubeProxy([]byte(kubeProxyHead+"mode: nftables\n"+in), Options{})
 		if err != nil || string(text) != "apiVersion: sluice.dev/v1alpha1\n"+want+"kind: SluiceConfiguration\n" {
 			t.Errorf("%v\n%s", err, text)
 		}

@@ -1,11 +1,15 @@
-package config
+package migrate
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/host/node/config"
 )
+
+const head = "apiVersion: " + config.APIVersion + "\nkind: " + config.Kind + "\n"
 
 const kubeProxyHead = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 
@@ -43,7 +47,7 @@ winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", roo
 `
 
 func TestMigrateKubeProxyDefaults(t *testing.T) {
-	text, notes, err := Migrate([]byte(kubeProxyDefaults), MigrateOptions{})
+	text, notes, err := KubeProxy([]byte(kubeProxyDefaults), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +71,7 @@ func TestMigrateKubeProxyDefaults(t *testing.T) {
 }
 
 func TestMigrateDefaultsInModeNFTablesIsEmpty(t *testing.T) {
-	text, _, err := Migrate([]byte(strings.Replace(kubeProxyDefaults, `mode: ""`, "mode: nftables", 1)), MigrateOptions{})
+	text, _, err := KubeProxy([]byte(strings.Replace(kubeProxyDefaults, `mode: ""`, "mode: nftables", 1)), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,12 +138,15 @@ func TestMigrateEachField(t *testing.T) {
 				"clientConnection.kubeconfig: /k: the file must exist", "clientConnection.qps: dropped: ", "winkernel.sourceVip: dropped: ", "windowsRunAsService: dropped: ", "showHiddenMetricsForVersion: dropped: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text, notes, err := Migrate([]byte(kubeProxyHead+c.in+"\n"), MigrateOptions{})
+			text, notes, err := KubeProxy([]byte(kubeProxyHead+c.in+"\n"), Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := parse(t, c.out+"\n")
-			got, err := Parse(text, "")
+			want, err := config.Parse([]byte(head+c.out+"\n"), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := config.Parse(text, "")
 			if err != nil {
 				t.Fatalf("%v in\n%s", err, text)
 			}
@@ -192,7 +199,7 @@ func TestMigrateRejectsInvalidConfigurations(t *testing.T) {
 		"a timeout below 1s":   {kubeProxyHead + "conntrack: {udpTimeout: 10ms}\n", []string{"conntrack.udpTimeout: 10ms is not a whole number of seconds"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text, _, err := Migrate([]byte(c.in), MigrateOptions{})
+			text, _, err := KubeProxy([]byte(c.in), Options{})
 			if err == nil {
 				t.Fatalf("accepted:\n%s", text)
 			}
@@ -207,7 +214,7 @@ func TestMigrateRejectsInvalidConfigurations(t *testing.T) {
 
 // Installers write every field, most of them null or 0, which kube-proxy treats as the default.
 func TestMigrateInstallerConfiguration(t *testing.T) {
-	text, notes, err := Migrate([]byte(kubeProxyHead+`
+	text, notes, err := KubeProxy([]byte(kubeProxyHead+`
 bindAddress: 0.0.0.0
 bindAddressHardFail: false
 clientConnection: {acceptContentTypes: "", burst: 0, contentType: "", kubeconfig: /var/lib/kube-proxy/kubeconfig.conf, qps: 0}
@@ -230,7 +237,7 @@ oomScoreAdj: null
 portRange: ""
 showHiddenMetricsForVersion: ""
 winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", rootHnsEndpointName: "", sourceVip: ""}
-`), MigrateOptions{})
+`), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,16 +250,16 @@ winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", roo
 	}
 }
 
-// FuzzMigrate checks that Migrate does not panic and returns a valid configuration.
+// FuzzMigrate checks that KubeProxy does not panic and returns a valid configuration.
 func FuzzMigrate(f *testing.F) {
 	f.Add([]byte(kubeProxyDefaults))
 	f.Add([]byte(kubeProxyHead + "mode: ipvs\nbindAddress: '::'\nipvs: {scheduler: 1}\nwinkernel: []\n"))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		text, _, err := Migrate(in, MigrateOptions{})
+		text, _, err := KubeProxy(in, Options{})
 		if err != nil {
 			return
 		}
-		if _, err := Parse(text, ""); err != nil {
+		if _, err := config.Parse(text, ""); err != nil {
 			t.Errorf("%v in\n%s", err, text)
 		}
 	})
