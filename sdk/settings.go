@@ -109,6 +109,25 @@ func (f *Fields) Float(name string, into *float64, least, most float64) {
 	}
 }
 
+// Duration declares a duration from least to most, a text such as "30s", "1m30s" or "500ms": one to four integers of at most five digits, each
+// with the unit h, m, s or ms, as in the Gateway API (GEP-2257).
+func (f *Fields) Duration(name string, into *Duration, least, most Duration) {
+	v := f.value(name, `"`, "a duration such as 30s or 1m30s")
+	if v == nil {
+		return
+	}
+	text, _ := parseString(v)
+	d, ok := parseDuration(text)
+	switch {
+	case !ok:
+		f.Fail(name, strconv.Quote(shorten(text))+" is not a duration such as 30s or 1m30s")
+	case d < least || d > most:
+		f.Fail(name, d.String()+" is not "+least.String()+" to "+most.String())
+	default:
+		*into = d
+	}
+}
+
 // Strings declares a list of strings. null makes it nil.
 func (f *Fields) Strings(name string, into *[]string) {
 	elements, ok := f.elements(name)

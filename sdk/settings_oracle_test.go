@@ -9,9 +9,11 @@ import (
 	"io"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // unmarshalSettings is an implementation of ParseSettings with encoding/json and reflection, the reference in tests. The fields are those of
@@ -44,7 +46,12 @@ func unmarshalSettings(settings []byte, into any) error {
 // through objects and lists by itself, because encoding/json ignores the case of names, and its errors have no index.
 func unmarshalValue(text json.RawMessage, into reflect.Value, path, limits string) error {
 	kind := into.Kind()
-	switch into.Addr().Interface().(type) {
+	switch d := into.Addr().Interface().(type) {
+	case *Duration:
+		if string(text) == "null" {
+			return nil
+		}
+		return unmarshalDuration(text, d, path, limits)
 	case json.Unmarshaler, encoding.TextUnmarshaler, *[]byte:
 		kind = reflect.Invalid
 	}
@@ -68,6 +75,27 @@ func unmarshalValue(text json.RawMessage, into reflect.Value, path, limits strin
 		return nil
 	}
 	return checkRange(into, path, limits)
+}
+
+var durationSyntax = regexp.MustCompile("^([0-9]{1,5}(h|m|s|ms)){1,4}$") // of GEP-2257
+
+func unmarshalDuration(text json.RawMessage, into *Duration, path, limits string) error {
+	var s string
+	if err := json.Unmarshal(text, &s); err != nil {
+		return errors.New(strings.Replace(typeError(err, path).Error(), "want a string", "want a duration such as 30s or 1m30s", 1))
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || !durationSyntax.MatchString(s) {
+		return fmt.Errorf("%s: %q is not a duration such as 30s or 1m30s", path, s)
+	}
+	low, high, _ := strings.Cut(limits, ",")
+	least, _ := time.ParseDuration(low)
+	most, _ := time.ParseDuration(high)
+	if d < least || d > most {
+		return fmt.Errorf("%s: %v is not %s to %s", path, Duration(d), low, high)
+	}
+	*into = Duration(d)
+	return nil
 }
 
 func unmarshalStruct(text json.RawMessage, into reflect.Value, path string) error {

@@ -14,6 +14,7 @@ type sample struct {
 	Flag  bool             `json:"flag"`
 	Count int64            `json:"count" range:"-5,100"`
 	Share float64          `json:"share" range:"0.5,1000000"`
+	Hold  Duration         `json:"hold" range:"0s,1h"`
 	Name  string           `json:"name"`
 	Names []string         `json:"names"`
 	Zones map[string]int64 `json:"zones" range:"0,10"`
@@ -37,6 +38,7 @@ func (s *sample) fields(f *Fields) {
 	f.Bool("flag", &s.Flag)
 	f.Int("count", &s.Count, -5, 100)
 	f.Float("share", &s.Share, 0.5, 1000000)
+	f.Duration("hold", &s.Hold, 0, Hour)
 	f.String("name", &s.Name)
 	f.Strings("names", &s.Names)
 	f.Ints("zones", &s.Zones, 0, 10)
@@ -81,6 +83,9 @@ func TestErrorsOfSettingsNameTheField(t *testing.T) {
 		`{"count":` + strings.Repeat("9", 99) + `}`: "count: want an integer, got " + strings.Repeat("9", 40) + "...",
 		`{"share":0.4}`:                             "share: 0.4 is not 0.5 to 1000000",
 		`{"share":1e7}`:                             "share: 1e+07 is not 0.5 to 1000000",
+		`{"hold":30}`:                               "hold: want a duration such as 30s or 1m30s, got a number",
+		`{"hold":"30"}`:                             `hold: "30" is not a duration such as 30s or 1m30s`,
+		`{"hold":"1h1ms"}`:                          "hold: 1h1ms is not 0s to 1h",
 		`{"share":1e999}`:                           "share: want a number, got 1e999",
 		`{"name":5}`:                                "name: want a string, got a number",
 		`{"inner":{"flag":"x"}}`:                    "inner.flag: want true or false, got a string",
@@ -116,6 +121,31 @@ func TestErrorsOfSettingsNameTheField(t *testing.T) {
 	} {
 		if err := ParseSettings([]byte(text), defaults().fields); err == nil || err.Error() != want {
 			t.Errorf("%.60s: %v, want %s", text, err, want)
+		}
+	}
+}
+
+func TestDurations(t *testing.T) {
+	for text, want := range map[string]Duration{
+		"0s": 0, "30s": 30 * Second, "1m30s": 90 * Second, "500ms": 500 * Millisecond, "1h": Hour, "1s1s1s1s": 4 * Second, "00007s": 7 * Second,
+		"99999h99999h99999h99999h": 4 * 99999 * Hour, "1s2h": 2*Hour + Second, "1m1ms": Minute + Millisecond,
+		"1s1s1s1s1s": -1, "": -1, "30": -1, "s": -1, "100000s": -1, "-1s": -1, "+1s": -1, "1.5s": -1, "1d": -1, "1sm": -1, " 1s": -1, "1s ": -1, "1 s": -1,
+		"1S": -1, "1us": -1, "1\u00b5s": -1, "1mss": -1, "ms": -1,
+	} {
+		d, ok := parseDuration(text)
+		if !ok {
+			d = -1
+		}
+		if d != want {
+			t.Errorf("%q: %d, want %d", text, d, want)
+		}
+		if again, ok := parseDuration(d.String()); d >= 0 && text[0] != '9' && (!ok || again != d) {
+			t.Errorf("%q: as text %q", text, d)
+		}
+	}
+	for d, want := range map[Duration]string{90 * Second: "1m30s", Hour + Millisecond: "1h1ms", 0: "0s", 1: "0s", -Second: "-1s", 1 << 62: "1281023h53m38s427ms"} {
+		if d.String() != want {
+			t.Errorf("%d: %s, want %s", d, d, want)
 		}
 	}
 }
@@ -164,7 +194,7 @@ func TestSettingsAreParsedAsByEncodingJSON(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	valid := 0
 	for range 20_000 {
-		text := []byte(randomObject(r, []string{"flag", "count", "share", "name", "names", "zones", "inner", "list"}))
+		text := []byte(randomObject(r, []string{"flag", "count", "share", "hold", "name", "names", "zones", "inner", "list"}))
 		if r.IntN(10) == 0 {
 			text[r.IntN(len(text))] = "{}[]\",:0e\\tn\xff"[r.IntN(13)]
 		}
@@ -198,7 +228,7 @@ func randomObject(r *rand.Rand, names []string) string {
 
 func randomField(r *rand.Rand, name string) string {
 	if r.IntN(25) == 0 {
-		name = pick(r, "flag", "count", "share", "name", "names", "zones", "inner", "list", "null")
+		name = pick(r, "flag", "count", "share", "hold", "name", "names", "zones", "inner", "list", "null")
 	}
 	switch name {
 	case "flag":
@@ -207,6 +237,8 @@ func randomField(r *rand.Rand, name string) string {
 		return pick(r, "0", "1", "2", "3", "-0", "7", "7", "3", "100", "101", "-5", "-6", "1.5", "1e1", "99999999999999999999")
 	case "share":
 		return pick(r, "0.5", "1", "1e3", "1E+2", "123.25e-1", "1000000", "0.4", "1e999", "1e-400", "2000000.5")
+	case "hold":
+		return pick(r, `"30s"`, `"1m30s"`, `"500ms"`, `"1h"`, `"1h1s"`, `"30"`, `""`, `"1\u0073"`, "30")
 	case "name", "a", "b":
 		return pick(r, `""`, `"n"`, `"zone ä"`, `"\u00e4\n\/\"\\"`, `"\ud83d\ude00"`, `"\ud83dx"`, `"\ude00\ud83d\u0041"`, "\"\xff\xc3\"", "\"\u2028\"")
 	case "names":

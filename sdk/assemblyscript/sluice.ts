@@ -573,7 +573,7 @@ export function writeKeys(keys: string, at: usize, room: u32): i32 {
   return keys.length;
 }
 
-// Settings: a JSON object whose values are integers. See parse.
+// Settings: a JSON object whose values are integers and durations. See parse.
 export class Settings {
   at: usize = 0;
   end: usize = 0;
@@ -613,7 +613,7 @@ export class Settings {
       if (this.skip(0x7d)) return this.finish(); // }
     } else {
       if (this.skip(0x7d)) return this.finish();
-      if (!this.skip(0x2c)) return this.fail("settings: want , or } after a number"); // ,
+      if (!this.skip(0x2c)) return this.fail("settings: want , or } after a value"); // ,
     }
     if (!this.skip(0x22)) return this.fail("settings: want the name of a field"); // "
     this.name.at = this.at;
@@ -646,6 +646,33 @@ export class Settings {
     }
     if (!colon || digits == 0 || digits == 10 || (zero && digits > 1) || n < least || n > most) this.fail(problem);
     return n;
+  }
+
+  // Returns the field's value in milliseconds, a duration: a text such as "30s", "1m30s" or "500ms", one to four integers of at most five
+  // digits, each with the unit h, m, s or ms, as in the Gateway API (GEP-2257). Any other is refused with a message.
+  duration(least: u32, most: u32, problem: string): u32 {
+    let sum: u64 = 0, parts = 0, ok = this.skip(0x3a) && this.skip(0x22);
+    for (; ok && this.peek() != 0x22; parts++) {
+      let n: u64 = 0, digits = 0;
+      for (; digits < 5 && this.peek() >= 0x30 && this.peek() <= 0x39; this.at++, digits++) n = n * 10 + (this.peek() - 0x30);
+      const unit = this.peek();
+      this.at++;
+      if (unit == 0x6d && this.peek() == 0x73) this.at++; // ms
+      else if (unit == 0x68) n *= 3600000; // h
+      else if (unit == 0x6d) n *= 60000; // m
+      else if (unit == 0x73) n *= 1000; // s
+      else ok = false;
+      ok = ok && digits > 0;
+      sum += n;
+    }
+    this.at++;
+    if (!ok || parts == 0 || parts > 4 || sum < least || sum > most) this.fail(problem);
+    return u32(sum);
+  }
+
+  // Returns the next character, 0 at the end.
+  private peek(): u32 {
+    return this.at < this.end ? load<u8>(this.at) : 0;
   }
 }
 

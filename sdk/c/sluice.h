@@ -397,11 +397,37 @@ static inline int sluice_json_integer(sluice_json *t, uint32_t least, uint32_t m
 	return t->at > begin && (*begin != '0' || t->at - begin == 1) && n >= least && n <= most;
 }
 
-/* A field of the settings, an integer. */
+/* Reads a colon and a duration, a text such as "30s", "1m30s" or "500ms": one to four integers of at most five digits, each with the unit
+ * h, m, s or ms, as in the Gateway API (GEP-2257). Returns whether there is one from least to most, in milliseconds. */
+static inline int sluice_json_duration(sluice_json *t, uint32_t least, uint32_t most, uint32_t *value) {
+	if (!sluice_json_skip(t, ":") || !sluice_json_skip(t, "\""))
+		return 0;
+	uint64_t sum = 0;
+	int parts = 0;
+	for (; t->at < t->end && *t->at != '"'; parts++) {
+		const char *begin = t->at;
+		uint64_t n = 0;
+		for (; t->at < t->end && *t->at >= '0' && *t->at <= '9' && t->at - begin < 5; t->at++)
+			n = n * 10 + (uint64_t)(*t->at - '0');
+		char unit = t->at < t->end && t->at > begin ? *t->at++ : 0;
+		if (unit == 'm' && t->at < t->end && *t->at == 's')
+			t->at++;
+		else if (unit == 'h' || unit == 'm' || unit == 's')
+			n *= unit == 'h' ? 3600000 : unit == 'm' ? 60000 : 1000;
+		else
+			return 0;
+		sum += n;
+	}
+	*value = (uint32_t)sum;
+	return t->at < t->end && *t->at++ == '"' && parts > 0 && parts <= 4 && sum >= least && sum <= most;
+}
+
+/* A field of the settings. */
 typedef struct {
 	const char *name;    /* in quotes */
 	uint32_t least, most, *value;
 	const char *problem; /* what the log says of any other value */
+	int duration;        /* 0: an integer; 1: a duration, whose value, least and most are in milliseconds */
 } sluice_field;
 
 /* Parses settings, a JSON object with some of the fields. Returns 0, or SLUICE_FAILED after it has logged what is wrong. */
@@ -416,11 +442,11 @@ static inline int32_t sluice_parse(const char *text, uint32_t length, const slui
 				i++;
 			if (i == count)
 				return sluice_fail(unknown);
-			if (!sluice_json_integer(&t, fields[i].least, fields[i].most, fields[i].value))
+			if (!(fields[i].duration ? sluice_json_duration : sluice_json_integer)(&t, fields[i].least, fields[i].most, fields[i].value))
 				return sluice_fail(fields[i].problem);
 		} while (sluice_json_skip(&t, ","));
 		if (!sluice_json_skip(&t, "}"))
-			return sluice_fail("settings: want , or } after a number");
+			return sluice_fail("settings: want , or } after a value");
 	}
 	sluice_json_space(&t);
 	return t.at == t.end ? 0 : sluice_fail("settings: unexpected text after the JSON object");

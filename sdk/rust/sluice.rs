@@ -857,9 +857,18 @@ fn no_room() -> i32 {
     error(NO_ROOM, "the result does not fit the buffer")
 }
 
-/// Parses settings, a JSON object whose values are integers from 0 to 2^32-1. `field` gets the name and the value of each, None if it is
-/// no such integer, and returns the message of an error. Names do not have escapes.
-pub fn parse(text: &[u8], mut field: impl FnMut(&[u8], Option<u32>) -> Result<(), &'static str>) -> Result<(), &'static str> {
+/// A value in settings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    Integer(u32),
+    /// Milliseconds of a text such as "30s", "1m30s" or "500ms": one to four integers of at most five digits, each with the unit h, m, s
+    /// or ms, as in the Gateway API (GEP-2257).
+    Duration(u64),
+}
+
+/// Parses settings, a JSON object whose values are integers from 0 to 2^32-1 and durations. `field` gets the name and the value of each,
+/// None if it is neither, and returns the message of an error. Names do not have escapes.
+pub fn parse(text: &[u8], mut field: impl FnMut(&[u8], Option<Value>) -> Result<(), &'static str>) -> Result<(), &'static str> {
     let mut s = Scanner { rest: text };
     if !s.skip(b'{') {
         return Err("settings must be a JSON object");
@@ -867,12 +876,12 @@ pub fn parse(text: &[u8], mut field: impl FnMut(&[u8], Option<u32>) -> Result<()
     if !s.skip(b'}') {
         loop {
             let name = s.name().ok_or("settings: want the name of a field")?;
-            field(name, s.integer())?;
+            field(name, s.value())?;
             if s.skip(b'}') {
                 break;
             }
             if !s.skip(b',') {
-                return Err("settings: want , or } after a number");
+                return Err("settings: want , or } after a value");
             }
         }
     }
@@ -917,11 +926,18 @@ impl<'a> Scanner<'a> {
         Some(name)
     }
 
-    fn integer(&mut self) -> Option<u32> {
+    fn value(&mut self) -> Option<Value> {
         if !self.skip(b':') {
             return None;
         }
         self.space();
+        if self.rest.first() == Some(&b'"') {
+            return duration(self.name()?).map(Value::Duration);
+        }
+        self.integer().map(Value::Integer)
+    }
+
+    fn integer(&mut self) -> Option<u32> {
         let digits = self.rest.iter().position(|c| !c.is_ascii_digit()).unwrap_or(self.rest.len());
         let (digits, rest) = self.rest.split_at(digits);
         if digits.is_empty() || digits[0] == b'0' && digits.len() > 1 {
@@ -934,6 +950,27 @@ impl<'a> Scanner<'a> {
         self.rest = rest;
         Some(n)
     }
+}
+
+fn duration(mut text: &[u8]) -> Option<u64> {
+    let mut sum = 0;
+    for _ in 0..4 {
+        let digits = text.iter().position(|c| !c.is_ascii_digit()).filter(|n| (1..=5).contains(n))?;
+        let n = text[..digits].iter().fold(0, |n, c| n * 10 + (c - b'0') as u64);
+        let (unit, rest) = match &text[digits..] {
+            [b'm', b's', rest @ ..] => (1, rest),
+            [b'h', rest @ ..] => (3_600_000, rest),
+            [b'm', rest @ ..] => (60_000, rest),
+            [b's', rest @ ..] => (1000, rest),
+            _ => return None,
+        };
+        sum += n * unit;
+        if rest.is_empty() {
+            return Some(sum);
+        }
+        text = rest;
+    }
+    None
 }
 
 /// A plugin with the settings that it has got. [`register!`] makes one of a module; a native test makes its own.

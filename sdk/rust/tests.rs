@@ -16,11 +16,11 @@ impl Plugin for Probe {
     fn configure(settings: &[u8]) -> Result<Probe, &'static str> {
         let mut p = Probe::DEFAULT;
         parse(settings, |name, value| match (name, value) {
-            (b"what", Some(n)) => {
+            (b"what", Some(Value::Integer(n))) => {
                 p.what = n;
                 Ok(())
             }
-            (b"what", None) => Err("what: want an integer"),
+            (b"what", _) => Err("what: want an integer"),
             _ => Err("unknown field: want what"),
         })?;
         Ok(p)
@@ -153,17 +153,43 @@ fn settings() {
         ("{\"what\":4294967296}", Err("what: want an integer")),
         ("{\"what\":-1}", Err("what: want an integer")),
         ("{\"what\":01}", Err("what: want an integer")),
-        ("{\"what\":1.5}", Err("settings: want , or } after a number")),
+        ("{\"what\":1.5}", Err("settings: want , or } after a value")),
         ("{\"what\"}", Err("what: want an integer")),
-        ("{\"what\":1", Err("settings: want , or } after a number")),
+        ("{\"what\":1", Err("settings: want , or } after a value")),
         ("{\"what\":1,}", Err("settings: want the name of a field")),
         ("{\"what", Err("settings: want the name of a field")),
         ("{\"w\":1}", Err("unknown field: want what")),
+        ("{\"what\":\"1s\"}", Err("what: want an integer")),
         ("{} x", Err("settings: unexpected text after the JSON object")),
         ("", Err("settings must be a JSON object")),
         ("[]", Err("settings must be a JSON object")),
     ] {
         assert_eq!(Probe::configure(text.as_bytes()).map(|p| p.what), want, "{}", text);
+    }
+}
+
+#[test]
+fn durations() {
+    for (text, want) in [
+        ("0s", Some(0)),
+        ("30s", Some(30_000)),
+        ("1m30s", Some(90_000)),
+        ("500ms", Some(500)),
+        ("99999h99999h99999h99999h", Some(4 * 99_999 * 3_600_000)),
+        ("1s1s1s1s1s", None),
+        ("", None),
+        ("30", None),
+        ("s", None),
+        ("100000s", None),
+        ("-1s", None),
+        ("1.5s", None),
+        ("1d", None),
+        ("1sm", None),
+        (" 1s", None),
+    ] {
+        let mut got = None;
+        parse(format!("{{\"d\":\"{}\"}}", text).as_bytes(), |_, value| Ok(got = value)).unwrap_or_default();
+        assert_eq!(got, want.map(Value::Duration), "{}", text);
     }
 }
 

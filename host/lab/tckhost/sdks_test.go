@@ -26,7 +26,7 @@ func TestSDKsDecideTheSameInTwoHosts(t *testing.T) {
 		t.Cleanup(func() { _ = h.Close() })
 		two[name] = h
 	}
-	for policy, settings := range map[string]string{"zone-weight": `{"factor": 7, "busyConnections": 20}`, "slow-start": `{"steps": 4, "stepSeconds": 10}`} {
+	for policy, settings := range map[string]string{"zone-weight": `{"factor": 7, "busyConnections": 20}`, "slow-start": `{"steps": 4, "stepDuration": "10s"}`} {
 		var want []*hosts.Response
 		for _, guest := range testenv.SDKGuests(t, policy) {
 			for name, host := range two {

@@ -211,8 +211,10 @@ func TestSDKsDecideTheSame(t *testing.T) {
 		},
 		{
 			"slow-start",
-			[]string{`{}`, `{"steps":9,"stepSeconds":20}`, `{"stepSeconds": 1}`},
-			[]string{`{"steps": 1}`, `{"steps": 10}`, `{"stepSeconds": 601}`, `{"step": 2}`, `{"steps"}`, `{,}`, `3`},
+			[]string{`{}`, `{"steps":9,"stepDuration":"20s"}`, `{"stepDuration": "1s"}`, `{"stepDuration" : "1m30s", "steps" : 3}`, `{"stepDuration": "1m1500ms"}`, `{"stepDuration":"1s1s1s1s"}`},
+			[]string{`{"steps": 1}`, `{"steps": 10}`, `{"stepDuration": "601s"}`, `{"stepDuration": "999ms"}`, `{"stepDuration": 10}`, `{"stepDuration": "10"}`, `{"stepDuration": ""}`, `{"stepDuration": "1d"}`,
+				`{"stepDuration": "s"}`, `{"stepDuration": "000001s"}`, `{"stepDuration": "1s1s1s1s1s"}`, `{"stepDuration": "1s`, `{"stepDuration": "1m`, `{"stepDuration": "1`, `{"stepDuration": "-1s"}`,
+				`{"stepDuration": "1.5s"}`, `{"stepDuration": "1s "}`, `{"stepDuration": "1 s"}`, `{"stepDuration": "99999h99999h99999h99999h"}`, `{"steps": "2s"}`, `{"stepDuration": "1sm"}`, `{"stepDuration": "1ss"}`, `{"step": 2}`, `{"steps"}`, `{,}`, `3`},
 			0,
 		},
 	} {

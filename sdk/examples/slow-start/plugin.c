@@ -3,9 +3,9 @@
 #define SLUICE_ROLE SLUICE_REDUCE
 #include "sluice.h"
 
-typedef struct { uint32_t steps, seconds; } settings;
+typedef struct { uint32_t steps, step_ms; } settings;
 
-static const settings defaults = { .steps = 4, .seconds = 10 };
+static const settings defaults = { .steps = 4, .step_ms = 10000 };
 
 enum { MAX_SETTINGS = 1024, VERSION = 1, MAX_STARTS = 63 };
 static settings configured[MAX_SETTINGS];
@@ -18,10 +18,10 @@ SLUICE_EXPORT("sluice_configure")
 int32_t sluice_configure(const char *json, uint32_t length) {
 	settings s = defaults;
 	const sluice_field fields[] = {
-		{ "\"steps\"", 2, 9, &s.steps, "steps: want an integer from 2 to 9" },
-		{ "\"stepSeconds\"", 1, 600, &s.seconds, "stepSeconds: want an integer from 1 to 600" },
+		{ "\"steps\"", 2, 9, &s.steps, "steps: want an integer from 2 to 9", 0 },
+		{ "\"stepDuration\"", 1000, 600000, &s.step_ms, "stepDuration: want a duration from 1s to 10m", 1 },
 	};
-	if (sluice_parse(json, length, fields, 2, "unknown field: want steps, stepSeconds") < 0)
+	if (sluice_parse(json, length, fields, 2, "unknown field: want steps, stepDuration") < 0)
 		return SLUICE_FAILED;
 	if (count == MAX_SETTINGS)
 		return sluice_fail("too many settings");
@@ -52,7 +52,7 @@ int64_t sluice_decide(const sluice_request *req, uint32_t length, sluice_respons
 	if (req->settings != SLUICE_NO_SETTINGS && req->settings >= count)
 		return sluice_not_configured();
 	const settings *s = req->settings == SLUICE_NO_SETTINGS ? &defaults : &configured[req->settings];
-	int64_t step = (int64_t)s->seconds * 1000;
+	int64_t step = s->step_ms;
 
 	uint32_t size;
 	const state *before = (const state *)sluice_state(req, &size);

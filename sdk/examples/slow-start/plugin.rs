@@ -5,12 +5,12 @@
 #[path = "../../rust/sluice.rs"]
 mod sluice;
 
-use sluice::{Endpoint, Plugin, Request, Response, Role, Text, ELIGIBLE};
+use sluice::{Endpoint, Plugin, Request, Response, Role, Text, Value, ELIGIBLE};
 
 #[derive(Clone, Copy)]
 struct SlowStart {
     steps: i64,
-    seconds: i64,
+    step_ms: i64,
 }
 
 sluice::register!(SlowStart);
@@ -22,17 +22,17 @@ const MAX_STARTS: usize = 63;
 
 impl Plugin for SlowStart {
     const ROLE: Role = Role::Reduce;
-    const DEFAULT: SlowStart = SlowStart { steps: 4, seconds: 10 };
+    const DEFAULT: SlowStart = SlowStart { steps: 4, step_ms: 10_000 };
 
     fn configure(settings: &[u8]) -> Result<SlowStart, &'static str> {
         let mut p = SlowStart::DEFAULT;
         sluice::parse(settings, |name, value| {
             match (name, value) {
-                (b"steps", Some(n @ 2..=9)) => p.steps = n as i64,
+                (b"steps", Some(Value::Integer(n @ 2..=9))) => p.steps = n as i64,
                 (b"steps", _) => return Err("steps: want an integer from 2 to 9"),
-                (b"stepSeconds", Some(n @ 1..=600)) => p.seconds = n as i64,
-                (b"stepSeconds", _) => return Err("stepSeconds: want an integer from 1 to 600"),
-                _ => return Err("unknown field: want steps, stepSeconds"),
+                (b"stepDuration", Some(Value::Duration(ms @ 1000..=600_000))) => p.step_ms = ms as i64,
+                (b"stepDuration", _) => return Err("stepDuration: want a duration from 1s to 10m"),
+                _ => return Err("unknown field: want steps, stepDuration"),
             }
             Ok(())
         })?;
@@ -40,7 +40,7 @@ impl Plugin for SlowStart {
     }
 
     fn decide(&self, req: &Request, resp: &mut Response) -> Result<(), &'static str> {
-        let (now, step) = (req.now_ms(), self.seconds * 1000);
+        let (now, step) = (req.now_ms(), self.step_ms);
         let before = starts(req.state());
         let mut after = [0; HEADER + MAX_STARTS * START];
         let mut count = 0;

@@ -10,7 +10,7 @@ setRole(REDUCE);
 
 class Policy {
   steps: u32 = 4;
-  seconds: u32 = 10;
+  stepMs: u32 = 10000;
 }
 
 const defaults = new Policy();
@@ -27,8 +27,8 @@ export function sluice_configure(json: usize, length: u32): i32 {
   const p = new Policy(), s = parse(json, length);
   while (s.next()) {
     if (s.is("steps")) p.steps = s.integer(2, 9, "steps: want an integer from 2 to 9");
-    else if (s.is("stepSeconds")) p.seconds = s.integer(1, 600, "stepSeconds: want an integer from 1 to 600");
-    else s.fail("unknown field: want steps, stepSeconds");
+    else if (s.is("stepDuration")) p.stepMs = s.duration(1000, 600000, "stepDuration: want a duration from 1s to 10m");
+    else s.fail("unknown field: want steps, stepDuration");
   }
   if (s.failed) return FAILED;
   if (configured.length == MAX_SETTINGS) return fail("too many settings");
@@ -52,7 +52,7 @@ export function sluice_decide(req: Request, length: u32, resp: Response, room: u
   if (code < 0) return code;
   if (req.settings != NO_SETTINGS && req.settings >= u32(configured.length)) return notConfigured();
   const p = req.settings == NO_SETTINGS ? defaults : configured[req.settings];
-  const step = i64(p.seconds) * 1000, now = req.nowMs;
+  const step = i64(p.stepMs), now = req.nowMs;
   const before = req.state(), seenBefore = hasStarts(before, req.stateLength);
   const known = seenBefore ? load<u32>(before, 4) : 0;
   let count: u32 = 0;

@@ -14,8 +14,8 @@ SLUICE_EXPORT("sluice_configure")
 int32_t sluice_configure(const char *json, uint32_t length) {
 	settings s = defaults;
 	const sluice_field fields[] = {
-		{ "\"factor\"", 1, 100, &s.factor, "factor: want an integer from 1 to 100" },
-		{ "\"busyConnections\"", 0, 100000, &s.busy, "busyConnections: want an integer from 0 to 100000" },
+		{ "\"factor\"", 1, 100, &s.factor, "factor: want an integer from 1 to 100", 0 },
+		{ "\"busyConnections\"", 0, 100000, &s.busy, "busyConnections: want an integer from 0 to 100000", 0 },
 	};
 	if (sluice_parse(json, length, fields, 2, "unknown field: want factor, busyConnections") < 0)
 		return SLUICE_FAILED;

@@ -4,7 +4,7 @@
 #[path = "../../rust/sluice.rs"]
 mod sluice;
 
-use sluice::{Plugin, Request, Response, Role, Text, MAX_REASON, NEED_CONNECTIONS, NO_STRING, READY};
+use sluice::{Plugin, Request, Response, Role, Text, Value, MAX_REASON, NEED_CONNECTIONS, NO_STRING, READY};
 
 #[derive(Clone, Copy)]
 struct ZoneWeight {
@@ -22,9 +22,9 @@ impl Plugin for ZoneWeight {
         let mut p = ZoneWeight::DEFAULT;
         sluice::parse(settings, |name, value| {
             match (name, value) {
-                (b"factor", Some(n @ 1..=100)) => p.factor = n,
+                (b"factor", Some(Value::Integer(n @ 1..=100))) => p.factor = n,
                 (b"factor", _) => return Err("factor: want an integer from 1 to 100"),
-                (b"busyConnections", Some(n @ 0..=100_000)) => p.busy = n,
+                (b"busyConnections", Some(Value::Integer(n @ 0..=100_000))) => p.busy = n,
                 (b"busyConnections", _) => return Err("busyConnections: want an integer from 0 to 100000"),
                 _ => return Err("unknown field: want factor, busyConnections"),
             }

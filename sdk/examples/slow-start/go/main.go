@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-func init() { sdk.Register(func() sdk.Plugin { return &plugin{steps: 4, seconds: 10} }) }
+func init() { sdk.Register(func() sdk.Plugin { return &plugin{steps: 4, step: 10 * sdk.Second} }) }
 
 func main() {}
 
@@ -19,12 +19,15 @@ const (
 	maxStarts = 63
 )
 
-type plugin struct{ steps, seconds int64 }
+type plugin struct {
+	steps int64
+	step  sdk.Duration
+}
 
 func (p *plugin) Configure(settings []byte) error {
 	return sdk.ParseSettings(settings, func(f *sdk.Fields) {
 		f.Int("steps", &p.steps, 2, 9)
-		f.Int("stepSeconds", &p.seconds, 1, 600)
+		f.Duration("stepDuration", &p.step, sdk.Second, 10*sdk.Minute)
 	})
 }
 
@@ -56,7 +59,7 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	if len(before) < header || le.Uint32(before) != version || le.Uint32(before[4:]) > maxStarts || len(before) != header+int(le.Uint32(before[4:]))*startSize {
 		before = nil // the first decision: all endpoints have been there
 	}
-	now, step, count := int64(req.Now()), p.seconds*1000, 0
+	now, step, count := int64(req.Now()), p.step.Milliseconds(), 0
 	after := make([]byte, header, sdk.MaxStateLen)
 	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)
