@@ -55,7 +55,7 @@ impl Plugin for Probe {
                 }
             }
             4 => {
-                resp.add_group(1);
+                resp.add_group(ONE);
                 let canary = resp.add_group(req.group_part(0) * 3);
                 resp.set_group(req.len() - 1, canary);
             }
@@ -94,10 +94,10 @@ fn groups_have_parts() {
     let mut n = node(4);
     let (one, two) = (ready("a"), Sample { capacity: ONE / 2, ..ready("a") });
     let d = n.decide(&[one.clone(), two.clone(), one.clone()]).unwrap();
-    assert_eq!((d.parts, d.groups, d.values), (vec![1, 3], vec![0, 0, 1], vec![ONE; 3]));
+    assert_eq!((d.parts, d.groups, d.values), (vec![ONE, 3 * ONE], vec![0, 0, 1], vec![ONE; 3]));
     assert_eq!(n.prior_weights(), [166, 83, 750]);
     n.parts = vec![5, 6];
-    assert_eq!(n.decide(&[one]).unwrap().parts, [1, 15]);
+    assert_eq!(n.decide(&[one]).unwrap().parts, [ONE, 15]);
     assert_eq!(node(5).decide(&[ready("a")]).unwrap_err(), "there are more than 64 groups");
 }
 
