@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
@@ -79,7 +80,7 @@ const (
 // serverCounters is a virtual server with its counters.
 type serverCounters struct {
 	serverConfig
-	Counters
+	backend.ServerCounters
 }
 
 // drainThreshold as the upper threshold of a destination marks it as draining. On a destination of weight 0 the

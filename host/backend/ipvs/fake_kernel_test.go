@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,7 +23,7 @@ type fakeKernel struct {
 
 type fakeServer struct {
 	serverConfig
-	counters     Counters
+	counters     backend.ServerCounters
 	destinations map[netip.AddrPort]destinationState
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/moby/ipvs"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"golang.org/x/sys/unix"
 )
@@ -83,7 +84,7 @@ func (k kernelIPVS) listCounters() (map[serverKey]serverCounters, error) {
 			}
 			key.addr, key.port, key.proto = a, s.Port, model.Protocol(s.Protocol)
 		}
-		out[key] = serverCounters{serverConfig{s.SchedName, s.Flags &^ flagHashed}, Counters{
+		out[key] = serverCounters{serverConfig{s.SchedName, s.Flags &^ flagHashed}, backend.ServerCounters{
 			Connections: s.Stats.Connections, PacketsIn: s.Stats.PacketsIn, PacketsOut: s.Stats.PacketsOut,
 			BytesIn: s.Stats.BytesIn, BytesOut: s.Stats.BytesOut,
 		}}

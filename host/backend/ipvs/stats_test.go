@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
@@ -25,7 +26,7 @@ func TestStatsAreByFrontendAndOnlyOfOwnedVirtualServers(t *testing.T) {
 	d.apply(b, p, nil)
 	main := addrKey(netip.MustParseAddr("10.96.0.80"), 80, model.TCP)
 	first := netip.MustParseAddrPort("10.244.0.1:9000")
-	d.virtualServers[main].counters = Counters{Connections: 4, PacketsIn: 20, PacketsOut: 16, BytesIn: 2000, BytesOut: 1600}
+	d.virtualServers[main].counters = backend.ServerCounters{Connections: 4, PacketsIn: 20, PacketsOut: 16, BytesIn: 2000, BytesOut: 1600}
 	busy := d.virtualServers[main].destinations[first]
 	busy.active, busy.inactive = 2, 7
 	d.virtualServers[main].destinations[first] = busy
@@ -43,7 +44,7 @@ func TestStatsAreByFrontendAndOnlyOfOwnedVirtualServers(t *testing.T) {
 	}
 	type line struct {
 		frontend, owner string
-		pool            Pool
+		pool            backend.ServerPool
 		destinations    int
 	}
 	var lines []line
@@ -58,10 +59,10 @@ func TestStatsAreByFrontendAndOnlyOfOwnedVirtualServers(t *testing.T) {
 		}
 	}
 	want := []line{
-		{"10.96.0.80:80/TCP", "shop/web:http", PoolAll, 2},
-		{"203.0.113.5:80/TCP", "shop/web:http", PoolOutside, 1},
-		{"203.0.113.5:80/TCP", "shop/web:http", PoolInside, 2},
-		{"*4:30080/TCP", "shop/web:http", PoolAll, 1},
+		{"10.96.0.80:80/TCP", "shop/web:http", backend.PoolAll, 2},
+		{"203.0.113.5:80/TCP", "shop/web:http", backend.PoolOutside, 1},
+		{"203.0.113.5:80/TCP", "shop/web:http", backend.PoolInside, 2},
+		{"*4:30080/TCP", "shop/web:http", backend.PoolAll, 1},
 		{"", "", "", 1},
 	}
 	for _, w := range want {
@@ -72,11 +73,11 @@ func TestStatsAreByFrontendAndOnlyOfOwnedVirtualServers(t *testing.T) {
 	if len(lines) != len(want) {
 		t.Errorf("%+v", lines)
 	}
-	at := slices.IndexFunc(got, func(c ServerStats) bool { return c.Server == main.String() })
-	if c := got[at]; c.Counters != d.virtualServers[main].counters || c.Destinations[0] != (DestinationStats{first, 3, 2, 7, false}) || c.Destinations[1].Weight != 1 {
+	at := slices.IndexFunc(got, func(c backend.ServerStats) bool { return c.Server == main.String() })
+	if c := got[at]; c.ServerCounters != d.virtualServers[main].counters || c.Destinations[0] != (backend.DestinationStats{first, 3, 2, 7, false}) || c.Destinations[1].Weight != 1 {
 		t.Errorf("%+v", c)
 	}
-	at = slices.IndexFunc(got, func(c ServerStats) bool { return c.Pool == "" })
+	at = slices.IndexFunc(got, func(c backend.ServerStats) bool { return c.Pool == "" })
 	if c := got[at]; c.Server != "192.0.2.81:80/TCP" || !c.Destinations[0].Draining || c.Destinations[0].Active != 1 {
 		t.Errorf("%+v", c)
 	}
@@ -95,7 +96,7 @@ func TestStatsAreReadFromTheKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != 1 || got[0].Pool != PoolAll || got[0].Scheduler != "wrr" || len(got[0].Destinations) != 2 {
+	if len(got) != 1 || got[0].Pool != backend.PoolAll || got[0].Scheduler != "wrr" || len(got[0].Destinations) != 2 {
 		t.Fatalf("%+v", got)
 	}
 	if m := got[0].Destinations; m[0].Weight != 3 || m[1].Weight != 1 || m[0].Active+m[1].Active != 1 {

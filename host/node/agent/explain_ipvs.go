@@ -1,12 +1,12 @@
 package agent
 
 import (
-	"github.com/sluice-proxy/sluice/host/backend/ipvs"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 )
 
 // AddIPVSStats adds the connections of mode ipvs to an explanation with the weights in the kernel.
-func AddIPVSStats(x *api.Explanation, stats []ipvs.ServerStats) {
+func AddIPVSStats(x *api.Explanation, stats []backend.ServerStats) {
 	for i := range stats {
 		c := &stats[i]
 		if c.Pool == "" || c.Owner.Service.String() != x.Service {
@@ -14,7 +14,7 @@ func AddIPVSStats(x *api.Explanation, stats []ipvs.ServerStats) {
 		}
 		for j := range x.Pools {
 			p := &x.Pools[j]
-			if (p.Pool == "local") != (c.Pool == ipvs.PoolOutside) && c.Pool != ipvs.PoolAll {
+			if (p.Pool == "local") != (c.Pool == backend.PoolOutside) && c.Pool != backend.PoolAll {
 				continue
 			}
 			for e := range p.Endpoints {
@@ -25,7 +25,7 @@ func AddIPVSStats(x *api.Explanation, stats []ipvs.ServerStats) {
 }
 
 // addConnections adds the connections of an endpoint through a virtual server, if that has it.
-func addConnections(e *api.Endpoint, c *ipvs.ServerStats) {
+func addConnections(e *api.Endpoint, c *backend.ServerStats) {
 	for i := range e.Kernel {
 		if e.Kernel[i].Frontend != c.Frontend.String() {
 			continue

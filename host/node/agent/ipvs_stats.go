@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/backend/ipvs"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/node/metrics"
 )
 
@@ -30,7 +30,7 @@ func (t *telemetry) ipvsStats() (servers []metrics.IPVSVirtualServer, enabled bo
 	return servers, true, nil
 }
 
-func ipvsMetrics(c *ipvs.ServerStats) metrics.IPVSVirtualServer {
+func ipvsMetrics(c *backend.ServerStats) metrics.IPVSVirtualServer {
 	s := metrics.IPVSVirtualServer{
 		Address: c.Server, Pool: string(c.Pool), Scheduler: c.Scheduler, RealServers: len(c.Destinations),
 		Connections: c.Connections, PacketsIn: c.PacketsIn, PacketsOut: c.PacketsOut, BytesIn: c.BytesIn, BytesOut: c.BytesOut,

@@ -4,19 +4,19 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/backend/ipvs"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/node/metrics"
 )
 
 func TestIPVSCountersBecomeMetrics(t *testing.T) {
-	c := ipvs.ServerStats{
+	c := backend.ServerStats{
 		Server: "fwmark 0x5ce00001 IPv4", Frontend: plan.Key{Addr: netip.IPv4Unspecified(), Port: 30080, Protocol: model.TCP},
 		Owner: model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Port: "http", Protocol: model.TCP},
-		Pool:  ipvs.PoolAll, Scheduler: "wrr",
-		Counters: ipvs.Counters{Connections: 4, PacketsIn: 20, PacketsOut: 16, BytesIn: 2000, BytesOut: 1600},
-		Destinations: []ipvs.DestinationStats{
+		Pool:  backend.PoolAll, Scheduler: "wrr",
+		ServerCounters: backend.ServerCounters{Connections: 4, PacketsIn: 20, PacketsOut: 16, BytesIn: 2000, BytesOut: 1600},
+		Destinations: []backend.DestinationStats{
 			{Addr: netip.MustParseAddrPort("10.244.0.1:80"), Weight: 3, Active: 2, Inactive: 7},
 			{Addr: netip.MustParseAddrPort("10.244.0.2:80"), Active: 1, Draining: true},
 		},

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/backend/ipvs"
+	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
@@ -28,8 +28,8 @@ endpoints:
 func TestStatusAndDrainsOfARunningAgent(t *testing.T) {
 	r := newRig(t, noServers)
 	r.opts.Version = "v1.2.3"
-	r.opts.Modes[0].Stats = func(context.Context, int) ([]ipvs.ServerStats, error) {
-		return []ipvs.ServerStats{{Frontend: plan.Key{Protocol: 6}, Destinations: []ipvs.DestinationStats{
+	r.opts.Modes[0].Stats = func(context.Context, int) ([]backend.ServerStats, error) {
+		return []backend.ServerStats{{Frontend: plan.Key{Protocol: 6}, Destinations: []backend.DestinationStats{
 			{Addr: netip.MustParseAddrPort("10.244.0.1:8080"), Active: 9}, {Addr: netip.MustParseAddrPort("10.244.0.2:8080"), Active: 3, Inactive: 5},
 		}}}, nil
 	}

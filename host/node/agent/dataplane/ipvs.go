@@ -53,7 +53,7 @@ func ipvsMode() Mode {
 		},
 		Gateways:     ipvs.Gateways,
 		ServiceAddrs: func(cfg *config.Config) (map[netip.Addr]bool, error) { return ipvs.BoundVIPs(cfg.IPVS.Interface) },
-		Stats: func(ctx context.Context, limit int) ([]ipvs.ServerStats, error) {
+		Stats: func(ctx context.Context, limit int) ([]backend.ServerStats, error) {
 			stats, err := ipvs.ReadStats(ctx, limit)
 			if errors.Is(err, ipvs.ErrNoIPVS) {
 				return nil, nil

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/backend/ipvs"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/node/config"
 	"github.com/sluice-proxy/sluice/host/node/probe"
@@ -49,7 +48,7 @@ type Mode struct {
 	// Gateways returns the gateways of this host's routes, to which the mode must not add addresses. nil: it adds none.
 	Gateways func() ([]netip.Addr, error)
 	// Stats reads the kernel's statistics of at most limit virtual servers. nil: the kernel has none.
-	Stats func(ctx context.Context, limit int) ([]ipvs.ServerStats, error)
+	Stats func(ctx context.Context, limit int) ([]backend.ServerStats, error)
 }
 
 // BindsAddresses reports whether the mode adds Service addresses to network interfaces.
@@ -94,7 +93,7 @@ func (m Modes) Read(ctx context.Context) (*plan.Plan, error) {
 
 // Stats reads the kernel's statistics of at most limit virtual servers, including those of a mode that is no longer in
 // use.
-func (m Modes) Stats(ctx context.Context, limit int) (all []ipvs.ServerStats, err error) {
+func (m Modes) Stats(ctx context.Context, limit int) (all []backend.ServerStats, err error) {
 	for i := range m {
 		if m[i].Stats == nil {
 			continue
