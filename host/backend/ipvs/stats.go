@@ -58,7 +58,7 @@ func (b *Backend) readStats(ctx context.Context, maxServers int) ([]backend.Serv
 			s.Frontend, s.Owner, s.Pool = u.frontend, u.owner, u.pool
 		}
 		for _, d := range list {
-			s.Destinations = append(s.Destinations, backend.DestinationStats{d.addr, d.weight, d.active, d.inactive, d.draining})
+			s.Destinations = append(s.Destinations, backend.DestinationStats{Addr: d.addr, Weight: d.weight, Active: d.active, Inactive: d.inactive, Draining: d.draining})
 		}
 		slices.SortFunc(s.Destinations, func(a, b backend.DestinationStats) int { return a.Addr.Compare(b.Addr) })
 		out = append(out, s)

@@ -74,7 +74,7 @@ func TestStatsAreByFrontendAndOnlyOfOwnedVirtualServers(t *testing.T) {
 		t.Errorf("%+v", lines)
 	}
 	at := slices.IndexFunc(got, func(c backend.ServerStats) bool { return c.Server == main.String() })
-	if c := got[at]; c.ServerCounters != d.virtualServers[main].counters || c.Destinations[0] != (backend.DestinationStats{first, 3, 2, 7, false}) || c.Destinations[1].Weight != 1 {
+	if c := got[at]; c.ServerCounters != d.virtualServers[main].counters || c.Destinations[0] != (backend.DestinationStats{Addr: first, Weight: 3, Active: 2, Inactive: 7}) || c.Destinations[1].Weight != 1 {
 		t.Errorf("%+v", c)
 	}
 	at = slices.IndexFunc(got, func(c backend.ServerStats) bool { return c.Pool == "" })
