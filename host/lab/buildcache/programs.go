@@ -21,7 +21,7 @@ type Programs struct {
 	Kind    string   // the folder in the cache
 	Source  string   // a folder in the work tree
 	Modules []string // folders in Source, with all that the key depends on
-	Version string   // of Kubernetes, which its programs report
+	Version string   // of Kubernetes, which its programs report; "": none is part of it
 	List    map[string]Program
 	Command func(missing []string) string // what builds them, for Missing
 }
@@ -37,9 +37,10 @@ type Program struct {
 // flags returns the arguments of go build and go test for all modules.
 func (p Programs) flags() []string {
 	ld := []string{"-s", "-w"}
-	minor := strings.Split(strings.TrimPrefix(p.Version, "v"), ".")
-	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		ld = append(ld, "-X", pkg+".gitVersion="+p.Version, "-X", pkg+".gitMajor="+minor[0], "-X", pkg+".gitMinor="+minor[1])
+	if minor := strings.Split(strings.TrimPrefix(p.Version, "v"), "."); p.Version != "" {
+		for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+			ld = append(ld, "-X", pkg+".gitVersion="+p.Version, "-X", pkg+".gitMajor="+minor[0], "-X", pkg+".gitMinor="+minor[1])
+		}
 	}
 	return []string{"-trimpath", "-buildvcs=false", "-ldflags", strings.Join(ld, " ")}
 }

@@ -113,9 +113,9 @@ func (r *Registry) Restart() {
 	r.Stop()
 	config := filepath.Join(r.dir, "config.json") // YAML
 	r.write("config.json", r.config())
-	cmd := exec.Command(distribution.build(r.t), "serve", config)
+	cmd := exec.Command(program(r.t, "distribution"), "serve", config)
 	if r.options.Referrers {
-		cmd = exec.Command(referrers.build(r.t), r.Addr)
+		cmd = exec.Command(program(r.t, "referrers"), r.Addr)
 	}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr, cmd.Env = &out, &out, []string{"OTEL_TRACES_EXPORTER=none"}
