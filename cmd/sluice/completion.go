@@ -48,7 +48,7 @@ func addCompletions(cmd *cobra.Command) {
 			return slices.Compact(out), cobra.ShellCompDirectiveNoFileComp
 		})
 	}
-	if name := cmd.Name(); name == "explain" || name == "plan" {
+	if name := cmd.Name(); name == "explain" || name == "plan" || name == "simulate" {
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) (out []string, _ cobra.ShellCompDirective) {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sluice-proxy/sluice/host/util/printable"
+	"github.com/sluice-proxy/sluice/host/whatif/simulation"
 )
 
 // TestEveryNumberOfTheCommandLineHasARange: NaN, infinity and what no field can have are errors of the command line, of every command.
@@ -52,7 +53,7 @@ func TestEveryNumberOfTheCommandLineHasARange(t *testing.T) {
 func TestANumberOfAConditionIsFinite(t *testing.T) {
 	for _, number := range []string{"NaN", "Inf", "1e999", "-1e999", "1e", "--1", "0x1", "40%%"} {
 		f := &failIf{texts: []string{"max_overload > " + number}}
-		if err := f.parse(); err == nil || !errors.As(err, new(usageError)) {
+		if err := f.parse("", new(simulation.Summary).Metrics(), nil); err == nil || !errors.As(err, new(usageError)) {
 			t.Errorf("%s: %v", number, err)
 		}
 	}

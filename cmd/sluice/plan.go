@@ -28,7 +28,7 @@ the backend cannot represent, and how the shadows of policies compare. With a na
 		Example: "  sluice plan --kubeconfig ~/.kube/config --node node-a1\n  sluice plan --source examples/boutique/manifests --node node-a1 --config examples/boutique/sluice.yaml",
 		Args:    atMostOneArg("Service"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			only, err := newPlanFilter(namespace, args)
+			only, err := newServiceFilter(namespace, args)
 			if err != nil {
 				return err
 			}
@@ -82,39 +82,9 @@ the backend cannot represent, and how the shadows of policies compare. With a na
 	return cmd
 }
 
-// planFilter is whose frontends to print: of a Service, a namespace, or all.
-type planFilter model.Name
-
-func newPlanFilter(namespace string, args []string) (f planFilter, err error) {
-	f.Namespace = namespace
-	if len(args) == 0 {
-		return f, nil
-	}
-	f.Name = args[0]
-	if ns, name, ok := strings.Cut(args[0], "/"); ok {
-		f = planFilter{ns, name}
-	}
-	if f.Namespace == "" || f.Name == "" {
-		return f, usageError{fmt.Errorf("plan: Service %q: want NAMESPACE/NAME, or -n NAMESPACE NAME", args[0])}
-	}
-	return f, nil
-}
-
-// service returns the name of the Service, "" if there is none.
-func (f planFilter) service() string {
-	if f.Name == "" {
-		return ""
-	}
-	return model.Name(f).String()
-}
-
-func (f planFilter) has(n model.Name) bool {
-	return (f.Namespace == "" || n.Namespace == f.Namespace) && (f.Name == "" || n.Name == f.Name)
-}
-
 // plan returns what of a plan is to be printed.
-func (f planFilter) plan(p *plan.Plan) *plan.Plan {
-	if f == (planFilter{}) {
+func (f serviceFilter) plan(p *plan.Plan) *plan.Plan {
+	if f == (serviceFilter{}) {
 		return p
 	}
 	out := &plan.Plan{Global: p.Global, Frontends: map[plan.Key]*plan.Frontend{}}
@@ -126,11 +96,11 @@ func (f planFilter) plan(p *plan.Plan) *plan.Plan {
 	return out
 }
 
-func (f planFilter) degradations(all []plan.Degradation) []plan.Degradation {
+func (f serviceFilter) degradations(all []plan.Degradation) []plan.Degradation {
 	return slices.DeleteFunc(all, func(d plan.Degradation) bool { return !f.has(d.Owner.Service) })
 }
 
-func (f planFilter) shadows(all []api.ServiceShadow) []api.ServiceShadow {
+func (f serviceFilter) shadows(all []api.ServiceShadow) []api.ServiceShadow {
 	return slices.DeleteFunc(all, func(s api.ServiceShadow) bool {
 		ns, name, _ := strings.Cut(s.Service, "/")
 		return !f.has(model.Name{Namespace: ns, Name: name})

@@ -51,8 +51,8 @@ sluice simulate --source m --demand rec/node 2>&1
 ls -l rec | tail -1 | cut -c1-10`
 	out, stderr, err := inNamespace(t, line)
 	for _, want := range []string{
-		"recording      rec/node, ", " 0 changes dropped\n", "No difference: A and B", "note: the recording has not been closed, or is still written",
-		"B differs from A for 1 Service ports: up to 50.0 %", "1 changes, 0 readings of outcomes; at the end 1 Services, 2 endpoints",
+		"recording      rec/node, ", " 0 changes dropped\n", "No difference: policy.yaml and policy.yaml", "note: the recording has not been closed, or is still written",
+		"policy.yaml differs from c.yaml for 1 Service ports: up to 50.0 %", "1 changes, 0 readings of outcomes; at the end 1 Services, 2 endpoints",
 		"shop/web:80 (TCP, IPv4) differs for ", "10.0.0.9:8080", "0.0 %    50.0 %  zone b", "exit code 4\n", "verdicts of the page: 1\n",
 		"sluice: rec/node: the recording has no two readings of outcomes: no policy needed them when it was made\n", "-rw-------\n",
 	} {
@@ -60,7 +60,7 @@ ls -l rec | tail -1 | cut -c1-10`
 			t.Errorf("no %q in (%v)\n%s\n%s", want, err, out, stderr)
 		}
 	}
-	if want := "--fail-if max_divergence > 40%: max_divergence of run A is 50.0 %"; !strings.Contains(stderr, want) {
+	if want := "--fail-if max_divergence > 40%: max_divergence of the candidate is 50.0 %"; !strings.Contains(stderr, want) {
 		t.Errorf("no %q in\n%s", want, stderr)
 	}
 }

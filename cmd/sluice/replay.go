@@ -20,33 +20,41 @@ import (
 	"github.com/sluice-proxy/sluice/host/whatif/recording"
 	"github.com/sluice-proxy/sluice/host/whatif/replay"
 	"github.com/sluice-proxy/sluice/host/whatif/report"
-	"github.com/sluice-proxy/sluice/host/whatif/simulation"
+	"github.com/sluice-proxy/sluice/host/whatif/verdict"
 )
 
 // replayFlags are the inputs of a replay.
 type replayFlags struct {
 	file            string
 	config, against string
+	only            serviceFilter
+	failIf          failIf
 }
 
 func newReplayCommand() *cobra.Command {
 	var in replayFlags
-	var output, page string
-	var conditions failIf
+	var output, page, namespace string
 	cmd := &cobra.Command{
-		Use:   "replay FILE",
+		Use:   "replay FILE [-n NAMESPACE] [SERVICE]",
 		Short: "Decide again about what a node has recorded",
 		Long: `Reads a recording of 'sluice run --record', and computes in virtual time what a configuration would have planned on that node. With
---against, prints what differs between two configurations: when, for which Services and endpoints, and for what share of the new connections.
-Needs neither root nor a kernel, and changes nothing.
+--against, prints how the configuration, the candidate, differs from another one, the baseline: when, for which Services and endpoints, and for
+what share of the new connections. With a namespace, or a Service of it, only for theirs; plugin calls are those of all Services. Needs neither root nor a kernel, and changes nothing.
 
 Drains, last good decisions and the state of plugins begin anew at the beginning of the recording.`,
 		Example: "  sluice replay node-a1.rec --config new.yaml --against old.yaml\n" +
 			"  sluice replay node-a1.rec --config new.yaml --against none --fail-if 'max_divergence > 20%'",
-		Args: oneArg("FILE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return oneArg("FILE")(cmd, args)
+			}
+			return atMostOneArg("Service")(cmd, args[1:])
+		},
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			in.file = args[0]
-			if err := errors.Join(checkOutput(output, "text", "json", "yaml"), conditions.parseNames(namesOf(replayMetrics(&replay.Result{Runs: make([]replay.Run, 1)}, 0)))); err != nil {
+			in.only, err = newServiceFilter(namespace, args[1:])
+			example := &replay.Result{Runs: make([]replay.Run, 1), Comparison: new(replay.Comparison)}
+			if err := errors.Join(err, checkOutput(output, "text", "json", "yaml"), in.failIf.parse(in.against, example.Metrics(0), new(replay.Service).Metrics())); err != nil {
 				return err
 			}
 			result, err := in.run(cmd.Context())
@@ -64,32 +72,17 @@ Drains, last good decisions and the state of plugins begin anew at the beginning
 			if err != nil {
 				return err
 			}
-			var runs []runMetrics
-			for i := range result.Runs {
-				runs = append(runs, runMetrics{result.Runs[i].Name, replayMetrics(result, i)})
-			}
-			return conditions.errorOfRuns(runs)
+			return in.failIf.err()
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&in.config, "config", "", "configuration file (SluiceConfiguration) that decides: run A (default: no policies)")
-	f.StringVar(&in.against, "against", "", "configuration file to compare with: run B; none: no policies")
+	f.StringVar(&in.config, "config", "", "configuration file (SluiceConfiguration) that decides: the candidate (default: no policies)")
+	f.StringVar(&in.against, "against", "", "configuration file to compare with: the baseline; none: no policies")
 	f.StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	f.StringVar(&page, "html", "", "file to write a report to, as an HTML page without references to others")
-	conditions.register(cmd, "'differing_services > 0', 'max_divergence > 20%' or 'weight_changes > 1000'")
+	f.StringVarP(&namespace, "namespace", "n", "", "only Services of this namespace (default: all)")
+	in.failIf.register(cmd, "'differing_services > 0', 'max_divergence(shop/catalog) > 20%' or 'weight_changes > baseline'")
 	return cmd
-}
-
-// replayMetrics returns the metrics of a run in the form of those of a simulation.
-func replayMetrics(r *replay.Result, run int) (out []simulation.Metric) {
-	for _, m := range r.Metrics(run) {
-		unit := ""
-		if m.Share {
-			unit = "share"
-		}
-		out = append(out, simulation.Metric{Name: m.Name, Value: m.Value, Unit: unit})
-	}
-	return out
 }
 
 // run reads the configurations and replays the recording.
@@ -129,16 +122,16 @@ func (in *replayFlags) run(ctx context.Context) (*replay.Result, error) {
 			printError(err)
 		}
 		keeps = append(keeps, agent.RecordingKeep(cfg, set))
-		configs = append(configs, replay.Config{Name: string(rune('A' + i)), File: name, Settings: agent.PlanSettings(cfg, nil), Plugins: set.Get})
+		configs = append(configs, replay.Config{File: name, Settings: agent.PlanSettings(cfg, nil), Plugins: set.Get})
 	}
-	result, err := replay.Replay(reader, configs)
+	result, err := replay.Replay(reader, configs, replay.Options{Only: in.only.has, Conditions: in.failIf.conditions})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", in.file, err)
 	}
 	for i := range keeps {
 		if missing := missingKeys(&keeps[i], result.Keep); len(missing) > 0 {
-			result.Notes = append(result.Notes, fmt.Sprintf("run %s: its plugins declare what the recording does not have, because no plugin did when it was made: %s",
-				configs[i].Name, strings.Join(missing, ", ")))
+			result.Notes = append(result.Notes, fmt.Sprintf("%s: its plugins declare what the recording does not have, because no plugin did when it was made: %s",
+				verdict.Label(configs[i].File), strings.Join(missing, ", ")))
 		}
 	}
 	return result, nil
@@ -179,30 +172,16 @@ func printReplay(out io.Writer, r *replay.Result) {
 	fmt.Fprintf(out, "\nnode %s, mode %s, sluice %s; %s to %s (%s)\n", r.Header.Node, r.Header.Mode, r.Header.Version,
 		r.From.Format("2006-01-02 15:04:05 UTC"), r.To.Format("15:04:05"), roundedSeconds(r.To.Sub(r.From).Seconds()))
 	fmt.Fprintf(out, "%d changes, %d readings of outcomes; at the end %d Services, %d endpoints\n", r.Changes, r.Readings, r.Services, r.Endpoints)
+	var files []string
+	var metrics [][]verdict.Metric
+	var changes []verdict.Change
 	for i := range r.Runs {
-		what := "no policies"
-		if r.Runs[i].Config != "" {
-			what = r.Runs[i].Config
-		}
-		fmt.Fprintf(out, "%s: %s\n", r.Runs[i].Name, what)
+		files, metrics = append(files, r.Runs[i].Config), append(metrics, r.Metrics(i))
 	}
-	w := printer.NewTable(out)
-	fmt.Fprint(w, "\nMETRIC")
-	for i := range r.Runs {
-		fmt.Fprintf(w, "\t%s", r.Runs[i].Name)
+	if c != nil {
+		changes = c.Metrics
 	}
-	fmt.Fprintln(w)
-	for i, m := range replayMetrics(r, 0) {
-		if c == nil && r.Metrics(0)[i].Comparison {
-			continue
-		}
-		fmt.Fprint(w, m.Name)
-		for j := range r.Runs {
-			fmt.Fprintf(w, "\t%s", metricText(replayMetrics(r, j)[i]))
-		}
-		fmt.Fprintln(w)
-	}
-	w.Flush()
+	printMetrics(out, files, metrics, changes)
 	if c != nil {
 		printDifferences(out, r)
 	}
@@ -234,7 +213,7 @@ func printDifferences(out io.Writer, r *replay.Result) {
 				break
 			}
 			p := &s.Periods[j]
-			fmt.Fprintf(w, "  %s to %s\tA\tB\t%s elsewhere through %s at %s\n", p.From.Format("15:04:05.000"), p.To.Format("15:04:05.000"), shareText(p.Divergence), p.Frontend, p.At.Format("15:04:05.000"))
+			fmt.Fprintf(w, "  %s to %s\tCANDIDATE\tBASELINE\t%s elsewhere through %s at %s\n", p.From.Format("15:04:05.000"), p.To.Format("15:04:05.000"), shareText(p.Divergence), p.Frontend, p.At.Format("15:04:05.000"))
 			for k := range p.Endpoints {
 				if k == maxTextEndpoints {
 					fmt.Fprintf(w, "    …\t\t\t\n")
@@ -248,7 +227,7 @@ func printDifferences(out io.Writer, r *replay.Result) {
 				if e.Zone != "" {
 					what += " zone " + e.Zone
 				}
-				fmt.Fprintf(w, "    %s\t%s\t%s\t%s\n", e.Address, shareText(e.A), shareText(e.B), strings.TrimSpace(what))
+				fmt.Fprintf(w, "    %s\t%s\t%s\t%s\n", e.Address, shareText(e.Candidate), shareText(e.Baseline), strings.TrimSpace(what))
 			}
 		}
 		w.Flush()

@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -44,22 +45,27 @@ type simulateFlags struct {
 	lifetime, step  time.Duration
 	seed            int64
 	everyNode       bool
+	only            serviceFilter
+	failIf          failIf
 }
 
 func newSimulateCommand() *cobra.Command {
 	var in simulateFlags
-	var output, page string
-	var conditions failIf
+	var output, page, namespace string
 	cmd := &cobra.Command{
-		Use:   "simulate",
+		Use:   "simulate [-n NAMESPACE] [SERVICE]",
 		Short: "Compute what policies do to a whole cluster",
 		Long: `Reads the cluster state once, computes what the policies of a configuration decide on every node over a timeline, in virtual time, and
-prints the load of zones and endpoints that follows. Needs neither root nor a kernel, and changes nothing.`,
+prints the load of zones and endpoints that follows: of all Services, of a namespace, or of one Service. With --against, it prints what is
+better and what is worse with the configuration, the candidate, than with another one, the baseline. Needs neither root nor a kernel, and changes nothing.`,
 		Example: "  sluice simulate --source examples/boutique/manifests --config examples/boutique/sluice.yaml --against none\n" +
-			"  sluice simulate --kubeconfig ~/.kube/config --config new.yaml --against old.yaml --timeline zone-lost.scenario --fail-if 'max_overload > 1.5'",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(checkOutput(output, "text", "json", "yaml"), conditions.parse(), in.sourceFlags.check()); err != nil {
+			"  sluice simulate --kubeconfig ~/.kube/config --config new.yaml --against old.yaml --timeline zone-lost.scenario --fail-if 'max_overload > 1.5'\n" +
+			"  sluice simulate --source cluster.json --config new.yaml --against old.yaml -n shop catalog",
+		Args: atMostOneArg("Service"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			in.only, err = newServiceFilter(namespace, args)
+			metrics := new(simulation.Summary).Metrics()
+			if err := errors.Join(err, checkOutput(output, "text", "json", "yaml"), in.failIf.parse(in.against, metrics, metrics), in.sourceFlags.check()); err != nil {
 				return err
 			}
 			result, err := in.run(cmd.Context())
@@ -72,13 +78,13 @@ prints the load of zones and endpoints that follows. Needs neither root nor a ke
 			if err := writeSimulation(cmd.OutOrStdout(), output, result); err != nil {
 				return err
 			}
-			return conditions.errorOf(result)
+			return in.failIf.err()
 		},
 	}
 	in.sourceFlags.register(cmd)
 	f := cmd.Flags()
-	f.StringVar(&in.config, "config", "", "configuration file (SluiceConfiguration) to simulate: run A (default: no policies)")
-	f.StringVar(&in.against, "against", "", "configuration file to compare with: run B; none: no policies")
+	f.StringVar(&in.config, "config", "", "configuration file (SluiceConfiguration) to simulate: the candidate (default: no policies)")
+	f.StringVar(&in.against, "against", "", "configuration file to compare with: the baseline; none: no policies")
 	f.StringVar(&in.timeline, "timeline", "", "scenario file: what happens to the cluster")
 	f.StringVar(&in.demand, "demand", "nodes", "new connections: nodes, cpu (in proportion to the allocatable CPU of Nodes), a file with rates, or a recording of sluice run --record")
 	flagrange.Float(f, &in.rate, "rate", 1, 0, 1e6, "new connections per second of each Node, the mean, to each Service port, with --demand nodes or cpu")
@@ -89,13 +95,14 @@ prints the load of zones and endpoints that follows. Needs neither root nor a ke
 	f.BoolVar(&in.everyNode, "every-node", false, "compute each node by itself, even if others see the same")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	f.StringVar(&page, "html", "", "file to write the report to, as an HTML page without references to others")
-	conditions.register(cmd, "'max_overload > 1.3', 'cross_zone_share >= 40%' or 'b.plugin_calls == 0'")
+	f.StringVarP(&namespace, "namespace", "n", "", "only Services of this namespace (default: all)")
+	in.failIf.register(cmd, "'max_overload > 1.3', 'failed_share(shop/catalog) > baseline' or 'cross_zone_share(shop/*) >= 40%'")
 	return cmd
 }
 
 // run reads the inputs and simulates.
 func (in *simulateFlags) run(ctx context.Context) (*simulation.Result, error) {
-	input := simulation.Input{Seed: in.seed, EveryNode: in.everyNode, Lifetime: in.lifetime, Step: in.step}
+	input := simulation.Input{Seed: in.seed, EveryNode: in.everyNode, Lifetime: in.lifetime, Step: in.step, Only: in.only.has, Conditions: in.failIf.conditions}
 	var err error
 	if input.Capacity, err = simulation.ParseCapacity(in.capacity); err != nil {
 		return nil, usageError{fmt.Errorf("--capacity %w", err)}
@@ -126,6 +133,17 @@ func (in *simulateFlags) run(ctx context.Context) (*simulation.Result, error) {
 	if input.Cluster, err = in.readCluster(ctx, workers, input.Capacity); err != nil {
 		return nil, err
 	}
+	found := false
+	for name := range input.Cluster.Services {
+		found = found || in.only.has(name)
+		if name.String() == in.only.service() || in.failIf.conditions.Name(name.String()) {
+			input.Asked = append(input.Asked, name)
+		}
+	}
+	if !found && in.only != (serviceFilter{}) {
+		return nil, in.only.errNotFound()
+	}
+	slices.SortFunc(input.Asked, model.Name.Compare)
 	s, err := simulation.New(input)
 	if err != nil {
 		return nil, err
@@ -200,7 +218,7 @@ func (in *simulateFlags) openWorkers(ctx context.Context, input *simulation.Inpu
 		}
 		w.configs = append(w.configs, cfg)
 		input.Runs = append(input.Runs, simulation.Config{
-			Name: string(rune('A' + i)), File: file, Settings: agent.PlanSettings(cfg, nil), Period: cfg.Signals.Period,
+			File: file, Settings: agent.PlanSettings(cfg, nil), Period: cfg.Signals.Period,
 		})
 	}
 	defer func() {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/util/printable"
 	"github.com/sluice-proxy/sluice/host/whatif/report"
 	"github.com/sluice-proxy/sluice/host/whatif/simulation"
+	"github.com/sluice-proxy/sluice/host/whatif/verdict"
 )
 
 // Bounds of the text; JSON has everything.
@@ -25,11 +27,20 @@ func printSimulation(out io.Writer, r *simulation.Result) {
 	}
 	for i := range r.Runs {
 		for _, err := range r.Runs[i].Errors {
-			fmt.Fprintf(out, "%s fails: %s\n", r.Runs[i].Name, err)
+			fmt.Fprintf(out, "Failure with %s: %s\n", verdict.Label(r.Runs[i].Config), err)
 		}
 	}
 	fmt.Fprintf(out, "\n%d nodes, %d Services, %d endpoints; demand: %s; capacity: %s; seed %d\n", r.Nodes, r.Services, r.Endpoints, r.Demand, r.Capacity, r.Seed)
-	printMetrics(out, r)
+	var files []string
+	var metrics [][]verdict.Metric
+	var changes []verdict.Change
+	for i := range r.Runs {
+		files, metrics = append(files, r.Runs[i].Config), append(metrics, r.Runs[i].Summary.Metrics())
+	}
+	if r.Comparison != nil {
+		changes = r.Comparison.Metrics
+	}
+	printMetrics(out, files, metrics, changes)
 	if len(r.Runs[0].Series) > 1 {
 		printEvents(out, r)
 		for i := range r.Runs {
@@ -39,7 +50,7 @@ func printSimulation(out io.Writer, r *simulation.Result) {
 	for i := range r.Runs {
 		printWorst(out, &r.Runs[i])
 	}
-	printComparison(out, r.Comparison)
+	printComparison(out, verdict.Title(files...), r.Comparison)
 	for i := range r.Runs {
 		printPolicies(out, &r.Runs[i])
 	}
@@ -50,17 +61,23 @@ func printSimulation(out io.Writer, r *simulation.Result) {
 
 func seconds(s float64) string { return time.Duration(s * float64(time.Second)).String() }
 
-func printMetrics(out io.Writer, r *simulation.Result) {
+func printMetrics(out io.Writer, files []string, runs [][]verdict.Metric, changes []verdict.Change) {
 	w := printer.NewTable(out)
 	fmt.Fprint(w, "\nMETRIC")
-	for i := range r.Runs {
-		fmt.Fprintf(w, "\t%s", r.Runs[i].Name)
+	for _, file := range files {
+		fmt.Fprintf(w, "\t%s", verdict.Label(file))
+	}
+	if changes != nil {
+		fmt.Fprint(w, "\tCHANGE")
 	}
 	fmt.Fprintln(w)
-	for i, m := range r.Runs[0].Summary.Metrics() {
+	for i, m := range runs[0] {
 		fmt.Fprint(w, m.Name)
-		for j := range r.Runs {
-			fmt.Fprintf(w, "\t%s", metricText(r.Runs[j].Summary.Metrics()[i]))
+		for _, metrics := range runs {
+			fmt.Fprintf(w, "\t%s", metrics[i])
+		}
+		if i < len(changes) {
+			fmt.Fprintf(w, "\t%s", cmp.Or(changes[i].Change, "-"))
 		}
 		fmt.Fprintln(w)
 	}
@@ -80,7 +97,7 @@ func printEvents(out io.Writer, r *simulation.Result) {
 
 // printSeries prints samples that are evenly spread; what is counted is since the line above, and of maxima the largest since then.
 func printSeries(out io.Writer, r *simulation.Result, run *simulation.Run) {
-	fmt.Fprintf(out, "\nRun %s over time (connections/s; largest overload, most pools and sums since the line above)\n", run.Name)
+	fmt.Fprintf(out, "\nWith %s over time (connections/s; largest overload, most pools and sums since the line above)\n", verdict.Label(run.Config))
 	w := printer.NewTable(out)
 	fmt.Fprint(w, "TIME\tDEMAND")
 	for _, zone := range r.Zones {
@@ -117,7 +134,7 @@ func printWorst(out io.Writer, run *simulation.Run) {
 	if len(run.Services) == 0 {
 		return
 	}
-	fmt.Fprintf(out, "\nRun %s, Services with the largest overload\n", run.Name)
+	fmt.Fprintf(out, "\nWith %s, Services with the largest overload\n", verdict.Label(run.Config))
 	w := printer.NewTable(out)
 	fmt.Fprintln(w, "SERVICE\tPOLICY\tMAX OVERLOAD\tAT\tP99\tMEAN\tCROSS-ZONE\tFAILED\tCHANGES\tCALLS")
 	for i := range run.Services[:min(len(run.Services), maxTextServices)] {
@@ -132,23 +149,23 @@ func printWorst(out io.Writer, run *simulation.Run) {
 	w.Flush()
 }
 
-func printComparison(out io.Writer, c *simulation.Comparison) {
+func printComparison(out io.Writer, title string, c *simulation.Comparison) {
 	if c == nil || len(c.Services) == 0 {
 		return
 	}
-	fmt.Fprintf(out, "\nServices that differ most between A and B\n")
+	fmt.Fprintf(out, "\nServices that differ most, %s\n", title)
 	w := printer.NewTable(out)
-	fmt.Fprintln(w, "SERVICE\tGO ELSEWHERE\tMAX OVERLOAD A → B\tCROSS-ZONE A → B\tFAILED A → B")
+	fmt.Fprintln(w, "SERVICE\tGO ELSEWHERE\tMAX OVERLOAD\tCROSS-ZONE\tFAILED")
 	for i := range c.Services[:min(len(c.Services), maxTextServices)] {
 		s := &c.Services[i]
-		fmt.Fprintf(w, "%s:%s\t%.1f %%\t%.2f → %.2f\t%.1f %% → %.1f %%\t%.1f %% → %.1f %%\n", s.Service, s.Port, 100*s.Divergence, s.MaxOverload[0], s.MaxOverload[1],
-			100*s.CrossZoneShare[0], 100*s.CrossZoneShare[1], 100*s.FailedShare[0], 100*s.FailedShare[1])
+		fmt.Fprintf(w, "%s:%s\t%.1f %%\t%.2f instead of %.2f\t%.1f %% instead of %.1f %%\t%.1f %% instead of %.1f %%\n", s.Service, s.Port, 100*s.Divergence, s.MaxOverload.Candidate, s.MaxOverload.Baseline,
+			100*s.CrossZoneShare.Candidate, 100*s.CrossZoneShare.Baseline, 100*s.FailedShare.Candidate, 100*s.FailedShare.Baseline)
 	}
 	w.Flush()
 }
 
 func printPolicies(out io.Writer, run *simulation.Run) {
-	fmt.Fprintf(out, "\nRun %s\n", run.Name)
+	fmt.Fprintf(out, "\nPolicies of the %s, %s\n", run.Name, verdict.Label(run.Config))
 	for _, p := range run.Policies {
 		if p.Name == "" {
 			fmt.Fprintf(out, "  default rules: %d Services\n", p.Services)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/whatif/verdict"
 )
 
 // comparison is how the runs differ, as far as the replay is.
@@ -50,6 +51,9 @@ func (c *comparison) update(p *replay, key plan.Key, a, b *plan.Frontend) {
 	of := a
 	if of == nil {
 		of = b
+	}
+	if of != nil && !p.options.Only(of.Owner.Service) {
+		of = nil
 	}
 	before, known := c.owner[key]
 	if known && (of == nil || of.Owner != before.PortName) {
@@ -153,11 +157,11 @@ func (p *replay) describe(out *Period, at port, key plan.Key, share float64) {
 	maps.Copy(all, y)
 	for addr := range all {
 		if addr.IsValid() && x[addr] != y[addr] {
-			out.Endpoints = append(out.Endpoints, Endpoint{Address: addr.String(), A: x[addr], B: y[addr]})
+			out.Endpoints = append(out.Endpoints, Endpoint{Address: addr.String(), Pair: verdict.Pair{Candidate: x[addr], Baseline: y[addr]}})
 		}
 	}
 	slices.SortFunc(out.Endpoints, func(e, f Endpoint) int {
-		return cmp.Or(-cmp.Compare(math.Abs(e.A-e.B), math.Abs(f.A-f.B)), cmp.Compare(e.Address, f.Address))
+		return cmp.Or(-cmp.Compare(math.Abs(e.Candidate-e.Baseline), math.Abs(f.Candidate-f.Baseline)), cmp.Compare(e.Address, f.Address))
 	})
 	out.Endpoints = out.Endpoints[:min(len(out.Endpoints), MaxEndpoints)]
 	for i := range out.Endpoints {
@@ -233,9 +237,12 @@ func (p *replay) finish() *Result {
 	out := p.result
 	out.To = p.now().UTC()
 	if p.world != nil {
-		out.Services = len(p.world.Services)
-		for _, list := range p.world.Slices {
-			for _, s := range list {
+		for name := range p.world.Services {
+			if !p.options.Only(name) {
+				continue
+			}
+			out.Services++
+			for _, s := range p.world.Slices[name] {
 				out.Endpoints += len(s.Endpoints)
 			}
 		}
@@ -243,12 +250,18 @@ func (p *replay) finish() *Result {
 	for _, r := range p.runs {
 		out.Runs = append(out.Runs, r.result)
 		if out.Readings == 0 && r.planner.CountsOutcomes() {
-			out.Notes = append(out.Notes, fmt.Sprintf("run %s: its policies need the outcomes of connections, and the recording has none: nothing needed them when it was made", r.Name))
+			out.Notes = append(out.Notes, fmt.Sprintf("%s: its policies need the outcomes of connections, and the recording has none: nothing needed them when it was made", verdict.Label(r.File)))
 		}
 	}
 	if p.compare != nil {
 		out.Comparison = p.compare.finish(p)
+		out.Comparison.Metrics = verdict.Compare(out.Runs[0].Summary.metrics(), out.Runs[1].Summary.metrics())
 	}
+	var metrics [][]verdict.Metric
+	for i := range out.Runs {
+		metrics = append(metrics, out.Metrics(i))
+	}
+	p.options.Conditions.AddRuns(metrics...)
 	return out
 }
 
@@ -286,7 +299,7 @@ func (c *comparison) finish(p *replay) *Comparison {
 	}
 	out.Series = c.series.finish(len(ports))
 	out.Differing = len(list)
-	for _, e := range list[:min(len(list), MaxServices)] {
+	for i, e := range list {
 		name := e.Port
 		if name == "" {
 			name = p.portNumber(e.PortName)
@@ -298,7 +311,14 @@ func (c *comparison) finish(p *replay) *Comparison {
 		if length > 0 {
 			s.MeanDivergence = e.integral / length
 		}
-		out.Services = append(out.Services, s)
+		if p.options.Conditions.AddService(s.Service, s.Service+":"+s.Port, s.Metrics(), s.Metrics()); i < MaxServices {
+			out.Services = append(out.Services, s)
+		}
+	}
+	for at := range ports { // those that do not differ
+		if c.ports[at] == nil {
+			p.options.Conditions.AddService(at.Service.String(), at.String(), new(Service).Metrics(), new(Service).Metrics())
+		}
 	}
 	return out
 }

@@ -256,9 +256,9 @@ func TestReplayDecidesAsTheEngineDid(t *testing.T) {
 
 			got := map[int64]string{}
 			var at []int64
-			replayed := func(name string) replay.Config {
-				return replay.Config{Name: name, Settings: settings, Plugins: newPlugins(), OnPlan: func(now time.Time, p *planner.Planner) {
-					if name != "A" {
+			replayed := func(first bool) replay.Config {
+				return replay.Config{Settings: settings, Plugins: newPlugins(), OnPlan: func(now time.Time, p *planner.Planner) {
+					if !first {
 						return
 					}
 					if n := len(at); n == 0 || at[n-1] != now.UnixNano() {
@@ -271,7 +271,7 @@ func TestReplayDecidesAsTheEngineDid(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			result, err := replay.Replay(reader, []replay.Config{replayed("A"), replayed("B")})
+			result, err := replay.Replay(reader, []replay.Config{replayed(true), replayed(false)}, replay.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -18,13 +18,13 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/whatif/recording"
+	"github.com/sluice-proxy/sluice/host/whatif/verdict"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/scenario"
 )
 
 // Config is what decides in a run.
 type Config struct {
-	Name     string // A or B
 	File     string // configuration file, "" for the default rules
 	Settings planner.Settings
 	Plugins  func(name string) (policy.Plugin, error)
@@ -32,11 +32,18 @@ type Config struct {
 	OnPlan func(now time.Time, p *planner.Planner)
 }
 
+// Options are what the Result is about.
+type Options struct {
+	Only       func(model.Name) bool // Services; nil: all
+	Conditions verdict.Conditions    // to which the metrics of all Services and runs are added
+}
+
 // run is a planner of a Config.
 type run struct {
 	*Config
 	planner *planner.Planner
 	requeue *scenario.Timer
+	only    func(model.Name) bool
 	due     bool // to be planned before the time moves on
 	result  Run
 	errors  map[string]bool
@@ -45,6 +52,7 @@ type run struct {
 
 // replay is a replay at a time.
 type replay struct {
+	options Options
 	reader  *recording.Reader
 	runs    []*run
 	signals signals
@@ -56,16 +64,19 @@ type replay struct {
 }
 
 // Replay replays a recording with one or two configurations. The error is that of the recording; one that ends too early is in the Result.
-func Replay(r *recording.Reader, configs []Config) (*Result, error) {
+func Replay(r *recording.Reader, configs []Config, o Options) (*Result, error) {
 	if len(configs) < 1 || len(configs) > 2 {
 		return nil, errors.New("replay: want one or two configurations")
 	}
-	p := &replay{reader: r, result: &Result{Header: r.Header, Runs: []Run{}, Notes: []string{}}, signals: signals{tracker: outcomes.NewTracker()}}
+	if o.Only == nil {
+		o.Only = func(model.Name) bool { return true }
+	}
+	p := &replay{options: o, reader: r, result: &Result{Header: r.Header, Runs: []Run{}, Notes: []string{}}, signals: signals{tracker: outcomes.NewTracker()}}
 	for i := range configs {
 		c := &configs[i]
 		c.Settings.Node = r.Header.Node
 		one := &run{Config: c, planner: planner.New(c.Settings, c.Plugins), errors: map[string]bool{}, changed: map[plan.Key]bool{}}
-		one.result = Run{Name: c.Name, Config: c.File, Errors: []string{}}
+		one.only, one.result = o.Only, Run{Name: verdict.Runs[i], Config: c.File, Errors: []string{}}
 		one.requeue = p.clock.Timer(func() error { one.due = true; return nil })
 		one.planner.UseSignals(&p.signals)
 		p.runs = append(p.runs, one)
@@ -192,30 +203,43 @@ func (r *run) plan(now time.Time) (time.Time, error) {
 			return res.RequeueAt, nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("run %s: %d plans at %s without an end", r.Name, maxInstant, now.UTC())
+	return time.Time{}, fmt.Errorf("%s: %d plans at %s without an end", verdict.Label(r.File), maxInstant, now.UTC())
 }
 
 // count adds a plan to the result.
 func (r *run) count(res *planner.Result) {
 	s := &r.result.Summary
 	for _, err := range res.Errors {
+		var of *planner.ServiceError
+		if errors.As(err, &of) && !r.only(of.Service) {
+			continue
+		}
 		s.Errors++
 		if text := err.Error(); !r.errors[text] && len(r.errors) < MaxErrors {
 			r.errors[text] = true
 			r.result.Errors = append(r.result.Errors, text)
 		}
 	}
-	if !res.Delta.Empty() {
-		s.Updates++
-	}
+	updated := res.Delta.Global != nil
 	for i := range res.Delta.Changes {
 		c := &res.Delta.Changes[i]
+		r.changed[c.Key] = true
+		if (c.New == nil || !r.only(c.New.Owner.Service)) && (c.Old == nil || !r.only(c.Old.Owner.Service)) {
+			continue
+		}
+		updated = true
 		s.WeightChanges += weightChanges(c.Old, c.New)
 		s.empty(c)
-		r.changed[c.Key] = true
+	}
+	if updated {
+		s.Updates++
 	}
 	s.MaxEmptyPools = max(s.MaxEmptyPools, s.emptyNow)
-	s.Resets += uint64(len(res.Resets))
+	for _, reset := range res.Resets {
+		if f := r.planner.Current().Frontends[reset.Frontend]; f == nil || r.only(f.Owner.Service) {
+			s.Resets++
+		}
+	}
 	s.PluginCalls = r.planner.PluginCalls()
 }
 

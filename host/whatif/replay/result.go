@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/whatif/recording"
+	"github.com/sluice-proxy/sluice/host/whatif/verdict"
 )
 
 // Result is the outcome of a replay. Lists are sorted, so that the same recording gives the same bytes of JSON. Shares are 0 to 1.
@@ -23,7 +24,7 @@ type Result struct {
 	Services  int             `json:"services"`
 	Endpoints int             `json:"endpoints"`
 	Keep      *recording.Keep `json:"keep"` // the values of Pods and Services that are recorded
-	Runs      []Run           `json:"runs"`
+	Runs      []Run           `json:"runs"` // the candidate, and the baseline if there is one
 	// Comparison is nil with one run.
 	Comparison *Comparison `json:"comparison"`
 	// Notes are what the reader has to know.
@@ -32,8 +33,8 @@ type Result struct {
 
 // Run is what one configuration would have done.
 type Run struct {
-	Name    string   `json:"name"`
-	Config  string   `json:"config"`
+	Name    string   `json:"name"`   // see verdict.Runs
+	Config  string   `json:"config"` // file, "" for the default rules
 	Summary Summary  `json:"summary"`
 	Errors  []string `json:"errors"` // each once, at most MaxErrors
 }
@@ -50,8 +51,9 @@ type Summary struct {
 	emptyNow int
 }
 
-// Comparison is how run B differs from run A.
+// Comparison is how the candidate differs from the baseline.
 type Comparison struct {
+	Metrics []verdict.Change `json:"metrics"`
 	// MaxDivergence is the largest share of the new connections to a Service port that goes elsewhere; MeanDivergence the mean over time
 	// and all Service ports.
 	MaxDivergence  float64 `json:"maxDivergence"`
@@ -89,11 +91,10 @@ type Period struct {
 
 // Endpoint is an endpoint with its shares of new connections.
 type Endpoint struct {
-	Address string  `json:"address"`
-	Pod     string  `json:"pod,omitempty"`
-	Zone    string  `json:"zone,omitempty"`
-	A       float64 `json:"a"`
-	B       float64 `json:"b"`
+	Address string `json:"address"`
+	Pod     string `json:"pod,omitempty"`
+	Zone    string `json:"zone,omitempty"`
+	verdict.Pair
 }
 
 // Limits of a Result.
@@ -104,31 +105,40 @@ const (
 	MaxErrors    = 20
 )
 
-// Metric is a number of a Result.
-type Metric struct {
-	Name  string
-	Value float64
-	Share bool // 0 to 1
-	// Comparison: of the runs with each other, 0 if there is one.
-	Comparison bool
+// Metrics returns the numbers of a run in a fixed order, with those of the comparison, which are the same for both runs, if there is one.
+func (r *Result) Metrics(run int) []verdict.Metric {
+	out := r.Runs[run].Summary.metrics()
+	if r.Comparison != nil {
+		out = append(out, r.Comparison.metrics()...)
+	}
+	return out
 }
 
-// Metrics returns the numbers of a run in a fixed order; those of the comparison are the same for both runs.
-func (r *Result) Metrics(run int) []Metric {
-	s, c := &r.Runs[run].Summary, r.Comparison
-	if c == nil {
-		c = &Comparison{}
+func (s *Summary) metrics() []verdict.Metric {
+	return []verdict.Metric{
+		{Name: "updates", Value: float64(s.Updates), Text: "updates"},
+		{Name: "weight_changes", Value: float64(s.WeightChanges), Text: "weight changes"},
+		{Name: "resets", Value: float64(s.Resets), Text: "resets"},
+		{Name: "plugin_calls", Value: float64(s.PluginCalls), Neutral: true},
+		{Name: "errors", Value: float64(s.Errors), Text: "failures of policies"},
+		{Name: "max_empty_pools", Value: float64(s.MaxEmptyPools), Text: "empty pools at one time"},
 	}
-	return []Metric{
-		{Name: "updates", Value: float64(s.Updates)},
-		{Name: "weight_changes", Value: float64(s.WeightChanges)},
-		{Name: "resets", Value: float64(s.Resets)},
-		{Name: "plugin_calls", Value: float64(s.PluginCalls)},
-		{Name: "errors", Value: float64(s.Errors)},
-		{Name: "max_empty_pools", Value: float64(s.MaxEmptyPools)},
-		{Name: "differing_services", Value: float64(c.Differing), Comparison: true},
-		{Name: "max_divergence", Value: c.MaxDivergence, Share: true, Comparison: true},
-		{Name: "mean_divergence", Value: c.MeanDivergence, Share: true, Comparison: true},
+}
+
+func (c *Comparison) metrics() []verdict.Metric {
+	return []verdict.Metric{
+		{Name: "differing_services", Value: float64(c.Differing), Neutral: true},
+		{Name: "max_divergence", Value: c.MaxDivergence, Unit: verdict.Share, Neutral: true},
+		{Name: "mean_divergence", Value: c.MeanDivergence, Unit: verdict.Share, Neutral: true},
+	}
+}
+
+// Metrics returns the numbers of a Service port in a fixed order.
+func (s *Service) Metrics() []verdict.Metric {
+	return []verdict.Metric{
+		{Name: "max_divergence", Value: s.MaxDivergence, Unit: verdict.Share, Neutral: true},
+		{Name: "mean_divergence", Value: s.MeanDivergence, Unit: verdict.Share, Neutral: true},
+		{Name: "seconds", Value: s.Seconds, Neutral: true},
 	}
 }
 

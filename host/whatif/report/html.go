@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/util/printable"
 	"github.com/sluice-proxy/sluice/host/whatif/simulation"
+	"github.com/sluice-proxy/sluice/host/whatif/verdict"
 )
 
 //go:embed *.html.tmpl
@@ -24,7 +25,7 @@ var style string
 var script string
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"ratio": ratio, "percent": percent, "seconds": seconds, "text": printable.Escape, "rate": rate, "time": timeText, "add": func(a, b int) int { return a + b },
+	"ratio": ratio, "percent": verdict.Percent, "label": func(file string) string { return printable.Escape(verdict.Label(file)) }, "seconds": seconds, "text": printable.Escape, "rate": rate, "time": timeText, "add": func(a, b int) int { return a + b },
 }).ParseFS(markup, "*.html.tmpl"))
 
 // maxDetails is the number of Services of a run with charts of their endpoints.
@@ -86,68 +87,40 @@ type detail struct {
 // Simulation writes a page with everything in it: styles, and a small script that draws charts, sorts and filters tables. Errors are those
 // of w.
 func Simulation(w io.Writer, r *simulation.Result, o Origin) error {
-	v := simulationView{page: newPage(title(r), o), Result: r}
-	v.Verdict, v.Metrics = Verdict(r), metricRows(r)
-	v.Charts = overviewCharts(r)
+	var configs []string
+	var metrics [][]verdict.Metric
+	for i := range r.Runs {
+		configs, metrics = append(configs, r.Runs[i].Config), append(metrics, r.Runs[i].Summary.Metrics())
+	}
+	v := simulationView{page: newPage(titleOf(configs), o), Result: r}
+	v.Verdict = Verdict(r)
+	if v.Metrics = metricRows(metrics, nil); r.Comparison != nil {
+		v.Metrics = metricRows(metrics, r.Comparison.Metrics)
+	}
+	v.Charts = append(askedCharts(r), overviewCharts(r)...)
 	for i := range r.Runs {
 		v.Runs = append(v.Runs, newRunView(r, &r.Runs[i]))
 	}
 	return templates.ExecuteTemplate(w, "simulation.html.tmpl", &v)
 }
 
-func title(r *simulation.Result) string {
-	var names []string
-	for i := range r.Runs {
-		names = append(names, r.Runs[i].Config)
-	}
-	return titleOf(names)
-}
+// titleOf returns the title for the configurations of the runs.
+func titleOf(configs []string) string { return printable.Escape(verdict.Title(configs...)) }
 
-// titleOf returns the title for the configurations of the runs; "" is none.
-func titleOf(configs []string) string {
-	var names []string
-	for _, name := range configs {
-		if name == "" {
-			name = "default rules"
-		}
-		names = append(names, printable.Escape(name))
-	}
-	return strings.Join(names, " against ")
-}
-
-func metricRows(r *simulation.Result) (rows []metricRow) {
-	for i := range r.Runs {
-		for j, m := range r.Runs[i].Summary.Metrics() {
+// metricRows are the metrics of each run, and how they changed.
+func metricRows(runs [][]verdict.Metric, changes []verdict.Change) (rows []metricRow) {
+	for i, metrics := range runs {
+		for j, m := range metrics {
 			if i == 0 {
 				rows = append(rows, metricRow{Name: strings.ReplaceAll(m.Name, "_", " ")})
 			}
-			rows[j].Values = append(rows[j].Values, format(m))
+			rows[j].Values = append(rows[j].Values, m.String())
 		}
 	}
-	if len(r.Runs) < 2 {
-		return rows
-	}
-	a, b := r.Runs[0].Summary.Metrics(), r.Runs[1].Summary.Metrics()
-	for i := range rows {
-		switch {
-		case rows[i].Values[0] == rows[i].Values[1] || a[i].Name == "divergence" || a[i].Name == "plugin_calls":
-		case b[i].Value < a[i].Value:
-			rows[i].Change = "better"
-		default:
-			rows[i].Change = "worse"
-		}
+	for i := range changes {
+		rows[i].Change = changes[i].Change
 	}
 	return rows
-}
-
-func format(m simulation.Metric) string {
-	switch m.Unit {
-	case "ratio":
-		return ratio(m.Value)
-	case "share":
-		return percent(m.Value)
-	}
-	return count(m.Value)
 }
 
 // rate formats connections per second.
@@ -156,6 +129,35 @@ func rate(v float64) string {
 		return fmt.Sprintf("%.2g", v)
 	}
 	return fmt.Sprintf("%.0f", v)
+}
+
+// maxAskedCharts bounds the Service ports that are asked about and have charts of their own.
+const maxAskedCharts = 4
+
+// askedCharts are the pictures of the Services that are asked about: the load of their endpoints in each run.
+func askedCharts(r *simulation.Result) (charts []*chart) {
+	if len(r.Runs) == 0 || len(r.Runs[0].Series) == 0 {
+		return nil
+	}
+	shown := 0
+	for i := range r.Runs[0].Services {
+		s := &r.Runs[0].Services[i]
+		if !slices.Contains(r.Asked, s.Service) {
+			continue
+		}
+		if shown++; shown > maxAskedCharts {
+			break
+		}
+		for j := range r.Runs {
+			of := slices.IndexFunc(r.Runs[j].Services, func(o simulation.ServiceResult) bool {
+				return o.Service == s.Service && o.Port == s.Port && o.Protocol == s.Protocol && o.Family == s.Family
+			})
+			if of >= 0 {
+				charts = append(charts, endpointChart(r, &r.Runs[j], &r.Runs[j].Services[of]))
+			}
+		}
+	}
+	return charts
 }
 
 // overviewCharts are the pictures of the whole cluster.
@@ -167,7 +169,7 @@ func overviewCharts(r *simulation.Result) (charts []*chart) {
 	if len(r.Runs[0].Series) == 1 {
 		c := &chart{Title: "Load of each zone", Unit: "connections/s", Bars: zones, Lines: []line{{"demand of its nodes", r.Runs[0].Series[0].ZoneDemand}}}
 		for i := range r.Runs {
-			c.Lines = append(c.Lines, line{"load of its endpoints, " + r.Runs[i].Name, r.Runs[i].Series[0].ZoneLoad})
+			c.Lines = append(c.Lines, line{"load of its endpoints, " + verdict.Label(r.Runs[i].Config), r.Runs[i].Series[0].ZoneLoad})
 		}
 		return []*chart{c}
 	}
@@ -175,7 +177,7 @@ func overviewCharts(r *simulation.Result) (charts []*chart) {
 	overTime := func(title, unit string, mark float64, value func(*simulation.Sample) float64) {
 		c := &chart{Title: title, Unit: unit, At: at, Mark: mark, Events: events}
 		for i := range r.Runs {
-			l := line{Name: r.Runs[i].Name}
+			l := line{Name: verdict.Label(r.Runs[i].Config)}
 			for j := range r.Runs[i].Series {
 				l.Values = append(l.Values, value(&r.Runs[i].Series[j]))
 			}
@@ -184,7 +186,7 @@ func overviewCharts(r *simulation.Result) (charts []*chart) {
 		charts = append(charts, c)
 	}
 	for i := range r.Runs {
-		c := &chart{Title: "Load of each zone, " + r.Runs[i].Name, Unit: "connections/s", At: at, Events: events}
+		c := &chart{Title: "Load of each zone, " + verdict.Label(r.Runs[i].Config), Unit: "connections/s", At: at, Events: events}
 		for z, name := range zones {
 			l := line{Name: name}
 			for j := range r.Runs[i].Series {
@@ -201,7 +203,7 @@ func overviewCharts(r *simulation.Result) (charts []*chart) {
 	overTime("Failed connections", "%", 0, func(s *simulation.Sample) float64 { return 100 * s.FailedShare })
 	overTime("Empty pools", "pools of all nodes", 0, func(s *simulation.Sample) float64 { return float64(s.EmptyPools) })
 	if r.Comparison != nil {
-		c := &chart{Title: "Connections that go to another endpoint", Unit: "%", At: at, Events: events, Lines: []line{{Name: r.Runs[1].Name + " against " + r.Runs[0].Name}}}
+		c := &chart{Title: "Connections that go to another endpoint", Unit: "%", At: at, Events: events, Lines: []line{{Name: verdict.Title(r.Runs[0].Config, r.Runs[1].Config)}}}
 		for _, v := range r.Comparison.Series {
 			c.Lines[0].Values = append(c.Lines[0].Values, 100*v)
 		}
@@ -231,7 +233,7 @@ func newRunView(r *simulation.Result, run *simulation.Run) runView {
 
 // endpointChart shows the load of a Service's most overloaded endpoints.
 func endpointChart(r *simulation.Result, run *simulation.Run, s *simulation.ServiceResult) *chart {
-	c := &chart{Title: "Load of the endpoints of " + s.Service + ", " + run.Name, Unit: "connections/s"}
+	c := &chart{Title: "Load of the endpoints of " + s.Service + ":" + s.Port + ", " + verdict.Label(run.Config), Unit: "connections/s"}
 	if len(run.Series) == 1 {
 		l := line{Name: "load"}
 		for i := range s.Endpoints {

@@ -3,10 +3,10 @@ package report
 import (
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/whatif/replay"
+	"github.com/sluice-proxy/sluice/host/whatif/verdict"
 )
 
 // replayView is what the template of a replay shows.
@@ -24,20 +24,12 @@ func Replay(w io.Writer, r *replay.Result, o Origin) error {
 	}
 	v := replayView{page: newPage(titleOf(configs), o), Result: r, Notes: ReplayNotes(r)}
 	v.Verdict = ReplayVerdict(r)
+	var metrics [][]verdict.Metric
 	for i := range r.Runs {
-		for j, m := range r.Metrics(i) {
-			if m.Comparison && r.Comparison == nil {
-				continue
-			}
-			if i == 0 {
-				v.Metrics = append(v.Metrics, metricRow{Name: strings.ReplaceAll(m.Name, "_", " ")})
-			}
-			value := count(m.Value)
-			if m.Share {
-				value = percent(m.Value)
-			}
-			v.Metrics[j].Values = append(v.Metrics[j].Values, value)
-		}
+		metrics = append(metrics, r.Metrics(i))
+	}
+	if v.Metrics = metricRows(metrics, nil); r.Comparison != nil {
+		v.Metrics = metricRows(metrics, r.Comparison.Metrics)
 	}
 	v.Charts = replayCharts(r)
 	return templates.ExecuteTemplate(w, "replay.html.tmpl", &v)
@@ -51,7 +43,7 @@ func replayCharts(r *replay.Result) []*chart {
 	}
 	all := &chart{Title: "Connections that go to another endpoint, mean of all Service ports", Unit: "%"}
 	ports := &chart{Title: "Service ports that differ", Unit: "at most, at one time"}
-	shares, numbers := line{Name: "B against A"}, line{Name: "Service ports"}
+	shares, numbers := line{Name: verdict.Title(r.Runs[0].Config, r.Runs[1].Config)}, line{Name: "Service ports"}
 	for i := range c.Series.Divergence {
 		all.At = append(all.At, float64(i)*c.Series.StepSeconds)
 		shares.Values, numbers.Values = append(shares.Values, 100*c.Series.Divergence[i]), append(numbers.Values, float64(c.Series.Differing[i]))
@@ -89,14 +81,16 @@ func ReplayVerdict(r *replay.Result) (out []string) {
 		s := &r.Runs[0].Summary
 		out = append(out, fmt.Sprintf("The plan would have been updated %d times, with %d weight changes and %d plugin calls.", s.Updates, s.WeightChanges, s.PluginCalls))
 	case c.Differing == 0:
-		out = append(out, "No difference: A and B send new connections to the same endpoints all the time.")
+		out = append(out, fmt.Sprintf("No difference: %s and %s send new connections to the same endpoints all the time.",
+			verdict.Label(r.Runs[0].Config), verdict.Label(r.Runs[1].Config)))
 	default:
-		out = append(out, fmt.Sprintf("B differs from A for %d Service ports: up to %s of the new connections to one of them go elsewhere, %s of all in the mean.",
-			c.Differing, percent(c.MaxDivergence), percent(c.MeanDivergence)))
+		out = append(out, fmt.Sprintf("%s differs from %s for %d Service ports: up to %s of the new connections to one of them go elsewhere, %s of all in the mean.",
+			verdict.Label(r.Runs[0].Config), verdict.Label(r.Runs[1].Config), c.Differing, verdict.Percent(c.MaxDivergence), verdict.Percent(c.MeanDivergence)))
+		out = append(out, verdict.Sentences(c.Metrics)...)
 	}
 	for i := range r.Runs {
 		for _, err := range r.Runs[i].Errors {
-			out = append(out, r.Runs[i].Name+" fails: "+err)
+			out = append(out, "Failure with "+verdict.Label(r.Runs[i].Config)+": "+err)
 		}
 	}
 	return out

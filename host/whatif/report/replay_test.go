@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/whatif/recording"
 	"github.com/sluice-proxy/sluice/host/whatif/replay"
+	"github.com/sluice-proxy/sluice/host/whatif/verdict"
 )
 
 // replayed returns the result of a replay over ten minutes in which Service ports differ.
@@ -17,7 +18,7 @@ func replayed(services int) *replay.Result {
 	from := time.Date(2026, 11, 2, 3, 0, 0, 0, time.UTC)
 	r := &replay.Result{
 		Header: recording.Header{Node: "n1", Mode: "nftables", Version: "v1"}, From: from, To: from.Add(10 * time.Minute), Changes: 120, Readings: 60, Services: 30, Endpoints: 90,
-		Truncated: true, Runs: []replay.Run{{Name: "A", Config: "new.yaml", Summary: replay.Summary{Updates: 9}}, {Name: "B", Errors: []string{"policy p: fails"}}},
+		Truncated: true, Runs: []replay.Run{{Name: verdict.Candidate, Config: "new.yaml", Summary: replay.Summary{Updates: 9}}, {Name: verdict.Baseline, Errors: []string{"policy p: fails"}}},
 		Comparison: &replay.Comparison{MaxDivergence: 0.5, MeanDivergence: 0.01, Differing: services, Services: []replay.Service{}, Series: replay.Series{StepSeconds: 4}},
 	}
 	for i := range 150 {
@@ -28,7 +29,7 @@ func replayed(services int) *replay.Result {
 		r.Comparison.Services = append(r.Comparison.Services, replay.Service{
 			Service: fmt.Sprintf("shop/web-%d", i), Port: "http", Protocol: "TCP", Family: "IPv4", MaxDivergence: 1 / float64(i+2), MeanDivergence: 0.1 / float64(i+1), Seconds: 60, Omitted: i,
 			Periods: []replay.Period{{From: from.Add(time.Minute), To: from.Add(2 * time.Minute), Divergence: 1 / float64(i+2), At: from.Add(time.Minute), Frontend: "10.96.0.1:80/TCP",
-				Endpoints: []replay.Endpoint{{Address: "10.0.0.1:8080", Pod: "web-a", Zone: "zone-a", A: 1, B: 0.5}, {Address: "10.0.0.2:8080", B: 0.5}}}},
+				Endpoints: []replay.Endpoint{{Address: "10.0.0.1:8080", Pod: "web-a", Zone: "zone-a", Pair: verdict.Pair{Candidate: 1, Baseline: 0.5}}, {Address: "10.0.0.2:8080", Pair: verdict.Pair{Baseline: 0.5}}}}},
 		})
 	}
 	return r
@@ -46,7 +47,7 @@ func replayPage(t testing.TB, r *replay.Result, o Origin) string {
 func TestPageOfAReplay(t *testing.T) {
 	page := replayPage(t, replayed(12), origin)
 	for _, want := range []string{
-		"<h1>new.yaml against default rules</h1>", "B differs from A for 12 Service ports: up to 50.0 % of the new connections", "B fails: policy p: fails",
+		"<h1>new.yaml against the default rules</h1>", "new.yaml differs from the default rules for 12 Service ports: up to 50.0 % of the new connections", "Failure with the default rules: policy p: fails",
 		"Node n1, mode nftables, sluice v1: 2026-11-02 03:00:00 to 2026-11-02 03:10:00 UTC. 120 changes, 60 readings of outcomes; at the end 30 Services and 90 endpoints.",
 		"mean of all Service ports", "Service ports that differ", "Connections to shop/web-0:http (IPv4)", "10.0.0.1:8080", "<td>web-a</td>", "11 later times are not shown",
 		"the recording has not been closed", "<pre>sluice simulate --seed 7</pre>",
@@ -72,7 +73,7 @@ func TestPageOfAReplayWithOneRunOrNoDifference(t *testing.T) {
 	}
 	r = replayed(3)
 	r.Comparison = &replay.Comparison{Services: []replay.Service{}}
-	if page := replayPage(t, r, origin); !strings.Contains(page, "No difference: A and B") || strings.Contains(page, "Over time") {
+	if page := replayPage(t, r, origin); !strings.Contains(page, "No difference: new.yaml and the default rules") || strings.Contains(page, "Over time") {
 		t.Error(page)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/whatif/simulation"
+	"github.com/sluice-proxy/sluice/host/whatif/verdict"
 )
 
 // result returns a result of two runs over three zones, with samples at 0, 10, 20 … seconds.
@@ -21,11 +22,11 @@ func result(samples, services int) *simulation.Result {
 		r.StepSeconds, r.DurationSeconds = 10, float64(10*(samples-1))
 		r.Events = []simulation.Event{{Seconds: 20, Text: "zone zone-b is lost", Line: 3}, {Seconds: 60, Text: "Node b1 is not ready"}, {Seconds: 120, Text: "zone zone-b is back", Line: 4}}
 	}
-	for n, name := range []string{"A", "B"} {
+	for n, name := range verdict.Runs {
 		run := simulation.Run{
-			Name: name, Config: name + ".yaml", Plugins: []simulation.PluginInfo{{Name: "zone-spill", Digest: "sha256:" + strings.Repeat("ab", 32), Revision: "12ab"}},
+			Name: name, Config: []string{"new.yaml", "old.yaml"}[n], Plugins: []simulation.PluginInfo{{Name: "zone-spill", Digest: "sha256:" + strings.Repeat("ab", 32), Revision: "12ab"}},
 			Policies: []simulation.PolicyInfo{{Name: "spill", Revision: "98fe", Services: services}, {}},
-			Summary:  simulation.Summary{MaxOverload: 2.4 - float64(n), CrossZoneShare: 0.6 - 0.3*float64(n), FailedShare: 0.001 * float64(n), Divergence: 0.4 * float64(n)},
+			Summary:  simulation.Summary{MaxOverload: 1.4 + float64(n), CrossZoneShare: 0.3 + 0.3*float64(n), FailedShare: 0.001 * float64(1-n), Divergence: 0.4},
 		}
 		for i := range samples {
 			wave := math.Sin(float64(i) / 5)
@@ -36,7 +37,7 @@ func result(samples, services int) *simulation.Result {
 		}
 		for i := range services {
 			s := simulation.ServiceResult{
-				Service: fmt.Sprintf("shop/web-%d", i), Port: "http", Protocol: "TCP", Family: "IPv4", Policy: "spill", MaxOverload: 2.4 - float64(n) - 0.01*float64(i), MeanOverload: 1.1,
+				Service: fmt.Sprintf("shop/web-%d", i), Port: "http", Protocol: "TCP", Family: "IPv4", Policy: "spill", MaxOverload: 1.4 + float64(n) - 0.01*float64(i), MeanOverload: 1.1,
 				ZoneMatrix: [][]float64{{0, 0, 0}, {0, 8, 2}, {0, 3, 7.5}}, EndpointsOmitted: i,
 			}
 			for e := range 6 {
@@ -51,7 +52,7 @@ func result(samples, services int) *simulation.Result {
 		}
 		r.Runs = append(r.Runs, run)
 	}
-	r.Comparison = &simulation.Comparison{Divergence: 0.4}
+	r.Comparison = &simulation.Comparison{Divergence: 0.4, Metrics: verdict.Compare(r.Runs[0].Summary.Metrics(), r.Runs[1].Summary.Metrics())}
 	for range samples {
 		r.Comparison.Series = append(r.Comparison.Series, 0.4)
 	}
@@ -87,7 +88,7 @@ func TestPageNeedsNothingElse(t *testing.T) {
 
 func TestVerdictComesFirst(t *testing.T) {
 	page := html(t, result(30, 3))
-	verdict, table := strings.Index(page, "B sends 40.0 % of the new connections to other endpoints than A."), strings.Index(page, "<table")
+	verdict, table := strings.Index(page, "new.yaml sends 40.0 % of the new connections to other endpoints than old.yaml."), strings.Index(page, "<table")
 	if verdict < 0 || verdict > table {
 		t.Errorf("verdict at %d, first table at %d", verdict, table)
 	}
@@ -97,7 +98,7 @@ func TestVerdictComesFirst(t *testing.T) {
 		}
 	}
 	one := result(1, 3)
-	one.Runs, one.Comparison = one.Runs[:1], nil
+	one.Runs, one.Comparison = one.Runs[1:], nil
 	if got := strings.Join(Verdict(one), " "); !strings.HasPrefix(got, "The most loaded endpoint gets 2.40 times its fair share of new connections: one of shop/web-0, port http, at 0 s. 60.0 % of the connections cross zones") {
 		t.Error(got)
 	}
@@ -106,6 +107,27 @@ func TestVerdictComesFirst(t *testing.T) {
 	}
 	if !strings.Contains(html(t, &simulation.Result{}), "Nothing was computed.") {
 		t.Error("an empty result has no page")
+	}
+}
+
+func TestServicesThatAreAskedAboutHaveTheFirstCharts(t *testing.T) {
+	for _, samples := range []int{1, 30} {
+		r := result(samples, 12)
+		if page := html(t, r); strings.Contains(page, "Load of the endpoints of shop/web-11:http") {
+			t.Errorf("%d samples: a Service that nobody asks about has a chart", samples)
+		}
+		r.Asked = []string{"shop/web-11"}
+		page := html(t, r)
+		first := strings.Index(page, "<figure")
+		for _, config := range []string{"new.yaml", "old.yaml"} {
+			want := "Load of the endpoints of shop/web-11:http, " + config
+			if got := strings.Index(page, "<figcaption>"+want); got < first || !strings.Contains(page[first:], want) {
+				t.Errorf("%d samples: no %q", samples, want)
+			}
+		}
+		if load := strings.Index(page, "Load of each zone"); load < strings.Index(page, "<figcaption>Load of the endpoints of shop/web-11:http") {
+			t.Errorf("%d samples: the chart of zones is before that of the Service", samples)
+		}
 	}
 }
 

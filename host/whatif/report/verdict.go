@@ -2,9 +2,9 @@ package report
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/sluice-proxy/sluice/host/whatif/simulation"
+	"github.com/sluice-proxy/sluice/host/whatif/verdict"
 )
 
 // Verdict is a simulation in a few sentences, the most important one first.
@@ -12,36 +12,9 @@ func Verdict(r *simulation.Result) []string {
 	if len(r.Runs) < 2 {
 		return verdictOfOne(r)
 	}
-	a, b := &r.Runs[0].Summary, &r.Runs[1].Summary
-	var better, worse []string
-	judge := func(name string, before, after float64, format func(float64) string) {
-		text := fmt.Sprintf("%s %s instead of %s", name, format(after), format(before))
-		switch {
-		case format(before) == format(after):
-		case after < before:
-			better = append(better, text)
-		default:
-			worse = append(worse, text)
-		}
-	}
-	judge("largest overload", a.MaxOverload, b.MaxOverload, ratio)
-	judge("connections across zones", a.CrossZoneShare, b.CrossZoneShare, percent)
-	judge("failed connections", a.FailedShare, b.FailedShare, percent)
-	judge("empty pools", float64(a.EmptyPools), float64(b.EmptyPools), count)
-	judge("pools with a single endpoint", float64(a.SingleEndpointPools), float64(b.SingleEndpointPools), count)
-	judge("failing policies", float64(a.Errors), float64(b.Errors), count)
-	judge("weight changes", float64(a.WeightChanges), float64(b.WeightChanges), count)
-	out := []string{fmt.Sprintf("%s sends %s of the new connections to other endpoints than %s.", r.Runs[1].Name, percent(b.Divergence), r.Runs[0].Name)}
-	if len(better) > 0 {
-		out = append(out, "Better: "+strings.Join(better, "; ")+".")
-	}
-	if len(worse) > 0 {
-		out = append(out, "Worse: "+strings.Join(worse, "; ")+".")
-	}
-	if len(better)+len(worse) == 0 {
-		out = append(out, "No number differs.")
-	}
-	return out
+	first := fmt.Sprintf("%s sends %s of the new connections to other endpoints than %s.",
+		verdict.Label(r.Runs[0].Config), verdict.Percent(r.Comparison.Divergence), verdict.Label(r.Runs[1].Config))
+	return append([]string{first}, verdict.Sentences(r.Comparison.Metrics)...)
 }
 
 func verdictOfOne(r *simulation.Result) []string {
@@ -61,7 +34,7 @@ func verdictOfOne(r *simulation.Result) []string {
 		out[0] = fmt.Sprintf("The most loaded endpoint gets %s times its fair share of new connections: one of %s, port %s, at %s s.",
 			ratio(w.MaxOverload), w.Service, w.Port, seconds(w.MaxAtSeconds))
 	}
-	out = append(out, fmt.Sprintf("%s of the connections cross zones, %s fail.", percent(s.CrossZoneShare), percent(s.FailedShare)))
+	out = append(out, fmt.Sprintf("%s of the connections cross zones, %s fail.", verdict.Percent(s.CrossZoneShare), verdict.Percent(s.FailedShare)))
 	if s.EmptyPools > 0 {
 		out = append(out, fmt.Sprintf("Up to %d pools have endpoints, but none that gets connections.", s.EmptyPools))
 	}
@@ -72,14 +45,5 @@ func verdictOfOne(r *simulation.Result) []string {
 }
 
 func ratio(v float64) string { return fmt.Sprintf("%.2f", v) }
-
-func percent(v float64) string {
-	if v > 0 && v < 0.0005 {
-		return "<0.1 %"
-	}
-	return fmt.Sprintf("%.1f %%", 100*v)
-}
-
-func count(v float64) string { return fmt.Sprintf("%.0f", v) }
 
 func seconds(v float64) string { return fmt.Sprintf("%g", v) }

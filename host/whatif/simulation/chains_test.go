@@ -77,7 +77,7 @@ func simulateChain(t *testing.T, pods []chainPod, chain []string, timeline strin
 		p.Steps = append(p.Steps, policy.Step{Plugin: name})
 	}
 	set := &policy.Set{Policies: map[string]*policy.Policy{"p": p}, Default: "p"}
-	r := simulate(t, Input{Cluster: chainCluster(pods), Runs: []Config{{Name: "A", Settings: planner.Settings{Policies: set}}}, Step: 2 * time.Second}, timeline, 1)
+	r := simulate(t, Input{Cluster: chainCluster(pods), Runs: []Config{{Settings: planner.Settings{Policies: set}}}, Step: 2 * time.Second}, timeline, 1)
 	run := &r.Runs[0]
 	s := &run.Services[0]
 	if s.Error != "" || s.EndpointsOmitted > 0 {

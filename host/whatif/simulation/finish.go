@@ -2,22 +2,29 @@ package simulation
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/whatif/verdict"
 )
 
 // result returns the result of all workers.
 func (s *Simulation) result(workers []*worker) *Result {
 	in := s.in
 	out := &Result{
-		Seed: in.Seed, Nodes: len(in.Cluster.Nodes), Services: len(in.Cluster.Services), Zones: s.world.zones, Demand: in.Demand.Text,
-		Capacity: in.Capacity.String(), DurationSeconds: s.world.end.Seconds(), StepSeconds: s.step.Seconds(), Events: s.world.events,
+		Seed: in.Seed, Nodes: len(in.Cluster.Nodes), Services: len(s.services), Zones: s.world.zones, Demand: in.Demand.Text,
+		Capacity: in.Capacity.String(), DurationSeconds: s.world.end.Seconds(), StepSeconds: s.step.Seconds(), Events: s.world.events, Asked: []string{},
 		Notes: append([]string{}, s.notes...),
 	}
-	for _, all := range in.Cluster.Slices {
-		for _, slice := range all {
+	for _, name := range s.services {
+		for _, slice := range in.Cluster.Slices[name] {
 			out.Endpoints += len(slice.Endpoints)
 		}
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(s.asked), model.Name.Compare) {
+		out.Asked = append(out.Asked, name.String())
 	}
 	if in.Timeline != nil {
 		out.Timeline = in.Timeline.Name
@@ -34,7 +41,6 @@ func (s *Simulation) result(workers []*worker) *Result {
 	for _, k := range kept.list {
 		k.addEndpoints(s)
 		for r := range k.results {
-			k.results[r].round()
 			out.Runs[r].Services = append(out.Runs[r].Services, k.results[r])
 		}
 	}
@@ -48,7 +54,16 @@ func (s *Simulation) result(workers []*worker) *Result {
 		for r := range out.Runs {
 			out.Runs[r].Summary.Divergence = out.Comparison.Divergence
 		}
+		out.Comparison.Metrics = verdict.Compare(out.Runs[0].Summary.Metrics(), out.Runs[1].Summary.Metrics())
 	}
+	for _, w := range workers {
+		in.Conditions.Merge(w.conditions)
+	}
+	var metrics [][]verdict.Metric
+	for r := range out.Runs {
+		metrics = append(metrics, out.Runs[r].Summary.Metrics())
+	}
+	in.Conditions.AddRuns(metrics...)
 	return out
 }
 
@@ -95,7 +110,7 @@ func (a *sampleTotals) merge(b *sampleTotals) {
 // runResult returns the result of a run without its Services.
 func (s *Simulation) runResult(w *worker, r int) Run {
 	config, t := &s.in.Runs[r], w.totals[r]
-	out := Run{Name: config.Name, Config: config.File, Plugins: append([]PluginInfo{}, config.Plugins...), Policies: []PolicyInfo{}, Services: []ServiceResult{}}
+	out := Run{Name: verdict.Runs[r], Config: config.File, Plugins: append([]PluginInfo{}, config.Plugins...), Policies: []PolicyInfo{}, Services: []ServiceResult{}}
 	slices.Sort(t.errors)
 	t.errors = slices.Compact(t.errors)
 	out.Errors = append([]string{}, t.errors[:min(len(t.errors), MaxErrors)]...)
@@ -127,7 +142,7 @@ func (s *Simulation) runResult(w *worker, r int) Run {
 	return out
 }
 
-// compare returns how run B differs from run A. The kept Services are pruned and complete.
+// compare returns how the candidate differs from the baseline. The kept Services are pruned and complete.
 func (s *Simulation) compare(w *worker) *Comparison {
 	out := &Comparison{Services: []ServiceComparison{}}
 	demand, elsewhere := 0.0, 0.0
@@ -145,15 +160,15 @@ func (s *Simulation) compare(w *worker) *Comparison {
 		}
 		out.Services = append(out.Services, ServiceComparison{
 			Service: a.Service, Port: a.Port, Protocol: a.Protocol, Family: a.Family, Divergence: round(k.divergence),
-			MaxOverload: [2]float64{a.MaxOverload, b.MaxOverload}, CrossZoneShare: [2]float64{a.CrossZoneShare, b.CrossZoneShare},
-			FailedShare: [2]float64{a.FailedShare, b.FailedShare},
+			MaxOverload: verdict.Pair{Candidate: a.MaxOverload, Baseline: b.MaxOverload}, CrossZoneShare: verdict.Pair{Candidate: a.CrossZoneShare, Baseline: b.CrossZoneShare},
+			FailedShare: verdict.Pair{Candidate: a.FailedShare, Baseline: b.FailedShare},
 		})
 	}
 	return out
 }
 
 func (r *ServiceResult) round() {
-	for _, f := range []*float64{&r.MaxOverload, &r.P99Overload, &r.MeanOverload, &r.CrossZoneShare, &r.FailedShare} {
+	for _, f := range []*float64{&r.MaxOverload, &r.P99Overload, &r.MeanOverload, &r.CrossZoneShare, &r.FailedShare, &r.Divergence} {
 		*f = round(*f)
 	}
 	for i := range r.ZoneMatrix {

@@ -9,18 +9,24 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/whatif/verdict"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/scenario"
 )
 
 // Input is what is simulated.
 type Input struct {
-	Cluster  *model.Snapshot // at the beginning, all Nodes; read-only
-	Runs     []Config        // one or two
-	Demand   *Demand
-	Capacity Capacity
-	Timeline *scenario.File // see Verbs; nil: the cluster as it is, for one instant
-	Seed     int64          // for what the timeline and the demand leave open
+	Cluster *model.Snapshot // at the beginning, all Nodes; read-only
+	Runs    []Config        // the candidate, and the baseline if there is one
+	// Only chooses the Services that are simulated; nil: all. What happens to the cluster is the same.
+	Only func(model.Name) bool
+	// Asked are Services that the Result lists in any case.
+	Asked      []model.Name
+	Conditions verdict.Conditions // to which the metrics of all Services and runs are added
+	Demand     *Demand
+	Capacity   Capacity
+	Timeline   *scenario.File // see Verbs; nil: the cluster as it is, for one instant
+	Seed       int64          // for what the timeline and the demand leave open
 	// EveryNode computes each node by itself. Otherwise nodes that see the same input are computed once.
 	EveryNode bool
 	// Lifetime of a connection, the mean of an exponential distribution; 0: 30 s. It is used for the number of open connections.
@@ -30,10 +36,10 @@ type Input struct {
 
 // Config is a configuration to simulate.
 type Config struct {
-	Name, File string
-	Settings   planner.Settings // those of a node; the fields about the node itself are ignored
-	Period     time.Duration    // between two readings of outcomes; 0: 500 ms
-	Plugins    []PluginInfo
+	File     string           // "" for the default rules
+	Settings planner.Settings // those of a node; the fields about the node itself are ignored
+	Period   time.Duration    // between two readings of outcomes; 0: 500 ms
+	Plugins  []PluginInfo
 }
 
 // Plugins returns the current revision of a plugin by name, see policy.NewEvaluator.

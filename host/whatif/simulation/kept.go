@@ -11,6 +11,7 @@ type keptService struct {
 	loads      []*portLoad     // likewise
 	versions   *serviceRun
 	divergence float64
+	asked      bool // it is listed in any case
 }
 
 // keptServices are the Service ports that a result may list.
@@ -35,11 +36,12 @@ func (k *keptService) compare(l *keptService) int {
 
 // add adds a Service port, unless others take precedence by each score.
 func (k *keptServices) add(s *keptService) {
+	keep := s.asked || k.least == nil
 	for i, score := range s.scores() {
-		if k.least == nil || score >= k.least[i] {
-			k.list = append(k.list, s)
-			break
-		}
+		keep = keep || score >= k.least[i]
+	}
+	if keep {
+		k.list = append(k.list, s)
 	}
 	if len(k.list) >= 10*MaxServices {
 		k.prune()
@@ -60,7 +62,7 @@ func (k *keptServices) prune() {
 		}
 		k.least = append(k.least, ranked[len(ranked)-1].scores()[i])
 	}
-	k.list = slices.DeleteFunc(k.list, func(s *keptService) bool { return !kept[s] })
+	k.list = slices.DeleteFunc(k.list, func(s *keptService) bool { return !kept[s] && !s.asked })
 }
 
 // ranked returns the first MaxServices by score number i, the largest first.

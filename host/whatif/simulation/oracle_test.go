@@ -43,7 +43,7 @@ func compareWithPlanners(t *testing.T, seed uint64) {
 		t.Fatal(err)
 	}
 	in := Input{
-		Cluster: cluster, Runs: []Config{{Name: "A", Settings: settings}}, Demand: NodesDemand(3), Timeline: timeline, Seed: int64(seed),
+		Cluster: cluster, Runs: []Config{{Settings: settings}}, Demand: NodesDemand(3), Timeline: timeline, Seed: int64(seed),
 		Step: 2 * time.Second,
 	}
 	if random.IntN(2) == 0 {

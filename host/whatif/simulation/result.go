@@ -1,12 +1,15 @@
 package simulation
 
+import "github.com/sluice-proxy/sluice/host/whatif/verdict"
+
 // Result is the outcome of a simulation: one or two runs over the same cluster, demand and timeline. Lists are sorted, so that the same
 // input gives the same bytes of JSON. Rates are new connections per second; shares are 0 to 1; times are virtual seconds since the beginning.
 type Result struct {
 	Seed      int64    `json:"seed"`
 	Nodes     int      `json:"nodes"`
-	Services  int      `json:"services"`
-	Endpoints int      `json:"endpoints"` // entries of all EndpointSlices at the beginning
+	Services  int      `json:"services"`  // that are simulated
+	Endpoints int      `json:"endpoints"` // entries of their EndpointSlices at the beginning
+	Asked     []string `json:"asked"`     // Services that are asked about: by the caller, or in the timeline; at most MaxAsked
 	Zones     []string `json:"zones"`     // of Nodes and endpoints, sorted; "": unknown
 	Demand    string   `json:"demand"`    // where the demand is from
 	Capacity  string   `json:"capacity"`  // where capacities are from
@@ -16,7 +19,7 @@ type Result struct {
 	StepSeconds     float64 `json:"stepSeconds"` // between two samples; 0: there is one sample
 	Events          []Event `json:"events"`
 
-	Runs       []Run       `json:"runs"`       // one or two
+	Runs       []Run       `json:"runs"`       // the candidate, and the baseline if there is one
 	Comparison *Comparison `json:"comparison"` // nil with one run
 	// Notes are what the reader has to know: what is assumed, and what has been left out.
 	Notes []string `json:"notes"`
@@ -32,13 +35,14 @@ type Event struct {
 
 // Run is what one configuration decides.
 type Run struct {
-	Name     string          `json:"name"`   // A or B
-	Config   string          `json:"config"` // file, "" for the default rules
-	Plugins  []PluginInfo    `json:"plugins"`
-	Policies []PolicyInfo    `json:"policies"`
-	Summary  Summary         `json:"summary"`
-	Series   []Sample        `json:"series"`
-	Services []ServiceResult `json:"services"` // the worst first, at most MaxServices
+	Name     string       `json:"name"`   // see verdict.Runs
+	Config   string       `json:"config"` // file, "" for the default rules
+	Plugins  []PluginInfo `json:"plugins"`
+	Policies []PolicyInfo `json:"policies"`
+	Summary  Summary      `json:"summary"`
+	Series   []Sample     `json:"series"`
+	// Services are those with the largest overload or divergence, the worst first, at most MaxServices of each, and those that are asked about.
+	Services []ServiceResult `json:"services"`
 	// Errors are failures of policies, each once, at most MaxErrors.
 	Errors []string `json:"errors"`
 }
@@ -122,6 +126,7 @@ type ServiceResult struct {
 	SinglePools    int     `json:"singleEndpointPools"`
 	WeightChanges  uint64  `json:"weightChanges"` // of all ports of the Service
 	PluginCalls    uint64  `json:"pluginCalls"`   // likewise
+	Divergence     float64 `json:"divergence"`    // from the other run
 
 	// ZoneMatrix[i][j] are the connections/s from the nodes of Result.Zones[i] to the endpoints of Result.Zones[j], the mean over time.
 	ZoneMatrix [][]float64 `json:"zoneMatrix"`
@@ -142,55 +147,61 @@ type EndpointResult struct {
 	Overload []float64 `json:"overload"` // ratio to its fair share at each of Run.Series
 }
 
-// Comparison is how run B differs from run A.
+// Comparison is how the candidate differs from the baseline.
 type Comparison struct {
-	Divergence float64   `json:"divergence"` // share of new connections that goes to another endpoint
-	Series     []float64 `json:"series"`     // divergence at each of Run.Series
+	Metrics    []verdict.Change `json:"metrics"`    // of the summaries
+	Divergence float64          `json:"divergence"` // share of new connections that goes to another endpoint
+	Series     []float64        `json:"series"`     // divergence at each of Run.Series
 	// Services are those whose connections diverge most, at most MaxServices. Run.Services of both runs contain all of them.
 	Services []ServiceComparison `json:"services"`
 }
 
-// ServiceComparison is how run B differs from run A for a Service port in one family.
+// ServiceComparison is how the candidate differs from the baseline for a Service port in one family.
 type ServiceComparison struct {
-	Service    string  `json:"service"`
-	Port       string  `json:"port"`
-	Protocol   string  `json:"protocol"`
-	Family     string  `json:"family"`
-	Divergence float64 `json:"divergence"`
-	// Of run A and run B.
-	MaxOverload    [2]float64 `json:"maxOverload"`
-	CrossZoneShare [2]float64 `json:"crossZoneShare"`
-	FailedShare    [2]float64 `json:"failedShare"`
+	Service        string       `json:"service"`
+	Port           string       `json:"port"`
+	Protocol       string       `json:"protocol"`
+	Family         string       `json:"family"`
+	Divergence     float64      `json:"divergence"`
+	MaxOverload    verdict.Pair `json:"maxOverload"`
+	CrossZoneShare verdict.Pair `json:"crossZoneShare"`
+	FailedShare    verdict.Pair `json:"failedShare"`
 }
 
 // Limits of a Result.
 const (
 	MaxServices  = 50
+	MaxAsked     = 16
 	MaxEndpoints = 64
 	MaxErrors    = 20
 	MaxSamples   = 2000
 )
 
-// Metric is a number of a Summary.
-type Metric struct {
-	Name  string  // as --fail-if names it
-	Value float64 // of a share: 0 to 1
-	Unit  string  // "", "share", "ratio"
+// Metrics returns the numbers of a summary in a fixed order.
+func (s *Summary) Metrics() []verdict.Metric {
+	return []verdict.Metric{
+		{Name: "max_overload", Value: s.MaxOverload, Unit: verdict.Ratio, Text: "largest overload"},
+		{Name: "p99_overload", Value: s.P99Overload, Unit: verdict.Ratio},
+		{Name: "mean_overload", Value: s.MeanOverload, Unit: verdict.Ratio},
+		{Name: "cross_zone_share", Value: s.CrossZoneShare, Unit: verdict.Share, Text: "connections across zones"},
+		{Name: "failed_share", Value: s.FailedShare, Unit: verdict.Share, Text: "failed connections"},
+		{Name: "empty_pools", Value: float64(s.EmptyPools), Text: "empty pools"},
+		{Name: "single_endpoint_pools", Value: float64(s.SingleEndpointPools), Text: "pools with a single endpoint"},
+		{Name: "weight_changes", Value: float64(s.WeightChanges), Text: "weight changes"},
+		{Name: "plugin_calls", Value: float64(s.PluginCalls), Neutral: true},
+		{Name: "errors", Value: float64(s.Errors), Text: "failing policies"},
+		{Name: "divergence", Value: s.Divergence, Unit: verdict.Share, Neutral: true},
+	}
 }
 
-// Metrics returns the numbers of a summary in a fixed order.
-func (s *Summary) Metrics() []Metric {
-	return []Metric{
-		{"max_overload", s.MaxOverload, "ratio"},
-		{"p99_overload", s.P99Overload, "ratio"},
-		{"mean_overload", s.MeanOverload, "ratio"},
-		{"cross_zone_share", s.CrossZoneShare, "share"},
-		{"failed_share", s.FailedShare, "share"},
-		{"empty_pools", float64(s.EmptyPools), ""},
-		{"single_endpoint_pools", float64(s.SingleEndpointPools), ""},
-		{"weight_changes", float64(s.WeightChanges), ""},
-		{"plugin_calls", float64(s.PluginCalls), ""},
-		{"errors", float64(s.Errors), ""},
-		{"divergence", s.Divergence, "share"},
+// Metrics returns the numbers of a Service port: those of Summary.
+func (s *ServiceResult) Metrics() []verdict.Metric {
+	sum := Summary{
+		MaxOverload: s.MaxOverload, P99Overload: s.P99Overload, MeanOverload: s.MeanOverload, CrossZoneShare: s.CrossZoneShare, FailedShare: s.FailedShare,
+		EmptyPools: s.EmptyPools, SingleEndpointPools: s.SinglePools, WeightChanges: s.WeightChanges, PluginCalls: s.PluginCalls, Divergence: s.Divergence,
 	}
+	if s.Error != "" {
+		sum.Errors = 1
+	}
+	return sum.Metrics()
 }

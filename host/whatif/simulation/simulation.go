@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/whatif/verdict"
 )
 
 // Simulation is an input that has been prepared. Workers may use it concurrently.
@@ -22,6 +24,7 @@ type Simulation struct {
 	rules     []*eligibility.EndpointRules // of each run
 	groups    []*group
 	services  []model.Name // sorted
+	asked     map[model.Name]bool
 	lifetime  time.Duration
 	step      time.Duration
 	samples   int
@@ -57,11 +60,35 @@ func New(in Input) (*Simulation, error) {
 	}
 	s.demand = newDemandOf(in.Demand, in.Cluster.Nodes)
 	s.groups = groupsOf(&in, s.world, &s.demand)
-	s.services = slices.SortedFunc(maps.Keys(in.Cluster.Services), model.Name.Compare)
+	for _, name := range slices.SortedFunc(maps.Keys(in.Cluster.Services), model.Name.Compare) {
+		if in.Only == nil || in.Only(name) {
+			s.services = append(s.services, name)
+		}
+	}
+	s.setAsked()
 	s.witnesses = min(max(maxChecks/max(1, len(s.services)*len(s.groups)), minWitnesses), maxWitnesses)
 	s.setSamples()
 	s.setNotes()
 	return s, nil
+}
+
+// setAsked finds the Services that the caller or a statement of the timeline names.
+func (s *Simulation) setAsked() {
+	s.asked = map[model.Name]bool{}
+	names := slices.Clone(s.in.Asked)
+	if s.in.Timeline != nil {
+		for _, statement := range s.in.Timeline.Statements {
+			for _, arg := range statement.Args {
+				namespace, name, _ := strings.Cut(arg, "/")
+				names = append(names, model.Name{Namespace: namespace, Name: name})
+			}
+		}
+	}
+	for _, name := range names {
+		if s.in.Cluster.Services[name] != nil && (s.in.Only == nil || s.in.Only(name)) && len(s.asked) < MaxAsked {
+			s.asked[name] = true
+		}
+	}
 }
 
 // setSamples sets the times of the samples: from the beginning to the end, both included.
@@ -112,7 +139,7 @@ func (s *Simulation) setNotes() {
 	for i := range s.in.Runs {
 		for _, name := range sortedKeys(policiesOf(s.in.Runs[i].Settings.Policies)) {
 			if p := s.in.Runs[i].Settings.Policies.Policies[name]; p.Guard.FailedPercent > 0 {
-				note("run %s: policy %s is in force from the beginning: its guard is not simulated", s.in.Runs[i].Name, name)
+				note("%s: policy %s is in force from the beginning: its guard is not simulated", verdict.Label(s.in.Runs[i].File), name)
 			}
 		}
 	}

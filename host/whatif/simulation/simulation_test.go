@@ -55,7 +55,7 @@ func simulate(t *testing.T, in Input, timeline string, workers int) *Result {
 // Three zones of ten Nodes; the Service has four Pods: two in a, one in b, one in c. Zone-spill and the default rules by hand.
 func TestLoadByHand(t *testing.T) {
 	c := shop(30, 4)
-	r := simulate(t, Input{Cluster: c, Runs: []Config{{Name: "A"}, {Name: "B", Settings: policyOf("failover")}}}, "", 1)
+	r := simulate(t, Input{Cluster: c, Runs: []Config{{}, {Settings: policyOf("failover")}}}, "", 1)
 	a, b := &r.Runs[0], &r.Runs[1]
 	if got := a.Services[0]; got.MaxOverload != 1 || math.Abs(got.CrossZoneShare-2.0/3) > 1e-6 {
 		t.Errorf("A: %+v", got)
@@ -76,7 +76,7 @@ func TestLoadByHand(t *testing.T) {
 	for i := range c.Slices[model.Name{Namespace: "shop", Name: "web"}][0].Endpoints {
 		c.Pods[model.Name{Namespace: "shop", Name: []string{"web-0", "web-1", "web-2", "web-3"}[i]}].MilliCPU = []int64{1000, 2000, 2000, 1000}[i]
 	}
-	sized := simulate(t, Input{Cluster: c, Capacity: "request:cpu", Runs: []Config{{Name: "B", Settings: policyOf("failover")}}}, "", 1)
+	sized := simulate(t, Input{Cluster: c, Capacity: "request:cpu", Runs: []Config{{Settings: policyOf("failover")}}}, "", 1)
 	if got := sized.Runs[0].Summary.MaxOverload; got != 1 {
 		t.Errorf("by CPU: overload %g", got)
 	}
@@ -86,11 +86,11 @@ func TestLoadByHand(t *testing.T) {
 func TestPolicyThatDependsOnTheNode(t *testing.T) {
 	c := shop(300, 3)
 	for plugin, want := range map[string]bool{"zone-spill": false, "by-name": true, "subset": true} {
-		r := simulate(t, Input{Cluster: c, Runs: []Config{{Name: "A", Settings: policyOf(plugin)}}}, "", 2)
+		r := simulate(t, Input{Cluster: c, Runs: []Config{{Settings: policyOf(plugin)}}}, "", 2)
 		if got := r.Runs[0].Policies[0]; got.PerNode != want || got.Services != 1 {
 			t.Errorf("%s: %+v", plugin, got)
 		}
-		exact := simulate(t, Input{Cluster: c, EveryNode: true, Runs: []Config{{Name: "A", Settings: policyOf(plugin)}}}, "", 1)
+		exact := simulate(t, Input{Cluster: c, EveryNode: true, Runs: []Config{{Settings: policyOf(plugin)}}}, "", 1)
 		for i, e := range exact.Runs[0].Services[0].Endpoints {
 			if got := r.Runs[0].Services[0].Endpoints[i]; got.Load[0] != e.Load[0] {
 				t.Errorf("%s: %s: %g, want %g", plugin, e.Address, got.Load[0], e.Load[0])
@@ -104,7 +104,7 @@ func TestPolicyThatDependsOnTheNode(t *testing.T) {
 
 // An endpoint that does not answer is ejected, and gets connections again later.
 func TestOutlierIsEjected(t *testing.T) {
-	in := Input{Cluster: shop(9, 6), Demand: NodesDemand(20), Runs: []Config{{Name: "A", Settings: policyOf("outlier")}, {Name: "B"}}}
+	in := Input{Cluster: shop(9, 6), Demand: NodesDemand(20), Runs: []Config{{Settings: policyOf("outlier")}, {}}}
 	r := simulate(t, in, "at 10s\nsilent shop/web web-0\nat 20s\nanswer shop/web web-0\nuntil 2m", 1)
 	a, b := r.Runs[0].Summary.FailedShare, r.Runs[1].Summary.FailedShare
 	if want := 10.0 / 121 / 6; math.Abs(b-want) > 1e-3 || a <= 0 || a > b/2 {
@@ -121,7 +121,7 @@ func TestResultIsReproducible(t *testing.T) {
 	cluster, generated := randomCluster(4)
 	settings := generated.Settings
 	settings.Policies = policyOf("zone-spill").Policies
-	in := Input{Cluster: cluster, Demand: CPUDemand(2), Runs: []Config{{Name: "A", Settings: settings}, {Name: "B"}}, Seed: 3}
+	in := Input{Cluster: cluster, Demand: CPUDemand(2), Runs: []Config{{Settings: settings}, {}}, Seed: 3}
 	var texts []string
 	for _, workers := range []int{1, 2, 5} {
 		text, err := json.Marshal(simulate(t, in, "at 3s\nnode 30% lost\nuntil 2m", workers))
@@ -141,7 +141,7 @@ func TestConservation(t *testing.T) {
 		cluster, generated := randomCluster(seed)
 		settings := generated.Settings
 		settings.Policies = policyOf("zone-spill").Policies
-		r := simulate(t, Input{Cluster: cluster, Runs: []Config{{Name: "A", Settings: settings}}, Step: 5 * time.Second}, "at 10s\nnode 40% lost\nuntil 100s", 1)
+		r := simulate(t, Input{Cluster: cluster, Runs: []Config{{Settings: settings}}, Step: 5 * time.Second}, "at 10s\nnode 40% lost\nuntil 100s", 1)
 		for _, s := range r.Runs[0].Series {
 			from, to := 0.0, 0.0
 			for z := range r.Zones {

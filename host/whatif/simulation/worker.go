@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/whatif/verdict"
 )
 
 // worker simulates some of the Services. It is used by one goroutine.
@@ -12,10 +13,11 @@ type worker struct {
 	sim    *Simulation
 	runs   []*nodeRun
 	totals []*runTotals
-	// diverging are the connections per second that go elsewhere in run B, by sample.
-	diverging []float64
-	perNode   []map[string]bool // found by this worker, see Simulation
-	kept      keptServices
+	// diverging are the connections per second that go elsewhere in the other run, by sample.
+	diverging  []float64
+	perNode    []map[string]bool // found by this worker, see Simulation
+	kept       keptServices
+	conditions verdict.Conditions
 }
 
 // runTotals is what a worker has added up in a run.
@@ -38,7 +40,7 @@ type sampleTotals struct {
 }
 
 func (s *Simulation) newWorker(plugins []Plugins) *worker {
-	w := &worker{sim: s, diverging: make([]float64, s.samples)}
+	w := &worker{sim: s, diverging: make([]float64, s.samples), conditions: s.in.Conditions.Clone()}
 	for i := range s.in.Runs {
 		w.runs = append(w.runs, &nodeRun{sim: s, config: &s.in.Runs[i], evaluator: policy.NewEvaluator(plugins[i]), rules: s.rules[i]})
 		t := &runTotals{samples: make([]sampleTotals, s.samples), policies: map[string]*PolicyInfo{}}
@@ -198,7 +200,7 @@ func (w *worker) addPort(svc *serviceRun, i int, classes []class, runs [][]traje
 			w.addClass(svc, i, &classes[j], runs[j], loads, diverging)
 		}
 	}
-	k := keptService{results: make([]ServiceResult, len(w.runs)), loads: loads, versions: svc}
+	k := keptService{results: make([]ServiceResult, len(w.runs)), loads: loads, versions: svc, asked: sim.asked[svc.service.Name]}
 	demand, elsewhere := 0.0, 0.0
 	for s, d := range diverging {
 		w.diverging[s] += d
@@ -206,10 +208,15 @@ func (w *worker) addPort(svc *serviceRun, i int, classes []class, runs [][]traje
 		demand += loads[0].demand[s]
 	}
 	k.divergence = ratio(elsewhere, demand)
+	var metrics [][]verdict.Metric
 	for r, l := range loads {
 		k.results[r] = w.summarize(svc, l, r)
+		k.results[r].Divergence = k.divergence
 		complete(r, &k.results[r])
+		k.results[r].round()
+		metrics = append(metrics, k.results[r].Metrics())
 	}
+	w.conditions.AddService(k.results[0].Service, k.results[0].Service+":"+k.results[0].Port, metrics...)
 	w.kept.add(&k)
 }
 
