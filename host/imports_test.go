@@ -62,7 +62,7 @@ func packages(t *testing.T) map[string]pkg {
 // TestCoreImportsOnlyItself checks that the core depends on the standard library and on itself only, in this order.
 func TestCoreImportsOnlyItself(t *testing.T) {
 	all := packages(t)
-	core := []string{"host/util/spelling", "host/util/ipaddr", "host/core/model", "host/core/plan", "sdk/abi", "host/core/outcomes", "host/core/eligibility", "host/core/policy", "host/core/planner/tally", "host/core/planner/cost", "host/core/planner/claims", "host/core/planner/queue", "host/core/planner", "sdk/scenario", "host/whatif/recording", "host/whatif/simulation", "host/whatif/replay"}
+	core := []string{"host/util/spelling", "host/util/ipaddr", "host/core/model", "host/core/plan", "sdk/abi", "host/core/outcomes", "host/core/eligibility", "host/core/policy", "host/core/planner/tally", "host/core/planner/cost", "host/core/planner/claims", "host/core/planner/queue", "host/core/planner", "sdk/scenario", "host/whatif/verdict", "host/whatif/recording", "host/whatif/simulation", "host/whatif/replay"}
 	for i, name := range core {
 		p, ok := all[module+name]
 		if !ok {

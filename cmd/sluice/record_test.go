@@ -46,6 +46,9 @@ sluice status --socket "$PWD/s" | grep '^recording'
 sluice replay rec/node --config policy.yaml --against policy.yaml | head -1
 kill -9 $pid; wait $pid
 sluice replay rec/node --config policy.yaml --against c.yaml --html page.html --fail-if 'max_divergence > 40%' || echo "exit code $?"
+sluice replay rec/node --config policy.yaml --against c.yaml -n shop web --fail-if 'max_divergence(shop/*) > 40%' >of-web; echo "of the Service: exit code $?"
+grep -c 'differs from c.yaml for 1 Service ports' of-web
+sluice replay rec/node --config policy.yaml --against c.yaml -n other --fail-if 'weight_changes > 0'
 grep -c 'up to 50.0 % of the new connections to one of them go elsewhere' page.html | sed 's/^/verdicts of the page: /'
 sluice simulate --source m --demand rec/node 2>&1
 ls -l rec | tail -1 | cut -c1-10`
@@ -53,7 +56,7 @@ ls -l rec | tail -1 | cut -c1-10`
 	for _, want := range []string{
 		"recording      rec/node, ", " 0 changes dropped\n", "No difference: policy.yaml and policy.yaml", "note: the recording has not been closed, or is still written",
 		"policy.yaml differs from c.yaml for 1 Service ports: up to 50.0 %", "1 changes, 0 readings of outcomes; at the end 1 Services, 2 endpoints",
-		"shop/web:80 (TCP, IPv4) differs for ", "10.0.0.9:8080", "0.0 %    50.0 %  zone b", "exit code 4\n", "verdicts of the page: 1\n",
+		"shop/web:80 (TCP, IPv4) differs for ", "10.0.0.9:8080", "0.0 %      50.0 %    zone b", "exit code 4\n", "of the Service: exit code 4\n1\n", "No difference: policy.yaml and c.yaml", "at the end 0 Services, 0 endpoints", "verdicts of the page: 1\n",
 		"sluice: rec/node: the recording has no two readings of outcomes: no policy needed them when it was made\n", "-rw-------\n",
 	} {
 		if !strings.Contains(out, want) {

@@ -155,10 +155,10 @@ func printComparison(out io.Writer, title string, c *simulation.Comparison) {
 	}
 	fmt.Fprintf(out, "\nServices that differ most, %s\n", title)
 	w := printer.NewTable(out)
-	fmt.Fprintln(w, "SERVICE\tGO ELSEWHERE\tMAX OVERLOAD\tCROSS-ZONE\tFAILED")
+	fmt.Fprintln(w, "SERVICE\tGO ELSEWHERE\tMAX OVERLOAD (BASELINE)\tCROSS-ZONE (BASELINE)\tFAILED (BASELINE)")
 	for i := range c.Services[:min(len(c.Services), maxTextServices)] {
 		s := &c.Services[i]
-		fmt.Fprintf(w, "%s:%s\t%.1f %%\t%.2f instead of %.2f\t%.1f %% instead of %.1f %%\t%.1f %% instead of %.1f %%\n", s.Service, s.Port, 100*s.Divergence, s.MaxOverload.Candidate, s.MaxOverload.Baseline,
+		fmt.Fprintf(w, "%s:%s\t%.1f %%\t%.2f (%.2f)\t%.1f %% (%.1f %%)\t%.1f %% (%.1f %%)\n", s.Service, s.Port, 100*s.Divergence, s.MaxOverload.Candidate, s.MaxOverload.Baseline,
 			100*s.CrossZoneShare.Candidate, 100*s.CrossZoneShare.Baseline, 100*s.FailedShare.Candidate, 100*s.FailedShare.Baseline)
 	}
 	w.Flush()

@@ -2,7 +2,11 @@ package simulation
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
+	"net/netip"
+	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -166,6 +170,63 @@ func TestInvalidInputs(t *testing.T) {
 		in.Demand = NodesDemand(1)
 		if _, err := New(in); err == nil {
 			t.Errorf("%+v is accepted", in)
+		}
+	}
+}
+
+// A Service is the same alone and among the others, whatever the timeline does to them.
+func TestOneServiceAloneEqualsItAmongAll(t *testing.T) {
+	cluster, generated := randomCluster(4)
+	settings := generated.Settings
+	settings.Policies = policyOf("zone-spill").Policies
+	in := Input{Cluster: cluster, Demand: NodesDemand(2), Runs: []Config{{Settings: settings}, {}}, EveryNode: true}
+	const timeline = "node 30% lost detect=5s evict=5s\nuntil 1m"
+	all := simulate(t, in, timeline, 2)
+	checked := 0
+	for i := range all.Runs[0].Services {
+		want := &all.Runs[0].Services[i]
+		in.Only = func(n model.Name) bool { return n.String() == want.Service }
+		one := simulate(t, in, timeline, 1)
+		if one.Services != 1 {
+			t.Fatalf("%d Services", one.Services)
+		}
+		for j := range one.Runs[0].Services {
+			if got := &one.Runs[0].Services[j]; got.Port == want.Port && got.Protocol == want.Protocol && got.Family == want.Family {
+				checked++
+				if !reflect.DeepEqual(got, want) {
+					t.Errorf("%s:%s: %+v, among all %+v", want.Service, want.Port, got, want)
+				}
+			}
+		}
+	}
+	if checked == 0 {
+		t.Error("no Service was compared")
+	}
+}
+
+// What is asked about is in the result, however many Services have a larger overload.
+func TestServicesThatAreAskedAboutAreListed(t *testing.T) {
+	c := shop(3, 3)
+	web := model.Name{Namespace: "shop", Name: "web"}
+	for i := range 3 * MaxServices {
+		name := model.Name{Namespace: "other", Name: fmt.Sprint("svc-", i)}
+		svc, slice := *c.Services[web], *c.Slices[web][0]
+		svc.Name, slice.Service, slice.Name.Namespace = name, name, "other"
+		svc.ClusterIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 1, byte(i)})}
+		slice.Name.Name = name.Name + "-x"
+		c.Apply(model.Change{Kind: model.ServiceKind, Name: name, Service: &svc})
+		c.Apply(model.Change{Kind: model.SliceKind, Name: slice.Name, Slice: &slice})
+	}
+	for name, in := range map[string]Input{"by the caller": {Asked: []model.Name{web}}, "by the timeline": {}, "by nobody": {}} {
+		in.Cluster, in.Runs = c, []Config{{}}
+		timeline := "until 5s"
+		if name == "by the timeline" {
+			timeline = "answer shop/web 100%\n" + timeline
+		}
+		r := simulate(t, in, timeline, 2)
+		listed := slices.ContainsFunc(r.Runs[0].Services, func(s ServiceResult) bool { return s.Service == "shop/web" })
+		if want := name != "by nobody"; listed != want || slices.Contains(r.Asked, "shop/web") != want {
+			t.Errorf("%s: listed %t, asked %q", name, listed, r.Asked)
 		}
 	}
 }
