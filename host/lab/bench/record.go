@@ -75,13 +75,13 @@ func (o *options) printRecording(ctx context.Context, out *bytes.Buffer, s size,
 		return err
 	}
 	plugins := func(string) (policy.Plugin, error) { return p, nil }
-	a := replay.Config{Name: "A", Plugins: plugins, Settings: planner.Settings{Policies: &policy.Set{
+	a := replay.Config{Plugins: plugins, Settings: planner.Settings{Policies: &policy.Set{
 		Policies: map[string]*policy.Policy{"zoned": {Name: "zoned", Steps: []policy.Step{{Plugin: "zone-spill"}}}}, Default: "zoned",
 	}}}
 	var took [2]float64
-	for i, configs := range [][]replay.Config{{a}, {a, {Name: "B", Plugins: plugins}}} {
+	for i, configs := range [][]replay.Config{{a}, {a, {Plugins: plugins}}} {
 		took[i], err = timeIt(func(r *recording.Reader) error {
-			result, err := replay.Replay(r, configs)
+			result, err := replay.Replay(r, configs, replay.Options{})
 			if err == nil && (len(result.Runs[0].Errors) > 0 || result.Truncated) {
 				err = fmt.Errorf("replay: %v, truncated %t", result.Runs[0].Errors, result.Truncated)
 			}
