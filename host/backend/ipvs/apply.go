@@ -34,7 +34,7 @@ func (s *applyStats) requeueAfter(delay time.Duration) {
 }
 
 // Apply implements backend.Backend. It adds first and removes last, so that no connection finds a frontend incomplete:
-// destinations, addresses, nftables rules, weights, removals. A request that fails twice leaves its frontend as close
+// destinations, addresses, nftables rules, schedulers, weights, removals. A request that fails twice leaves its frontend as close
 // to the plan as possible; other frontends are not affected.
 func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error) {
 	b.stats = applyStats{}
@@ -81,6 +81,7 @@ func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) err
 	if err := ctx.Err(); err != nil {
 		return errors.Join(joinErrors(updates), rulesErr, err)
 	}
+	b.setSchedulers(updates)
 	for _, u := range updates {
 		b.setWeights(u)
 	}

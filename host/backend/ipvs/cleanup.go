@@ -19,6 +19,10 @@ func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
 	if removed = append(removed, tables...); err != nil {
 		return removed, err
 	}
+	tables, err = deleteHolds(o.Netns)
+	if removed = append(removed, tables...); err != nil {
+		return removed, err
+	}
 	w := &sweeper{o: o.withDefaults(), operation: "clean up"}
 	links, err := w.sweep(ctx, func(h ipvsAPI, k serverKey) (bool, error) {
 		return false, deleteIgnoringMissing(h, op{kind: opDelServer, key: k})

@@ -86,20 +86,13 @@ func (s *virtualServer) hasAny(endpoints []plan.Endpoint) bool {
 	return slices.ContainsFunc(endpoints, func(m plan.Endpoint) bool { _, ok := s.find(m.Addr); return ok })
 }
 
-// setWeights sets schedulers and weights. Weights that grow come first.
+// setWeights sets weights. Those that grow come first.
 func (b *Backend) setWeights(u *frontendUpdate) {
 	for i := range u.servers {
 		su := &u.servers[i]
 		s := b.state.servers[su.key]
 		if !su.wanted || s == nil || u.failed && su.deferWeight {
 			continue
-		}
-		if s.serverConfig != su.config {
-			if err := b.send(op{kind: opSetServer, key: su.key, serverConfig: su.config}); err != nil {
-				u.addError(err)
-			} else {
-				s.serverConfig = su.config
-			}
 		}
 		for _, grow := range []bool{true, false} {
 			if !grow && !s.acceptsNew(su.destinations) {

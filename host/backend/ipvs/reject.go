@@ -39,13 +39,9 @@ var rejectFamilies = []rejectFamily{
 // setRejected makes the reject tables reject new connections to exactly these addresses. A table without addresses is
 // deleted; setRejected returns the names of the tables it deleted.
 func setRejected(ns int, addrs []netip.Addr) (deleted []string, err error) {
-	var options []nft.ConnOption
-	if ns != 0 {
-		options = append(options, nft.WithNetNSFd(ns))
-	}
-	c, err := nft.New(options...)
+	c, err := openNFTables(ns)
 	if err != nil {
-		return nil, fmt.Errorf("ipvs: nftables tables %s: open a netlink socket: %w", rejectTableName, withHint(err))
+		return nil, fmt.Errorf("ipvs: nftables tables %s: %w", rejectTableName, err)
 	}
 	for _, f := range rejectFamilies {
 		var want []netip.Addr

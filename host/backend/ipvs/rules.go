@@ -49,6 +49,9 @@ func (b *Backend) applyRules(ctx context.Context, next *plan.Plan, d *plan.Delta
 		if _, err := setRejected(b.o.Netns, nil); err != nil {
 			return err
 		}
+		if _, err := deleteHolds(b.o.Netns); err != nil { // sluice was killed during a hold
+			return err
+		}
 		b.rejectTablesDeleted = true
 	}
 	return b.addGuards(ctx, updates)

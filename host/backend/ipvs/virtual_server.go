@@ -10,9 +10,10 @@ func (b *Backend) ensureServer(u *frontendUpdate, su *serverUpdate) (*virtualSer
 		return s, nil
 	}
 	s := &virtualServer{serverConfig: su.config, vip: u.key.Addr}
-	if exists, err := b.foreignExists(su.key); err != nil {
+	if was, exists, err := b.readForeign(su.key); err != nil {
 		return nil, err
 	} else if exists {
+		s.scheduler = was.scheduler // setSchedulers changes it
 		if err := b.takeOver(su, s); err != nil {
 			return nil, err
 		}
@@ -23,19 +24,19 @@ func (b *Backend) ensureServer(u *frontendUpdate, su *serverUpdate) (*virtualSer
 	return s, nil
 }
 
-// foreignExists reports whether another program has a virtual server with this key. It may be deleted since load.
-func (b *Backend) foreignExists(k serverKey) (bool, error) {
+// readForeign reads the virtual server that another program has with this key. It may be deleted or changed since load.
+func (b *Backend) readForeign(k serverKey) (c serverConfig, exists bool, err error) {
 	if _, ok := b.state.foreign[k]; !ok {
-		return false, nil
+		return serverConfig{}, false, nil
 	}
-	_, exists, err := b.ipvs.getServer(k)
+	c, exists, err = b.ipvs.getServer(k)
 	if err != nil {
-		return false, fmt.Errorf("read virtual server %s: %w", k, withHint(err))
+		return serverConfig{}, false, fmt.Errorf("read virtual server %s: %w", k, withHint(err))
 	}
 	if !exists {
 		delete(b.state.foreign, k)
 	}
-	return exists, nil
+	return c, exists, nil
 }
 
 // takeOver makes a virtual server of another program sluice's, with its destinations. Destinations that have another
@@ -51,7 +52,7 @@ func (b *Backend) takeOver(su *serverUpdate, s *virtualServer) error {
 	if err != nil {
 		return err
 	}
-	if err := b.send(op{kind: opSetServer, key: su.key, serverConfig: su.config}); err != nil {
+	if err := b.send(op{kind: opSetServer, key: su.key, serverConfig: s.serverConfig}); err != nil {
 		return err
 	}
 	for _, d := range list {

@@ -49,7 +49,7 @@ func (p *gracePeriods) begin(g grace) {
 
 func (p *gracePeriods) run() {
 	for list := p.take(); len(list) > 0; list = p.take() {
-		rcuBarrier()
+		RCUBarrier()
 		for _, g := range list {
 			close(g)
 		}

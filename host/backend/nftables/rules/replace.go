@@ -80,7 +80,7 @@ func (b *Backend) fill(ctx context.Context, t *table, at, from *tableState, next
 		if err := t.hook(at, learning, nil); err != nil {
 			return err
 		}
-		rcuBarrier() // packets keep the base chains that they found
+		RCUBarrier() // packets keep the base chains that they found
 		if err := b.carryClients(ctx, t, from); err != nil {
 			return err
 		}
@@ -117,9 +117,9 @@ func (t *table) hook(at *tableState, stage hookStage, other *tableState) error {
 	return nil
 }
 
-// rcuBarrier waits until all packets that are being evaluated now are done. A packet keeps the base chains and rules
+// RCUBarrier waits until all packets that are being evaluated now are done. A packet keeps the base chains and rules
 // that it found when it came to a hook, but reads the current sets and maps.
-func rcuBarrier() {
+func RCUBarrier() {
 	const global = 1 // MEMBARRIER_CMD_GLOBAL: an RCU grace period, some 10 ms
 	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
 		time.Sleep(50 * time.Millisecond) // with nohz_full or a seccomp filter; a packet takes microseconds
@@ -132,7 +132,7 @@ func (b *Backend) removeTable(t *table, s *tableState) error {
 		return nil
 	}
 	if len(s.hooks) > 0 {
-		rcuBarrier()
+		RCUBarrier()
 		out := nfnl.NewBatch(t.conn)
 		t.deleteBaseChains(out, s)
 		t.stats.messages += out.Count
@@ -140,7 +140,7 @@ func (b *Backend) removeTable(t *table, s *tableState) error {
 			return err
 		}
 	}
-	rcuBarrier()
+	RCUBarrier()
 	out := nfnl.NewBatch(t.conn)
 	out.DeleteTable(t.nfproto, s.name)
 	t.stats.messages += out.Count

@@ -95,7 +95,7 @@ func TestFirstPoolOfASizeClassLosesNoPacket(t *testing.T) {
 		if _, err := b.Apply(context.Background(), plans[0], nil); err != nil {
 			t.Fatal(err)
 		}
-		rcuBarrier() // a packet that came before its frontend existed may be dropped
+		RCUBarrier() // a packet that came before its frontend existed may be dropped
 		before := d.poolsChain()
 		for i, next := range plans[1:] {
 			for before := sent.Load(); sent.Load() < before+200; { // the flood is running
