@@ -35,6 +35,7 @@ const (
 	ipvsAttrService = 1
 	ipvsAttrDest    = 2
 	ipvsDestActive  = 7
+	ipvsDestIdle    = 8 // those that one side has closed, or both
 	ipvsSvcFamily   = 1
 	ipvsSvcProtocol = 2
 	ipvsSvcAddr     = 3
@@ -221,7 +222,8 @@ func (s virtualServer) delete() error {
 	return err
 }
 
-// hasConnections reports whether a virtual server has active connections.
+// hasConnections reports whether a virtual server has connections, also those that one side has closed: without the virtual server, IPVS drops
+// what the other one sends.
 func (s virtualServer) hasConnections() (bool, error) {
 	req, err := ipvsCommand(ipvsGetDest, unix.NLM_F_DUMP)
 	if err != nil || req == nil {
@@ -236,9 +238,11 @@ func (s virtualServer) hasConnections() (bool, error) {
 		if len(m) < nl.SizeofGenlmsg {
 			continue
 		}
-		active := attrsByType(attrsByType(m[nl.SizeofGenlmsg:])[ipvsAttrDest])[ipvsDestActive]
-		if len(active) >= 4 && binary.NativeEndian.Uint32(active) > 0 {
-			return true, nil
+		d := attrsByType(attrsByType(m[nl.SizeofGenlmsg:])[ipvsAttrDest])
+		for _, n := range [][]byte{d[ipvsDestActive], d[ipvsDestIdle]} {
+			if len(n) >= 4 && binary.NativeEndian.Uint32(n) > 0 {
+				return true, nil
+			}
 		}
 	}
 	return false, nil

@@ -1,14 +1,19 @@
 package kubeproxy
 
 import (
+	"context"
 	"errors"
+	"io"
+	"net"
 	"net/netip"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -119,6 +124,53 @@ func TestRemoveDeletesOnlyKubeProxysVirtualServersAndSets(t *testing.T) {
 	}
 	if got := n.find() + n.remove(); got != "" {
 		t.Errorf("still there: %s", got)
+	}
+}
+
+// TestDrainKeepsVirtualServersOfHalfClosedConnections: the server goes on sending.
+func TestDrainKeepsVirtualServersOfHalfClosedConnections(t *testing.T) {
+	n := newNode(t, "ipvsadm", "ip")
+	requireIPVS(t, n)
+	n.run("", "ip", "link", "add", ipvsLink, "up", "type", "dummy")
+	for _, a := range []string{"10.96.0.10/32", "10.96.0.11/32"} {
+		n.run("", "ip", "addr", "add", a, "dev", ipvsLink)
+	}
+	var server net.Listener
+	if err := n.Do(func() (err error) { server, err = net.Listen("tcp", "192.168.0.1:8080"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	n.run("-A -t 10.96.0.10:80 -s rr\n-a -t 10.96.0.10:80 -r 192.168.0.1:8080 -m -w 1\n-A -t 10.96.0.11:80 -s rr\n", "ipvsadm", "-R")
+	conn, err := n.Dial(t.Context(), "tcp", netip.MustParseAddrPort("10.96.0.10:80"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	peer, err := server.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := peer.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	var busy int
+	err = n.Do(func() (err error) {
+		_, busy, err = Drain(context.Background(), PortRange{30000, 32767})
+		return err
+	})
+	if out := n.run("", "ipvsadm", "-Ln"); err != nil || busy != 1 || strings.Contains(out, "10.96.0.11") {
+		t.Errorf("%d virtual servers have connections, %v\n%s", busy, err, out)
+	}
+	if _, err := peer.Write([]byte("still there")); err != nil {
+		t.Error(err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(testnet.AnswerTimeout))
+	if _, err := conn.Read(make([]byte, 1)); err != nil {
+		t.Errorf("the server's answer: %v", err)
 	}
 }
 
