@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -90,16 +91,37 @@ func (c *cluster) load() *traffic {
 	c.kubectl("-n", "web", "wait", "--for=condition=Ready", "pod/connect", "pod/hold", "--timeout=60s")
 	t := &traffic{cluster: c, result: &bytes.Buffer{}}
 	// Its Pods have a request of CPU time; the client outside has a priority instead.
-	cmd := exec.Command("nice", "-n", "-10", c.programs.Load, "connect", "-timeout", timeout.String())
+	cmd := exec.Command("nice", "-n", "-10", c.programs.Load, "connect", "-v", "-timeout", timeout.String())
 	for _, n := range c.Workers() {
 		cmd.Args = append(cmd.Args, fmt.Sprintf("%s:%d", n.Addrs[0], nodePort))
 	}
-	cmd.Stdout, cmd.Stderr = t.result, t.result
+	cmd.Stdout, cmd.Stderr = t.result, &atFailure{cluster: c}
 	var err error
 	t.outside, err = c.Outside.Start(cmd)
 	c.must(err)
 	c.Cleanup(t.outside.Kill)
 	return t
+}
+
+// atFailure is the standard error of a client outside. It logs what the workers know of the connections that are stuck, as soon as one has failed.
+type atFailure struct {
+	*cluster
+	once sync.Once
+}
+
+// stuck prints connections without an answer, IPVS's too, and counters.
+var stuck = fmt.Sprintf(`date -u +%%T.%%N; grep UNREPLIED /proc/net/nf_conntrack | grep dport=%d; grep -E 'SYN_(RECV|SENT)' /proc/net/ip_vs_conn; `+
+	`cat /proc/net/stat/nf_conntrack /proc/net/ip_vs_stats /proc/net/netstat; ss -tn state syn-recv; ip neigh; nft list tables; uptime`, nodePort)
+
+func (f *atFailure) Write(p []byte) (int, error) {
+	f.Logf("the client outside: %s", p)
+	f.once.Do(func() {
+		for _, n := range f.Workers() {
+			out, err := n.Exec(f.Context(), "sh", "-c", stuck+" 2>&1")
+			f.Logf("%s: %v\n%s", n.Name, err, out)
+		}
+	})
+	return len(p), nil
 }
 
 // end ends the load. No connection may have failed, and no long one may have been broken unless its server ended, as it does if restarted.

@@ -24,6 +24,8 @@ type Client struct {
 	// Count ends the client, unless it is zero.
 	Count   int
 	Timeout time.Duration // until connected, and of each answer
+	// Failed is called, if not nil, as soon as a connection has failed.
+	Failed func(error)
 }
 
 // Check returns what is wrong with the settings.
@@ -149,6 +151,9 @@ func (r *clientRun) open(to string) *connection {
 	took := time.Since(began)
 	if err != nil {
 		r.record(func() { r.failed(err, to, began) })
+		if r.Failed != nil {
+			r.Failed(err)
+		}
 		return nil
 	}
 	r.record(func() { r.answered(server, took) })

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -108,7 +109,9 @@ func TestFailuresAreToldApart(t *testing.T) {
 				if want != TimedOut {
 					c.Timeout = 10 * time.Second
 				}
-				if r := runClient(t, c); r.Connections != 4 || !cmp.Equal(r.Failed, Failures{want: 4}) || r.Broken.Total() != 0 {
+				var told atomic.Int32
+				c.Failed = func(error) { told.Add(1) }
+				if r := runClient(t, c); r.Connections != 4 || told.Load() != 4 || !cmp.Equal(r.Failed, Failures{want: 4}) || r.Broken.Total() != 0 {
 					t.Errorf("%+v: %+v", c, r)
 				}
 			}

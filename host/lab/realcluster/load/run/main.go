@@ -5,7 +5,8 @@
 //	run ask [-timeout 2s] ADDRESS...                        a connection to each: who answers, and with which source
 //	run hold [-n 30] [-every 1s] [-count 0] ADDRESS...      long connections, each of which asks every second
 //
-// connect and hold end after -for, after -count connections, or at SIGTERM, and print a load.Result as one line of JSON.
+// connect and hold end after -for, after -count connections, or at SIGTERM, and print a load.Result as one line of JSON. With -v they print
+// each failure to the standard error, as it comes.
 // serve prints the time at which it is told to end.
 package main
 
@@ -69,6 +70,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	flags.IntVar(&client.Count, "count", 0, "connections in all, 0 for any number")
 	flags.DurationVar(&client.Timeout, "timeout", 2*time.Second, "until connected, and of each answer")
+	flags.BoolFunc("v", "print failures at once", func(string) error {
+		client.Failed = func(err error) { fmt.Fprintln(os.Stderr, err) }
+		return nil
+	})
 	flags.DurationVar(&span, "for", 0, "time, 0 until SIGTERM")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
