@@ -31,7 +31,7 @@ func TestForeignVirtualServersAreTakenOverUnlessExcluded(t *testing.T) {
 	b.Close()
 	b = d.open()
 	d.apply(b, web(t, 1, 1), nil)
-	if s := d.ipvsadmSave(); strings.Contains(s, "10.244.0.3") || !strings.Contains(s, "wrr -b flag-3") {
+	if s := d.ipvsadmSave(); strings.Contains(s, "10.244.0.3") || !strings.Contains(s, " rr -b flag-3") {
 		t.Errorf("not taken over:\n%s", s)
 	}
 }
@@ -70,7 +70,7 @@ func TestKubeProxyVirtualServersAreTakenOverAndSurviveItsCleanup(t *testing.T) {
 	if err != nil || len(removed) == 0 {
 		t.Fatalf("removed %v, %v", removed, err)
 	}
-	if s := d.ipvsadmSave(); strings.Contains(s, "10.96.0.81") || !strings.Contains(s, "-A -t 10.96.0.80:80 -s wrr -b flag-3") {
+	if s := d.ipvsadmSave(); strings.Contains(s, "10.96.0.81") || !strings.Contains(s, "-A -t 10.96.0.80:80 -s rr -b flag-3") {
 		t.Errorf("left:\n%s", s)
 	}
 	if err := checkAlive(conn); err != nil {
