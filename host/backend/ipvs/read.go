@@ -49,12 +49,16 @@ func (b *Backend) readBalance(s *state, f *plan.Frontend) plan.Balance {
 	main, inside, outside := s.serverKeys(f.Key)
 	for _, k := range []serverKey{main, inside, outside} {
 		v := s.servers[k]
-		if v == nil || !v.inService() || v.does(b.serverConfig(f), s.poolEndpoints(k)) {
+		if v == nil || !v.inService() || v.serverConfig == b.serverConfig(f) {
+			continue
+		}
+		endpoints := s.poolEndpoints(k)
+		if v.does(b.serverConfig(f), endpoints) {
 			continue
 		}
 		g := *f
 		for _, g.Balance = range b.caps.Balances {
-			if v.does(b.serverConfig(&g), s.poolEndpoints(k)) && g.Balance != f.Balance {
+			if v.does(b.serverConfig(&g), endpoints) && g.Balance != f.Balance {
 				return g.Balance
 			}
 		}
