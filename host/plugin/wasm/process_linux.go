@@ -43,8 +43,8 @@ type run struct {
 	cmd     *exec.Cmd
 	control *os.File
 	stderr  *headBuffer
-	lanes   chan *lane.Lane // free ones
-	all     []*lane.Lane
+	lanes   []*lane.Lane
+	free    [lane.Count]chan struct{} // a value: nobody uses the lane
 	hello   hello
 	err     error         // of its end
 	ended   chan struct{} // closed at its end
@@ -117,12 +117,13 @@ func (p *process) start(ctx context.Context) (*run, error) {
 	theirs := os.NewFile(uintptr(pair[1]), "control")
 	defer theirs.Close()
 	_ = unix.SetNonblock(pair[0], true)
-	r := &run{p: p, control: os.NewFile(uintptr(pair[0]), "control"), stderr: &headBuffer{limit: 4 << 10, strict: true}, ended: make(chan struct{}), lanes: make(chan *lane.Lane, lane.Count)}
-	if r.all, err = lane.Map(memory); err != nil {
+	r := &run{p: p, control: os.NewFile(uintptr(pair[0]), "control"), stderr: &headBuffer{limit: 4 << 10, strict: true}, ended: make(chan struct{})}
+	if r.lanes, err = lane.Map(memory); err != nil {
 		return nil, errors.Join(err, r.control.Close())
 	}
-	for _, l := range r.all {
-		r.lanes <- l
+	for n := range r.free {
+		r.free[n] = make(chan struct{}, 1)
+		r.free[n] <- struct{}{}
 	}
 	args, err := json.Marshal(processArguments{Key: p.files.key, CacheDir: p.files.cacheDir, Image: p.files.memory != nil, Code: p.files.code != nil, MemoryPages: p.limits.MemoryPages,
 		LogLines: p.limits.LogLines, LogBytes: p.limits.LogBytes, Memory: p.host.memory.limit})
@@ -165,7 +166,7 @@ func (p *process) start(ctx context.Context) (*run, error) {
 	case r.hello.Bytes < 0 || r.hello.Bytes > maxCodeSize:
 		err = errMessage
 	default:
-		go lane.Watch(r.cmd.Process.Pid, r.all, r.ended, func(used time.Duration) {
+		go lane.Watch(r.cmd.Process.Pid, r.lanes, r.ended, func(used time.Duration) {
 			r.kill(&callError{errProcess, fmt.Sprintf("%s: killed after %d ms of CPU time without a call", errProcess, used.Milliseconds())})
 		})
 		return r, nil
@@ -188,10 +189,10 @@ func (r *run) end(err error) {
 	}
 	close(r.ended)
 	_ = r.control.Close()
-	for range lane.Count { // calls notice the end with their next look
-		<-r.lanes
+	for _, free := range r.free { // calls notice the end with their next look
+		<-free
 	}
-	lane.Unmap(r.all)
+	lane.Unmap(r.lanes)
 	r.p.host.memory.release(r.memory.Swap(0))
 }
 
@@ -337,16 +338,15 @@ func (i *remote) do(c *call) {
 // doAll implements messages. The requests and the room for their answers fit into a lane, and the limits are equal.
 func (i *remote) doAll(calls []*call) bool {
 	r := i.run
-	var w *lane.Lane
-	select {
-	case w = <-r.lanes:
-	case <-r.ended:
+	n, ok := r.take()
+	if !ok {
 		return false
 	}
-	defer func() { r.lanes <- w }()
+	defer func() { r.free[n] <- struct{}{} }()
 	if r.dead() {
 		return false
 	}
+	w := r.lanes[n]
 	message := w.Request()[:0]
 	for _, c := range calls {
 		message = appendCall(message, i.id, i.leave, c)
@@ -384,6 +384,24 @@ func (i *remote) doAll(calls []*call) bool {
 		}
 	}
 	return true
+}
+
+// take waits for a lane that nobody uses, and returns its number. The first one comes first: the thread behind it has the memory of calls in its
+// cache, and Go's scheduler does not look after a second one that wakes and sleeps all the time.
+func (r *run) take() (n int, ok bool) {
+	select {
+	case <-r.free[0]:
+		return 0, true
+	default:
+	}
+	select {
+	case <-r.free[0]:
+		return 0, true
+	case <-r.free[1]:
+		return 1, true
+	case <-r.ended:
+		return 0, false
+	}
 }
 
 // await sends a message and waits for the answer. It kills a process that takes longer for it than fuel lets any guest take for one call: a
