@@ -3,7 +3,7 @@ package wasm
 import "github.com/sluice-proxy/sluice/host/plugin/wasm/meter"
 
 // trimEvery is after how many calls an instance gets new call stacks, so that a deep recursion does not leave its stack for ever.
-const trimEvery = 64
+const trimEvery = 256
 
 // Bytes that the engine allocates in an instance for an element of a table, and for one of a segment: the reference and what it refers to.
 const (

@@ -31,7 +31,8 @@ const Size = Count * size
 type Lane struct {
 	memory []byte
 	seen   uint32        // answers, or messages in the process
-	begun  atomic.Int64  // when the message that is not answered yet was sent, 0: there is none
+	mapped time.Time     // sent and busy are monotonic: nobody sets that clock
+	sent   atomic.Int64  // ns since mapped, of the message that is not answered yet, 0: there is none
 	busy   atomic.Int64  // ns, of all messages that are answered
 	left   unix.Timespec // of the time that Await waits
 }
@@ -84,7 +85,7 @@ func Map(f *os.File) ([]*Lane, error) {
 	}
 	lanes := make([]*Lane, Count)
 	for i := range lanes {
-		lanes[i] = &Lane{memory: memory[i*size:][:size:size]}
+		lanes[i] = &Lane{memory: memory[i*size:][:size:size], mapped: time.Now()}
 	}
 	return lanes, nil
 }
@@ -94,9 +95,11 @@ func Unmap(lanes []*Lane) { _ = unix.Munmap(unsafe.Slice(&lanes[0].memory[0], Si
 
 // Send tells the process that there is a message.
 func (l *Lane) Send() {
-	l.begun.Store(time.Now().UnixNano())
+	l.sent.Store(l.now())
 	ring(l.word(requestWord), l.word(requestSleep))
 }
+
+func (l *Lane) now() int64 { return time.Since(l.mapped).Nanoseconds() }
 
 // Await waits for the answer for as long as a patience, and reports whether there is one.
 func (l *Lane) Await(patience time.Duration) bool {
@@ -105,7 +108,7 @@ func (l *Lane) Await(patience time.Duration) bool {
 		return false
 	}
 	l.seen++
-	l.busy.Add(max(0, time.Now().UnixNano()-l.begun.Swap(0)))
+	l.busy.Add(l.now() - l.sent.Swap(0))
 	return true
 }
 
@@ -173,11 +176,10 @@ func Watch(pid int, lanes []*Lane, ended <-chan struct{}, idle func(used time.Du
 	ticker := time.NewTicker(WatchEvery)
 	defer ticker.Stop()
 	busy := func() (sum time.Duration) {
-		now := time.Now().UnixNano()
 		for _, l := range lanes {
 			sum += time.Duration(l.busy.Load())
-			if begun := l.begun.Load(); begun != 0 {
-				sum += time.Duration(max(0, now-begun))
+			if sent := l.sent.Load(); sent != 0 {
+				sum += time.Duration(l.now() - sent)
 			}
 		}
 		return sum
@@ -204,54 +206,43 @@ const (
 )
 
 // Stopwatch measures calls by the CPU time of the thread that makes them. Reading the time of a thread takes a system call, so it is read once
-// a millisecond, and calls that take less than their limit by the clock are not late.
+// a millisecond, and calls that take less than their limit by the clock are not late. A call begins where the one before it has ended.
 type Stopwatch struct {
 	limit   time.Duration
-	begun   time.Time
-	cpu     time.Duration
-	sampled time.Time
-	late    bool
 	message time.Time
-	took    time.Duration // from the message to the end of the last call
+	begun   time.Duration // of the call, since the message
+	ended   time.Duration // of the last call, or now
+	cpu     time.Duration // of the thread …
+	sampled time.Time     // … at this time
 }
 
 // MessageTime is after how long a process makes no more calls of a message: others may be waiting for those that are left.
 const MessageTime = 2 * time.Millisecond
 
 // Begin begins a message.
-func (s *Stopwatch) Begin() { s.message, s.took = time.Now(), 0 }
+func (s *Stopwatch) Begin() { s.message, s.ended = time.Now(), 0 }
 
 // Long reports whether the calls of the message have taken longer than MessageTime.
-func (s *Stopwatch) Long() bool { return s.took > MessageTime }
+func (s *Stopwatch) Long() bool { return s.ended > MessageTime }
 
 const sampleEvery = time.Millisecond
 
 // Start begins a call.
 func (s *Stopwatch) Start(limit time.Duration) {
-	s.begun, s.limit, s.late = time.Now(), limit, false
-	if s.begun.Sub(s.sampled) >= sampleEvery {
-		s.sample()
+	s.begun, s.limit = s.ended, limit
+	if at := s.message.Add(s.begun); at.Sub(s.sampled) >= sampleEvery {
+		s.cpu, s.sampled = threadCPU(), at
 	}
 }
 
-func (s *Stopwatch) sample() {
+// Late reports whether the call takes more than its limit.
+func (s *Stopwatch) Late() bool {
+	s.ended = time.Since(s.message)
+	return s.ended-s.begun > s.limit && threadCPU()-s.cpu > s.limit+sampleEvery
+}
+
+func threadCPU() time.Duration {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) // cannot fail
-	s.cpu, s.sampled = time.Duration(t.Nano()), s.begun
-}
-
-// Stop ends a call.
-func (s *Stopwatch) Stop() { s.late = s.Late() }
-
-// Late reports whether the call has taken, or takes, more than its limit.
-func (s *Stopwatch) Late() bool {
-	took := time.Since(s.begun)
-	s.took = s.begun.Sub(s.message) + took
-	if s.late || took <= s.limit {
-		return s.late
-	}
-	before := s.cpu
-	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
-	return time.Duration(t.Nano())-before > s.limit+sampleEvery
+	return time.Duration(t.Nano())
 }
