@@ -160,6 +160,10 @@ func attempts() error {
 				_, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANON)
 				return err
 			},
+			"shared memory": func() error {
+				_, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANON)
+				return err
+			},
 			"priority":     func() error { return unix.Setpriority(unix.PRIO_PROCESS, 0, -5) },
 			"capabilities": func() error { return call(unix.SYS_CAPGET, 0, 0) },
 			"filter":       func() error { return call(unix.SYS_SECCOMP, 0, 0) },

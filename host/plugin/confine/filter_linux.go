@@ -10,12 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rule allows a system call if the low half of an argument, with a mask, has a value.
+// Rule allows a system call if all these arguments are as they must be.
 type Rule struct {
-	Call        uint32
-	Arg         uint32
-	Mask, Value uint32 // Mask 0: whatever the arguments are
+	Call uint32
+	Args []Arg
 }
+
+// Arg is an argument whose low half, with a mask, has a value.
+type Arg struct{ Number, Mask, Value uint32 }
+
+// Memory of a process is its own, so that RLIMIT_DATA counts it: that of mappings that are shared or grow down does not count.
+var private = Arg{3, unix.MAP_TYPE | unix.MAP_GROWSDOWN, unix.MAP_PRIVATE}
 
 // threadFlags are those with which Go's runtime makes a thread: CLONE_VM, FS, FILES, SIGHAND, SYSVSEM, THREAD. On amd64 SETTLS is another.
 const threadFlags = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_SYSVSEM | unix.CLONE_THREAD
@@ -40,14 +45,14 @@ func Runtime() []Rule {
 		rules = append(rules, Rule{Call: call})
 	}
 	return append(rules,
-		Rule{Call: unix.SYS_MMAP, Arg: 2, Mask: unix.PROT_EXEC},
-		Rule{Call: unix.SYS_MPROTECT, Arg: 2, Mask: unix.PROT_EXEC},
-		Rule{Call: unix.SYS_TGKILL, Arg: 0, Mask: ^uint32(0), Value: uint32(os.Getpid())})
+		Rule{unix.SYS_MMAP, []Arg{{2, unix.PROT_EXEC, 0}, private}},
+		Rule{unix.SYS_MPROTECT, []Arg{{2, unix.PROT_EXEC, 0}}},
+		Rule{unix.SYS_TGKILL, []Arg{{0, ^uint32(0), uint32(os.Getpid())}}})
 }
 
 // Threads is the call that makes threads.
 func Threads() []Rule {
-	return []Rule{{Call: unix.SYS_CLONE, Arg: 0, Mask: ^uint32(unix.CLONE_SETTLS), Value: threadFlags}}
+	return []Rule{{unix.SYS_CLONE, []Arg{{0, ^uint32(unix.CLONE_SETTLS), threadFlags}}}}
 }
 
 // threads is far more than a process needs at once: one for each of GOMAXPROCS, each blocking call and the runtime's own tasks.
@@ -74,7 +79,7 @@ func Prepare() {
 }
 
 // Code are the calls that make memory executable.
-func Code() []Rule { return []Rule{{Call: unix.SYS_MMAP}, {Call: unix.SYS_MPROTECT}} }
+func Code() []Rule { return []Rule{{unix.SYS_MMAP, []Arg{private}}, {Call: unix.SYS_MPROTECT}} }
 
 // Files are the calls of package os for files and folders.
 func Files() []Rule {
@@ -128,12 +133,18 @@ func compile(arch uint32, rules []Rule, kill bool) []unix.SockFilter {
 	allow := ret(unix.SECCOMP_RET_ALLOW)
 	program := []unix.SockFilter{load(4), equal(arch, 1, 0), refuse, load(0)}
 	for _, r := range rules {
-		if r.Mask == 0 {
+		if len(r.Args) == 0 {
 			program = append(program, equal(r.Call, 0, 1), allow)
 			continue
 		}
-		program = append(program, equal(r.Call, 0, 5), load(16+8*r.Arg), // little endian
-			unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: r.Mask}, equal(r.Value, 0, 1), allow, load(0))
+		end := uint8(3*len(r.Args) + 1) // from the check of the call to the load after the rule
+		program = append(program, equal(r.Call, 0, end+1))
+		for _, a := range r.Args {
+			end -= 3
+			program = append(program, load(16+8*a.Number), // little endian
+				unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: a.Mask}, equal(a.Value, 0, end))
+		}
+		program = append(program, allow, load(0))
 	}
 	return append(program, refuse)
 }

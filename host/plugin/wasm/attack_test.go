@@ -132,6 +132,8 @@ func TestMachineCodeOfAnAttackerFindsNothing(t *testing.T) {
 		{"a namespace, by clone", machine(unix.SYS_CLONE, unix.CLONE_NEWUSER|uint64(unix.SIGCHLD))},
 		{"clone3", machine(unix.SYS_CLONE3, 0, 0)},
 		{"executable memory", machine(unix.SYS_MMAP, 0, 4096, unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANON, ^uint64(0), 0)},
+		{"memory beyond the limit, shared", machine(unix.SYS_MMAP, 0, 1<<40, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANON, ^uint64(0), 0)},
+		{"memory beyond the limit, as a stack", machine(unix.SYS_MMAP, 0, 1<<40, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_GROWSDOWN, ^uint64(0), 0)},
 		{"make memory executable", machine(unix.SYS_MPROTECT, 0, 4096, unix.PROT_READ|unix.PROT_EXEC)},
 		{"io_uring", machine(unix.SYS_IO_URING_SETUP, 1, 0)},
 		{"bpf", machine(unix.SYS_BPF, 0, 0, 0)},
