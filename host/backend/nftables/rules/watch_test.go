@@ -37,6 +37,32 @@ func (e *changeRecorder) drain() []backend.ExternalChange {
 	return l
 }
 
+// TestStopOfTheWatchDoesNotWaitForItsSocket: somebody still uses it here; on a busy node it is the kernel.
+func TestStopOfTheWatchDoesNotWaitForItsSocket(t *testing.T) {
+	d := newTestEnv(t, 0)
+	stop, err := d.b.Watch(func(backend.ExternalChange) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket, err := d.b.watcher.conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, stopped, ended := make(chan bool), make(chan bool), make(chan error)
+	go func() {
+		ended <- socket.Control(func(uintptr) {
+			used <- true
+			<-stopped
+		})
+	}()
+	<-used
+	stop()
+	close(stopped)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // watch watches until the test ends.
 func (d *testEnv) watch() *changeRecorder {
 	d.Helper()
