@@ -19,9 +19,8 @@ const togetherEndpoints = 10
 
 // togetherCost is the CPU time of a call of one guest, of sluice and of the plugin's process together, in µs: medians.
 type togetherCost struct {
-	guest  guest
-	here   float64   // in the process of the caller
-	beside []float64 // in a process, by togetherSizes
+	guest        guest
+	here, beside []float64 // in the process of the caller, and in one of the plugin, by togetherSizes
 }
 
 // togetherCosts measures the ways in turn.
@@ -42,30 +41,23 @@ func togetherCosts(ctx context.Context, m modules) (all []togetherCost, err erro
 		}
 		defer done()
 		const rounds, warm, calls = 30, 5, 1920
-		ways := make([][]float64, 1+len(togetherSizes))
+		ways := [2][][]float64{make([][]float64, len(togetherSizes)), make([][]float64, len(togetherSizes))}
 		for round := range rounds {
-			for i := range ways {
-				p, n := beside, togetherSizes[max(0, i-1)]
-				if i == 0 {
-					p = here
-				}
-				us, err := cpuOfCalls(p, n, calls)
-				if err != nil {
-					return nil, fmt.Errorf("%s: %w", g.name, err)
-				}
-				if round >= warm {
-					ways[i] = append(ways[i], us)
+			for i, n := range togetherSizes {
+				for way, p := range []*wasm.Plugin{here, beside} {
+					us, err := cpuOfCalls(p, n, calls)
+					if err != nil {
+						return nil, fmt.Errorf("%s: %w", g.name, err)
+					}
+					if round >= warm {
+						ways[way][i] = append(ways[way][i], us)
+					}
 				}
 			}
 		}
 		c := togetherCost{guest: g}
-		for i, way := range ways {
-			slices.Sort(way)
-			if median := way[len(way)/2]; i == 0 {
-				c.here = median
-			} else {
-				c.beside = append(c.beside, median)
-			}
+		for i := range togetherSizes {
+			c.here, c.beside = append(c.here, median(ways[0][i])), append(c.beside, median(ways[1][i]))
 		}
 		all = append(all, c)
 	}
@@ -95,16 +87,21 @@ func cpuOfCalls(p *wasm.Plugin, n, count int) (us float64, err error) {
 	return (cpuSeconds() - own + p.ProcessCPU().Seconds() - process) * 1e6 / float64(count), nil
 }
 
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
 func printTogether(w io.Writer, all []togetherCost) {
-	fmt.Fprintf(w, "\n**Plugin calls together**, %d endpoints, CPU µs of a call, of sluice and the plugin's process\n\n| | in the process of the caller |", togetherEndpoints)
+	fmt.Fprintf(w, "\n**Plugin calls together**, %d endpoints, CPU µs of a call: in the process of the caller → of sluice and the plugin's process\n\n| |", togetherEndpoints)
 	for _, n := range togetherSizes {
 		fmt.Fprintf(w, " %d a message |", n)
 	}
-	fmt.Fprint(w, "\n|---|---|---|---|---|\n")
+	fmt.Fprint(w, "\n|---|---|---|---|\n")
 	for _, c := range all {
-		fmt.Fprintf(w, "| %s | %.1f |", c.guest.name, c.here)
-		for _, us := range c.beside {
-			fmt.Fprintf(w, " %.1f |", us)
+		fmt.Fprintf(w, "| %s |", c.guest.name)
+		for i := range togetherSizes {
+			fmt.Fprintf(w, " %.1f → %.1f |", c.here[i], c.beside[i])
 		}
 		fmt.Fprintln(w)
 	}
