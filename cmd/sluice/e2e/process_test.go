@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,7 +33,7 @@ func (n *node) pluginProcesses() (pids []int) {
 }
 
 // TestPluginsKilledAtRandomTimesFailNoConnection kills the processes of plugins while endpoints of their Service change. p2 is always an
-// endpoint. Plugins decide again after the last kill.
+// endpoint. Plugins decide again after the last kill. SLUICE_KILL_SECONDS is how long it lasts.
 func TestPluginsKilledAtRandomTimesFailNoConnection(t *testing.T) {
 	n := newNode(t)
 	plugins := n.plugins("prefer")
@@ -56,7 +57,9 @@ bindings: [{namespaces: [shop], policy: trial}]
 	load := n.load(3)
 	pods := [][]int{{2}, {1, 2}, {2, 3}, {1, 2, 3}}
 	killed := 0
-	for range 30 {
+	seconds, _ := strconv.Atoi(os.Getenv("SLUICE_KILL_SECONDS"))
+	last := time.Now().Add(time.Duration(seconds) * time.Second)
+	for round := 0; round < 30 || time.Now().Before(last); round++ {
 		for end := time.Now().Add(time.Duration(rng.IntN(120)) * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) { // pace of changes
 			n.endpoints(pods[rng.IntN(len(pods))]...)
 		}

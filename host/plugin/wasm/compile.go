@@ -115,7 +115,7 @@ func (h *Host) compileInChild(ctx context.Context, dir string, metered []byte) e
 		return err
 	}
 	defer done()
-	if err := h.reserveForCompiler(); err != nil {
+	if err := h.reserveForCompiler(ctx); err != nil {
 		return err
 	}
 	defer h.memory.release(h.limits.Compile.resident())

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,6 +37,8 @@ func childCommands() map[string]func(args []string) int {
 		"greedy":       greedy,
 		"mischievous":  mischievous,
 		"idler":        idler,
+		"hoarder":      hoarder,
+		"mute":         func([]string) int { _, _ = io.ReadAll(os.Stdin); return 0 },
 		"inspect":      inspectChild,
 		"limited":      limitedChild,
 		"crash":        func([]string) int { panic("a bug of the compiler") },
@@ -100,6 +103,30 @@ func TestCompileWithoutCacheFolder(t *testing.T) {
 				t.Errorf("left: %v", left)
 			}
 		}
+	}
+}
+
+// TestProcessThatDoesNotBeginIsNotWaitedFor, by whoever does not want its plugin any more.
+func TestProcessThatDoesNotBeginIsNotWaitedFor(t *testing.T) {
+	requireChildren(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	h := newHost(t, Options{Process: childCommand("mute")})
+	module, others := goodWAT(t), testenv.Children(t)
+	started := func() []int {
+		return slices.DeleteFunc(testenv.Children(t), func(pid int) bool { return slices.Contains(others, pid) })
+	}
+	opened := make(chan error, 1)
+	go func() {
+		_, err := h.Open(ctx, "test", module, LoadOptions{})
+		opened <- err
+	}()
+	testenv.Eventually(t, "the process", func() bool { return len(started()) > 0 || len(opened) > 0 })
+	cancel()
+	if err := <-opened; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if pids := started(); len(pids) > 0 {
+		t.Errorf("processes %v are left", pids)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -191,4 +192,31 @@ func TestProcessThatClaimsAllMemoryLeavesIt(t *testing.T) {
 	}
 	h.process = childCommand("plugin")
 	checkGood(t, load(t, h, goGuest(t, "testdata/goguest"), ""), sampleNow)
+}
+
+// hoarder is a process that writes to all of a lane with each answer.
+func hoarder(args []string) int {
+	return misbehave(args, func(s *server, _ int) func(*lane.Lane, *lane.Stopwatch) {
+		return func(l *lane.Lane, watch *lane.Stopwatch) {
+			s.answer(l, watch)
+			clear(l.Request())
+			clear(l.Answer()[l.Number(numberAnswer).Load():])
+			l.Reply()
+		}
+	})
+}
+
+// TestProcessThatUsesAllSharedMemoryIsKilled: what is touched stays, and no limit of the kernel counts it.
+func TestProcessThatUsesAllSharedMemoryIsKilled(t *testing.T) {
+	requireChildren(t)
+	h := newHost(t, Options{Process: childCommand("hoarder")})
+	p, err := h.Open(t.Context(), "hoarder", goodWAT(t), LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := processOf(t, p)
+	<-r.ended
+	if err := r.why("call"); !errors.Is(err, errProcess) || !strings.Contains(err.Error(), "MiB of shared memory") {
+		t.Error(err)
+	}
 }

@@ -1,9 +1,11 @@
 package wasm
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // instanceKey identifies an instance of a plugin.
@@ -74,8 +76,11 @@ func (p *Plugin) leave() int64 {
 	return 0
 }
 
+// keepWait is how long reserveForCompiler waits for running calls. Those of a process that hangs take seconds.
+const keepWait = 100 * time.Millisecond
+
 // reserveForCompiler reserves the memory that compiling takes. If there is not enough, each plugin keeps one instance, or none if it is spare.
-func (h *Host) reserveForCompiler() error {
+func (h *Host) reserveForCompiler(ctx context.Context) error {
 	err := h.memory.reserve("compiler", h.limits.Compile.resident())
 	if err == nil {
 		return nil
@@ -83,8 +88,20 @@ func (h *Host) reserveForCompiler() error {
 	h.mu.Lock()
 	all := slices.Collect(maps.Keys(h.plugins))
 	h.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, keepWait)
+	defer cancel()
+	kept := make(chan struct{}, len(all))
 	for _, p := range all {
-		p.keepFew()
+		go func() {
+			p.keepFew()
+			kept <- struct{}{}
+		}()
+	}
+	for range all {
+		select {
+		case <-kept:
+		case <-ctx.Done():
+		}
 	}
 	return h.memory.reserve("compiler", h.limits.Compile.resident())
 }

@@ -48,6 +48,7 @@ type Plugin struct {
 	callsAtRelease uint64 // see ReleaseIdle
 
 	calls, failures, instances uint64
+	messages                   uint64
 	outOfFuel, late            uint64
 	fuel, lastFuel, maxFuel    uint64
 	initFuel                   int64
@@ -62,6 +63,7 @@ type Plugin struct {
 // Stats contains counters of a plugin since it was loaded.
 type Stats struct {
 	Calls       uint64 // of Decide, except while suspended
+	Messages    uint64 // with these calls: several may be made together
 	Failures    uint64 // failed calls, of which …
 	OutOfFuel   uint64 // … used up their fuel
 	Late        uint64 // … used up their CPU time
@@ -130,6 +132,7 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 		return err
 	}
 	p.calls++
+	p.messages++
 	g, h, err := p.prepare(key, req)
 	if err == nil {
 		err = g.callDecide(&p.decoder, req, h, resp)
@@ -342,7 +345,7 @@ func (p *Plugin) unlock() {
 // publish returns the counters, and stores them for callers of Stats that do not wait.
 func (p *Plugin) publish() Stats {
 	p.asked.Store(false)
-	s := Stats{Calls: p.calls, Failures: p.failures, OutOfFuel: p.outOfFuel, Late: p.late, Instances: p.instances, Fuel: p.fuel, LastFuel: p.lastFuel,
+	s := Stats{Calls: p.calls, Messages: p.messages, Failures: p.failures, OutOfFuel: p.outOfFuel, Late: p.late, Instances: p.instances, Fuel: p.fuel, LastFuel: p.lastFuel,
 		MaxFuel: p.maxFuel, LogDropped: p.logLimit.dropped, Suspended: p.breakers.open(p.now) || p.impure != nil,
 		Open: len(p.pool.guests), Evicted: p.pool.evicted, MemoryBytes: p.pool.memoryBytes(), Repeats: p.repeats.stats,
 		HostBytes: p.host.codeBytes(p.code) + p.pool.memoryBytes(),

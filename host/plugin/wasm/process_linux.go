@@ -42,6 +42,7 @@ type run struct {
 	p       *process
 	cmd     *exec.Cmd
 	control *os.File
+	memory  *os.File // of the lanes
 	stderr  *headBuffer
 	lanes   []*lane.Lane
 	free    [lane.Count]chan struct{} // a value: nobody uses the lane
@@ -51,7 +52,7 @@ type run struct {
 	killed  atomic.Pointer[callError]
 	last    atomic.Uint32 // id of an instance
 	open    atomic.Int64  // instances
-	memory  atomic.Int64  // reserved for them
+	size    atomic.Int64  // bytes reserved for them
 }
 
 // hello is what a process says when it has given up its rights.
@@ -109,17 +110,16 @@ func (p *process) start(ctx context.Context) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer memory.Close()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("plugin process: %w", err)
+		return nil, errors.Join(fmt.Errorf("plugin process: %w", err), memory.Close())
 	}
 	theirs := os.NewFile(uintptr(pair[1]), "control")
 	defer theirs.Close()
 	_ = unix.SetNonblock(pair[0], true)
-	r := &run{p: p, control: os.NewFile(uintptr(pair[0]), "control"), stderr: &headBuffer{limit: 4 << 10, strict: true}, ended: make(chan struct{})}
+	r := &run{p: p, control: os.NewFile(uintptr(pair[0]), "control"), memory: memory, stderr: &headBuffer{limit: 4 << 10, strict: true}, ended: make(chan struct{})}
 	if r.lanes, err = lane.Map(memory); err != nil {
-		return nil, errors.Join(err, r.control.Close())
+		return nil, errors.Join(err, r.control.Close(), memory.Close())
 	}
 	for n := range r.free {
 		r.free[n] = make(chan struct{}, 1)
@@ -166,7 +166,7 @@ func (p *process) start(ctx context.Context) (*run, error) {
 	case r.hello.Bytes < 0 || r.hello.Bytes > maxCodeSize:
 		err = errMessage
 	default:
-		go lane.Watch(r.cmd.Process.Pid, r.lanes, r.ended, func(used time.Duration) {
+		go lane.Watch(r.cmd.Process.Pid, r.lanes, r.ended, r.lookAtMemory, func(used time.Duration) {
 			r.kill(&callError{errProcess, fmt.Sprintf("%s: killed after %d ms of CPU time without a call", errProcess, used.Milliseconds())})
 		})
 		return r, nil
@@ -193,7 +193,26 @@ func (r *run) end(err error) {
 		<-free
 	}
 	lane.Unmap(r.lanes)
-	r.p.host.memory.release(r.memory.Swap(0))
+	_ = r.memory.Close()
+	r.p.host.memory.release(r.size.Swap(0))
+}
+
+// maxShared is what may be left of the memory of lanes between messages, in bytes: twice trimAbove, in huge pages.
+const maxShared = 8 << 20
+
+// lookAtMemory kills a process that has more of the lanes than messages leave: nothing else counts it.
+func (r *run) lookAtMemory() {
+	for n := range r.free {
+		select {
+		case <-r.free[n]:
+			defer func() { r.free[n] <- struct{}{} }()
+		default:
+			return // a call is running
+		}
+	}
+	if bytes := lane.Resident(r.memory); !r.dead() && bytes > maxShared {
+		r.kill(&callError{errProcess, fmt.Sprintf("%s: killed with %d MiB of shared memory", errProcess, bytes>>20)})
+	}
 }
 
 func (r *run) dead() bool {
@@ -432,14 +451,14 @@ func (r *run) await(w *lane.Lane, limit time.Duration) bool {
 // allowance returns the memory that the instances of the process may have.
 func (r *run) allowance() int64 {
 	m := &r.p.host.memory
-	return max(0, r.memory.Load()+m.limit-m.inUse())
+	return max(0, r.size.Load()+m.limit-m.inUse())
 }
 
 // account records the memory that the instances of the process have, as far as they can have it.
 func (r *run) account(bytes int64) {
 	m := &r.p.host.memory
 	bytes = min(max(bytes, 0), m.limit, r.open.Load()*int64(r.p.limits.MemoryPages)<<16)
-	m.release(r.memory.Swap(bytes) - bytes)
+	m.release(r.size.Swap(bytes) - bytes)
 }
 
 // opName returns the name of an operation in errors.

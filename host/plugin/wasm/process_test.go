@@ -1,16 +1,20 @@
 package wasm
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -114,7 +118,7 @@ func TestProcessHasNoRights(t *testing.T) {
 // Code that never ends, with or without CPU time, is killed, and other plugins answer meanwhile.
 func TestProcessThatDoesNotAnswerIsKilled(t *testing.T) {
 	requireChildren(t)
-	for name, code := range map[string][]byte{"computes": {0xeb, 0xfe}, "sleeps": sleep()} {
+	for name, code := range map[string][]byte{"computes": {0xeb, 0xfe}, "sleeps": sleep(), "stops itself": stop()} {
 		t.Run(name, func(t *testing.T) {
 			p := openNative(t, code)
 			other := load(t, p.host, goodWAT(t), "")
@@ -145,6 +149,13 @@ func sleep() []byte {
 	return append(oneByteToTheStack, machine(unix.SYS_READ, 0)...)
 }
 
+// stop returns machine code that sends SIGSTOP to its own process.
+func stop() []byte {
+	code := binary.LittleEndian.AppendUint32([]byte{0xb8}, unix.SYS_GETPID)
+	code = append(code, 0x0f, 0x05, 0x89, 0xc7, 0x89, 0xc6, 0xba, byte(unix.SIGSTOP), 0, 0, 0) // for the first two arguments
+	return append(code, machine(unix.SYS_TGKILL)...)
+}
+
 // TestStatsDoNotWaitForACallThatHangs: they are those from before the call.
 func TestStatsDoNotWaitForACallThatHangs(t *testing.T) {
 	requireChildren(t)
@@ -163,6 +174,32 @@ func TestStatsDoNotWaitForACallThatHangs(t *testing.T) {
 	if err := <-done; !errors.Is(err, errProcess) || before.Calls != 1 || before.Open != 1 || p.Stats().Failures != 1 {
 		t.Errorf("%v; %+v before, then %+v", err, before, p.Stats())
 	}
+}
+
+// TestLoadDoesNotWaitForACallThatHangs: it needs memory, and gets that of the other plugins.
+func TestLoadDoesNotWaitForACallThatHangs(t *testing.T) {
+	requireChildren(t)
+	p := openNative(t, sleep())
+	other := loadWith(t, p.host, goodWAT(t), LoadOptions{Spare: true})
+	checkGood(t, other, sampleNow)
+	done := make(chan error)
+	go func() { done <- decide(p, evilPort, sampleNow) }()
+	for p.mu.TryLock() {
+		p.mu.Unlock()
+		runtime.Gosched()
+	}
+	h := p.host
+	h.memory.setLimit(h.memory.inUse())
+	if err := h.reserveForCompiler(t.Context()); err == nil || other.Stats().Open != 0 {
+		t.Errorf("%v with %d instances", err, other.Stats().Open)
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("waited for the call: %v", err)
+	default:
+	}
+	processOf(t, p).kill(nil)
+	<-done
 }
 
 // A process that computes without having been asked is killed: here, the call returns, and another lane does not.
@@ -193,10 +230,12 @@ func idler(args []string) int {
 	return ProcessMain(args, os.Stderr)
 }
 
-// TestKillAtRandomTimesUnderLoad: decisions go on after each kill; other plugins do not notice.
+// TestKillAtRandomTimesUnderLoad: decisions go on after each kill; other plugins do not notice. SLUICE_KILL_SECONDS is how long it lasts.
 func TestKillAtRandomTimesUnderLoad(t *testing.T) {
 	requireChildren(t)
-	const seed, kills = 1, 40
+	const seed, enough = 1, 40
+	seconds, _ := strconv.Atoi(os.Getenv("SLUICE_KILL_SECONDS"))
+	end := time.Now().Add(time.Duration(seconds) * time.Second)
 	random := rand.New(rand.NewPCG(seed, seed))
 	h := newHost(t, Options{Process: childCommand("plugin"), Limits: Limits{Failures: 1000}})
 	victim := loadWith(t, h, goGuest(t, "testdata/goguest"), LoadOptions{PerNamespace: true})
@@ -206,6 +245,8 @@ func TestKillAtRandomTimesUnderLoad(t *testing.T) {
 	var failed, answered atomic.Int64
 	var now atomic.Int64
 	now.Store(sampleNow)
+	var killed atomic.Pointer[time.Time] // nil: there was an answer since
+	var back []time.Duration             // from a kill to the next answer
 	wg.Go(func() {
 		for i := 0; !stop.Load(); i++ {
 			req := SampleRequest(3)
@@ -219,6 +260,9 @@ func TestKillAtRandomTimesUnderLoad(t *testing.T) {
 				return
 			} else {
 				answered.Add(1)
+				if at := killed.Swap(nil); at != nil {
+					back = append(back, time.Since(*at))
+				}
 			}
 		}
 	})
@@ -227,21 +271,25 @@ func TestKillAtRandomTimesUnderLoad(t *testing.T) {
 			checkGood(t, other, sampleNow)
 		}
 	})
-	for range kills {
+	kills := 0
+	for ; kills < enough || time.Now().Before(end); kills++ {
 		for before := answered.Load(); answered.Load() < before+1+int64(random.IntN(300)) && !t.Failed(); {
 			runtime.Gosched()
 		}
-		r := processOf(t, victim)
+		r, at := processOf(t, victim), time.Now()
 		_ = r.cmd.Process.Kill()
 		<-r.ended
+		killed.Store(&at)
 	}
 	stop.Store(true)
 	wg.Wait()
-	if n := failed.Load(); n > 2*kills {
+	if n := failed.Load(); n > int64(2*kills) {
 		t.Errorf("%d calls failed with %d kills", n, kills)
 	}
 	if used, _ := h.MemoryInUse(); used < 0 {
 		t.Errorf("memory %d", used)
 	}
-	t.Logf("%d decisions, %d failed, %d kills", answered.Load(), failed.Load(), kills)
+	slices.Sort(back)
+	t.Logf("%d decisions, %d failed, %d kills; from a kill to the next decision: median %s, 99 %% %s, most %s", answered.Load(), failed.Load(), kills,
+		back[len(back)/2], back[len(back)*99/100], back[len(back)-1])
 }

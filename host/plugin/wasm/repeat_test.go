@@ -301,7 +301,7 @@ func TestInstancesLeaveMemoryForOtherPlugins(t *testing.T) {
 	// Compiling needs more than is left.
 	used, _ := h.MemoryInUse()
 	h.limits.Compile.Memory = limit - used + 1 + untouched
-	if err := h.reserveForCompiler(); err != nil {
+	if err := h.reserveForCompiler(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if s := p.Stats(); s.Open != 1 {
@@ -343,7 +343,7 @@ func TestSparePluginsLeaveMemoryForOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.memory.limit = h.memory.inUse()
-	if h.reserveForCompiler() == nil || spare.Stats().Open != 0 || other.Stats().Open != 1 {
+	if h.reserveForCompiler(t.Context()) == nil || spare.Stats().Open != 0 || other.Stats().Open != 1 {
 		t.Errorf("after compiling lacked memory: %d and %d instances, want 0 and 1", spare.Stats().Open, other.Stats().Open)
 	}
 }

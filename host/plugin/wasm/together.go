@@ -65,6 +65,7 @@ func (p *Plugin) decideTogether(calls []*policy.Call) (n int, end bool) {
 	if count < 2 {
 		return 0, false
 	}
+	p.messages++
 	if !in.doAll(t.refs[:count]) {
 		p.drop(g)
 		return p.decideAlone(calls[:count])

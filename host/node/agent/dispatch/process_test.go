@@ -3,7 +3,6 @@ package dispatch
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -42,13 +41,13 @@ func TestProcessesThatDoNotAnswerDelayOnlyTheirPlugins(t *testing.T) {
 		return p
 	}
 	good := load(0)
-	others := children(t)
+	others := testenv.Children(t)
 	const hung = 3
 	var calls []*policy.Call
 	for n := range hung {
 		calls = append(calls, call(load(n+1), fmt.Sprint("hung", n), "a", "x", 80))
 	}
-	stopped := slices.DeleteFunc(children(t), func(pid int) bool { return slices.Contains(others, pid) })
+	stopped := slices.DeleteFunc(testenv.Children(t), func(pid int) bool { return slices.Contains(others, pid) })
 	for _, pid := range stopped {
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
@@ -75,28 +74,4 @@ func TestProcessesThatDoNotAnswerDelayOnlyTheirPlugins(t *testing.T) {
 	if !d.Stop(time.Minute) {
 		t.Error("not stopped")
 	}
-}
-
-// children returns the processes that this one has started and that have not ended.
-func children(t *testing.T) (pids []int) {
-	t.Helper()
-	files, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue // it has ended
-		}
-		var pid, parent int
-		var state string
-		if _, err := fmt.Sscanf(string(text), "%d", &pid); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := fmt.Sscanf(string(text[strings.LastIndex(string(text), ")")+1:]), "%s %d", &state, &parent); err != nil {
-			t.Fatal(err)
-		}
-		if parent == os.Getpid() && state != "Z" {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }

@@ -41,6 +41,7 @@ type Set struct {
 	problems map[string]problem
 	// retired are no longer in use, but a decision that has already started may still call them.
 	retired []*loadedPlugin
+	closing sync.WaitGroup                 // of retired ones
 	closed  map[string]metrics.PluginStats // of closed plugins, by name
 }
 
@@ -347,7 +348,7 @@ func (p *loadedPlugin) firstRefusal(settings []config.PluginSettings) error {
 	return nil
 }
 
-// CloseRetired closes the plugins that Load has replaced. Call it when no decision can use them any more.
+// CloseRetired closes the plugins that Load has replaced. Call it when no decision can use them any more. It does not wait for calls that hang.
 func (s *Set) CloseRetired() {
 	s.mu.Lock()
 	retired := s.retired
@@ -357,9 +358,11 @@ func (s *Set) CloseRetired() {
 	}
 	s.mu.Unlock()
 	for _, p := range retired {
-		if err := p.Close(); err != nil {
-			s.log.Warn("closing a plugin failed", "err", err)
-		}
+		s.closing.Go(func() {
+			if err := p.Close(); err != nil {
+				s.log.Warn("closing a plugin failed", "err", err)
+			}
+		})
 	}
 }
 
@@ -392,6 +395,7 @@ func (s *Set) Close(ctx context.Context) {
 	clear(s.loaded)
 	s.mu.Unlock()
 	s.CloseRetired()
+	s.closing.Wait()
 	if err := s.host.Close(ctx); err != nil {
 		s.log.Warn("closing the plugin host failed", "err", err)
 	}

@@ -93,6 +93,13 @@ func Map(f *os.File) ([]*Lane, error) {
 // Unmap releases what Map has returned. Nobody may use the lanes any more.
 func Unmap(lanes []*Lane) { _ = unix.Munmap(unsafe.Slice(&lanes[0].memory[0], Size)) }
 
+// Resident returns how much of a memory exists, in bytes.
+func Resident(f *os.File) int64 {
+	var st unix.Stat_t
+	_ = unix.Fstat(int(f.Fd()), &st) // cannot fail
+	return 512 * st.Blocks
+}
+
 // Send tells the process that there is a message.
 func (l *Lane) Send() {
 	l.sent.Store(l.now())
@@ -171,8 +178,8 @@ func CPU(pid int) time.Duration {
 }
 
 // Watch calls idle when a process has used CPU time that its messages do not account for, until it has ended: what computes without
-// being asked is no plugin.
-func Watch(pid int, lanes []*Lane, ended <-chan struct{}, idle func(used time.Duration)) {
+// being asked is no plugin. It calls look each time.
+func Watch(pid int, lanes []*Lane, ended <-chan struct{}, look func(), idle func(used time.Duration)) {
 	ticker := time.NewTicker(WatchEvery)
 	defer ticker.Stop()
 	busy := func() (sum time.Duration) {
@@ -191,6 +198,7 @@ func Watch(pid int, lanes []*Lane, ended <-chan struct{}, idle func(used time.Du
 			return
 		case <-ticker.C:
 		}
+		look()
 		cpu, is := CPU(pid), busy()
 		if used := cpu - lastCPU - 2*(is-lastBusy); used > IdleCPU { // twice: collections of garbage
 			idle(used)
