@@ -28,9 +28,9 @@ const threadFlags = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLON
 // Runtime are the calls of Go's runtime in a process that has all its threads, computes, and reads and writes descriptors that it has: memory
 // that does not become executable, and signals of this process. The most frequent ones are first.
 func Runtime() []Rule {
-	rules := []Rule{}
+	const wakeOrPrivate = 1 | 128
+	rules := []Rule{{unix.SYS_FUTEX, []Arg{{1, ^uint32(wakeOrPrivate), 0}}}} // threads wait for each other, and lanes for messages: nothing with priorities
 	for _, call := range []uint32{
-		unix.SYS_FUTEX,                           // threads wait for each other, and lanes for messages
 		unix.SYS_NANOSLEEP, unix.SYS_SCHED_YIELD, // the scheduler's monitor, contended locks
 		unix.SYS_EPOLL_PWAIT,              // threads without work wait for timers
 		unix.SYS_MADVISE, unix.SYS_MUNMAP, // memory that is returned

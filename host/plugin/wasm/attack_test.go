@@ -135,6 +135,7 @@ func TestMachineCodeOfAnAttackerFindsNothing(t *testing.T) {
 		{"memory beyond the limit, shared", machine(unix.SYS_MMAP, 0, 1<<40, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANON, ^uint64(0), 0)},
 		{"memory beyond the limit, as a stack", machine(unix.SYS_MMAP, 0, 1<<40, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_GROWSDOWN, ^uint64(0), 0)},
 		{"make memory executable", machine(unix.SYS_MPROTECT, 0, 4096, unix.PROT_READ|unix.PROT_EXEC)},
+		{"a futex with priorities", machine(unix.SYS_FUTEX, 0, 6)},
 		{"io_uring", machine(unix.SYS_IO_URING_SETUP, 1, 0)},
 		{"bpf", machine(unix.SYS_BPF, 0, 0, 0)},
 		{"a looser filter", machine(unix.SYS_SECCOMP, 0, 0, 0)},
