@@ -23,7 +23,7 @@ func TestCallsForManyServicesShareMessages(t *testing.T) {
 	if err := os.WriteFile(file, module, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	r := newRig(t, fmt.Sprintf("%splugins: [{name: good, file: %s}]\npolicies: [{name: p, plugins: [{name: good}]}]\nbindings: [{policy: p}]\n", noServers, file))
+	r := newRig(t, fmt.Sprintf("%splugins: [{name: good, file: %s}]\npolicies: [{name: p, plugins: [{name: good}]}]\ndefaultPolicy: p\n", noServers, file))
 	r.opts.PluginProcess = []string{"agent.test", "plugin-process"}
 	var manifests strings.Builder
 	manifests.WriteString("apiVersion: v1\nkind: Node\nmetadata: {name: n0}\n")
