@@ -429,20 +429,23 @@ func (r *run) await(w *lane.Lane, limit time.Duration) bool {
 	pid := r.cmd.Process.Pid
 	limit += killAfter
 	w.Send()
-	var begin time.Duration
-	for waited := time.Duration(0); !w.Await(look); waited += look {
+	begin, waited := time.Duration(-1), time.Duration(0)
+	for last := time.Now(); !w.Await(look); {
 		if r.dead() {
 			return false
 		}
+		now := time.Now()
+		waited += min(now.Sub(last), 4*look) // while sluice itself does not run, time does not count
+		last = now
 		used := lane.CPU(pid)
-		if waited == 0 {
+		if begin < 0 {
 			begin = used
 		}
 		switch used -= begin; {
 		case waited >= limit && used >= limit:
 			r.kill(&callError{errLate, fmt.Sprintf("%s: killed after %d ms of CPU time", errLate, used.Milliseconds())})
 		case waited >= limit+silence:
-			r.kill(&callError{errLate, fmt.Sprintf("%s: killed after %s without an answer", errLate, waited)})
+			r.kill(&callError{errLate, fmt.Sprintf("%s: killed after %s without an answer", errLate, waited.Round(10*time.Millisecond))})
 		}
 	}
 	return !r.dead()
