@@ -115,34 +115,6 @@ func TestProcessHasNoRights(t *testing.T) {
 	}
 }
 
-// Code that never ends, with or without CPU time, is killed, and other plugins answer meanwhile.
-func TestProcessThatDoesNotAnswerIsKilled(t *testing.T) {
-	requireChildren(t)
-	for name, code := range map[string][]byte{"computes": {0xeb, 0xfe}, "sleeps": sleep(), "stops itself": stop()} {
-		t.Run(name, func(t *testing.T) {
-			p := openNative(t, code)
-			other := load(t, p.host, goodWAT(t), "")
-			r := processOf(t, p)
-			done := make(chan error)
-			go func() { done <- decide(p, evilPort, sampleNow) }()
-			for n := 0; ; n++ {
-				select {
-				case err := <-done:
-					if !errors.Is(err, errLate) || !IsLate(err) || n == 0 {
-						t.Errorf("after %d decisions of another plugin: %v", n, err)
-					}
-					if <-r.ended; p.Stats().Late != 1 {
-						t.Errorf("%+v", p.Stats())
-					}
-					return
-				default:
-					checkGood(t, other, sampleNow)
-				}
-			}
-		})
-	}
-}
-
 // sleep returns machine code that never ends: it reads from the control socket, on which nothing arrives.
 func sleep() []byte {
 	oneByteToTheStack := []byte{0x48, 0x89, 0xe6, 0xba, 1, 0, 0, 0}
