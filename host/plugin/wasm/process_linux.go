@@ -430,13 +430,12 @@ func (r *run) await(w *lane.Lane, limit time.Duration) bool {
 	limit += killAfter
 	w.Send()
 	begin, waited := time.Duration(-1), time.Duration(0)
-	for last := time.Now(); !w.Await(look); {
-		if r.dead() {
-			return false
+	for {
+		answered, longer := w.Await(look)
+		if answered || r.dead() {
+			return !r.dead()
 		}
-		now := time.Now()
-		waited += min(now.Sub(last), 4*look) // while sluice itself does not run, time does not count
-		last = now
+		waited += longer
 		used := lane.CPU(pid)
 		if begin < 0 {
 			begin = used
@@ -448,7 +447,6 @@ func (r *run) await(w *lane.Lane, limit time.Duration) bool {
 			r.kill(&callError{errLate, fmt.Sprintf("%s: killed after %s without an answer", errLate, waited.Round(10*time.Millisecond))})
 		}
 	}
-	return !r.dead()
 }
 
 // allowance returns the memory that the instances of the process may have.

@@ -108,15 +108,17 @@ func (l *Lane) Send() {
 
 func (l *Lane) now() int64 { return time.Since(l.mapped).Nanoseconds() }
 
-// Await waits for the answer for as long as a patience, and reports whether there is one.
-func (l *Lane) Await(patience time.Duration) bool {
+// Await waits for the answer for as long as a patience, and reports whether there is one. Otherwise it returns how long it has waited: on a busy
+// machine that is more, but a time for which sluice itself has not run does not count.
+func (l *Lane) Await(patience time.Duration) (answered bool, waited time.Duration) {
+	begin := l.now()
 	l.left = unix.NsecToTimespec(int64(patience))
 	if !wait(l.word(answerWord), l.word(answerSleep), l.seen, &l.left) {
-		return false
+		return false, min(time.Duration(l.now()-begin), 4*patience)
 	}
 	l.seen++
 	l.busy.Add(l.now() - l.sent.Swap(0))
-	return true
+	return true, 0
 }
 
 // Receive waits for the next message, in the process.

@@ -68,7 +68,8 @@ func start(t testing.TB) []*Lane {
 func ask(t testing.TB, l *Lane, n uint64) {
 	binary.LittleEndian.PutUint64(l.Request(), n)
 	l.Send()
-	for !l.Await(time.Second) {
+	for answered := false; !answered; {
+		answered, _ = l.Await(time.Second)
 	}
 	if got := binary.LittleEndian.Uint64(l.Answer()); got != n+1 {
 		t.Errorf("%d: answer %d", n, got)
@@ -95,11 +96,11 @@ func TestLanesAnswerAtTheSameTime(t *testing.T) {
 func TestPatienceEnds(t *testing.T) {
 	_, lanes := mapped(t)
 	lanes[0].Send()
-	if lanes[0].Await(time.Millisecond) {
-		t.Error("an answer of nobody")
+	if answered, waited := lanes[0].Await(time.Millisecond); answered || waited < time.Millisecond || waited > 4*time.Millisecond {
+		t.Errorf("an answer of nobody: %t, after %s", answered, waited)
 	}
 	lanes[0].Reply()
-	if !lanes[0].Await(time.Hour) {
+	if answered, _ := lanes[0].Await(time.Hour); !answered {
 		t.Error("no answer")
 	}
 }
