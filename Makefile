@@ -25,13 +25,18 @@ plugins: $(PLUGINS:%=bin/plugins/%.wasm)
 # on the clone in which it is built.
 GUEST := GOOS=wasip1 GOARCH=wasm $(GO) build -trimpath -buildvcs=false -buildmode=c-shared -ldflags='-s -w'
 
+# Puts the plugin.json of a folder into a module.
+EMBED := $(GO) run github.com/sluice-proxy/sluice/sdk/manifest/embed
+
 bin/plugins/%.wasm: FORCE
 	@mkdir -p bin/plugins
 	$(GUEST) -o $@ ./plugins/$*
+	@$(EMBED) $@ plugins/$*
 
 bin/e2e/%.wasm: FORCE
 	@mkdir -p bin/e2e
 	$(GUEST) -o $@ ./cmd/sluice/e2e/$*
+	@$(EMBED) $@ cmd/sluice/e2e/$*
 
 FORCE:
 
@@ -52,6 +57,7 @@ man:
 
 demo: build
 	$(GUEST) -o bin/demo-runaway.wasm ./examples/demo/runaway
+	@$(EMBED) bin/demo-runaway.wasm examples/demo/runaway
 	$(GO) build -trimpath -o bin/demo ./examples/demo
 	bin/demo -svg bin/demo-drain.svg
 
@@ -225,9 +231,10 @@ test-all:
 bench: build
 	@mkdir -p bin/bench-guests
 	$(GUEST) -o bin/bench-guests/go.wasm ./host/lab/bench/guest
+	@$(EMBED) bin/bench-guests/go.wasm host/lab/bench/guest
 	@rm -f bin/bench-guests/c.wasm; if command -v clang >/dev/null && command -v wasm-ld >/dev/null; then \
 	  clang --target=wasm32 -O2 -nostdlib -ffreestanding -fno-builtin -Wl,--no-entry -I sdk/c examples/plugin-c/zone_first.c \
-	    -o bin/bench-guests/c.wasm; else echo 'no clang and lld: the guest in C is not measured'; fi
+	    -o bin/bench-guests/c.wasm && $(EMBED) bin/bench-guests/c.wasm examples/plugin-c; else echo 'no clang and lld: the guest in C is not measured'; fi
 	$(GO) build -o bin/bench ./host/lab/bench
 	bin/bench -write host/README.md
 
@@ -250,6 +257,7 @@ DURATION    ?= 30m
 soak: deps build
 	@mkdir -p bin/soak-guests
 	$(GUEST) -o bin/soak-guests/hostile.wasm ./host/lab/bench/soak/guest
+	@$(EMBED) bin/soak-guests/hostile.wasm host/lab/bench/soak/guest
 	$(GO) build -o bin/bench-cluster ./host/lab/bench/cluster
 	bin/bench-cluster soak -duration $(DURATION)
 

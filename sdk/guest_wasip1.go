@@ -36,15 +36,6 @@ func hostLog(level uint32, text unsafe.Pointer, size uint32)
 //go:wasmexport sluice_abi_version
 func abiVersion() uint32 { return abi.Major<<16 | abi.Minor }
 
-//go:wasmexport sluice_role
-func role() (role int32) {
-	defer recoverAs(&role)
-	if guest.instance.newPlugin == nil {
-		return int32(fail(abi.CodeNotConfigured, errUnregistered.Error()))
-	}
-	return int32(roleOf(guest.instance.newPlugin()))
-}
-
 //go:wasmexport sluice_needs
 func needs(handle uint32) (bits int32) {
 	defer recoverAs(&bits)

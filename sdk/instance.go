@@ -16,7 +16,6 @@ type instance struct {
 	plugins   []Plugin // by settings handle
 	req       Request
 	resp      Response
-	role      Role  // 0: not known yet
 	err       error // of the last negative code
 }
 
@@ -142,12 +141,11 @@ func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 	if a.hasTail {
 		a.reset()
 	}
-	if in.role == 0 {
-		in.role = roleOf(plugin)
-		a.role = in.role
+	if role := Role(u32(req, abi.ReqRole)); a.role != role {
+		a.role = role
 	}
 	value := uintptr(abi.EndpointShare)
-	if in.role <= RoleReduce {
+	if a.role <= RoleReduce {
 		value = abi.EndpointCapacity
 	}
 	at, step, to := r.offset+value, r.stride, uintptr(abi.RespSize)
@@ -220,13 +218,6 @@ func (in *instance) fail(code int64, err error) int64 {
 // number formats a number for an error. A module without package fmt is smaller by a quarter.
 func number[T ~int | ~uint8 | ~uint16 | ~uint32 | ~uint64](n T) string {
 	return strconv.FormatUint(uint64(n), 10)
-}
-
-func roleOf(p Plugin) Role {
-	if r, ok := p.(Roler); ok {
-		return r.Role()
-	}
-	return RoleShare
 }
 
 func needsOf(p Plugin) uint32 {

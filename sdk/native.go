@@ -8,12 +8,14 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/manifest"
 )
 
 // NativePlugin runs a plugin without a sandbox but through the same wire form: for tests, and as the reference for the
 // same plugin in the sandbox. It is used by one goroutine at a time.
 type NativePlugin struct {
 	instance  instance
+	role      Role
 	revision  string
 	keys      []string
 	encoder   abi.Encoder
@@ -27,12 +29,20 @@ func NewNativePlugin(newPlugin func() Plugin, settings []byte) (*NativePlugin, e
 	if err := p.Configure(settings); err != nil {
 		return nil, fmt.Errorf("plugin %T: settings: %w", p, err)
 	}
+	role := RoleShare
+	if d, ok := p.(Describer); ok {
+		m, err := manifest.ParseFile([]byte(d.Manifest()))
+		if err != nil {
+			return nil, fmt.Errorf("plugin %T: manifest: %w", p, err)
+		}
+		role = m.ABIRole()
+	}
 	keys, err := abi.ParseKeys(strings.Join(keysOf(p), "\n"))
 	if err != nil {
 		return nil, fmt.Errorf("plugin %T: %w", p, err)
 	}
 	sum := sha256.Sum256(settings)
-	return &NativePlugin{instance: instance{plugin: p}, keys: keys, revision: fmt.Sprintf("native:%T:%x", p, sum[:8])}, nil
+	return &NativePlugin{instance: instance{plugin: p}, role: role, keys: keys, revision: fmt.Sprintf("native:%T:%x", p, sum[:8])}, nil
 }
 
 // Decide calls the plugin. As in the sandbox, it sees only the inputs that it needs, and the keys that it declares, and a panic is returned as an error.
@@ -47,7 +57,7 @@ func (n *NativePlugin) Decide(req *abi.Request, resp *abi.Response) (err error) 
 
 // DecideNoRecover is Decide without recovering from panics, so that a test shows their stack trace.
 func (n *NativePlugin) DecideNoRecover(req *abi.Request, resp *abi.Response) error {
-	n.req = n.encoder.AppendRequest(n.req[:0], req, abi.View{Settings: abi.NoSettings, Needs: n.Needs(), Keys: n.keys})
+	n.req = n.encoder.AppendRequest(n.req[:0], req, abi.View{Role: n.role, Settings: abi.NoSettings, Needs: n.Needs(), Keys: n.keys})
 	if room := abi.MaxResponse(len(req.Endpoints)); len(n.resp) < room {
 		n.resp = make([]byte, room)
 	}
@@ -62,7 +72,7 @@ func (n *NativePlugin) DecideNoRecover(req *abi.Request, resp *abi.Response) err
 }
 
 // Role returns what the plugin decides.
-func (n *NativePlugin) Role() abi.Role { return roleOf(n.instance.plugin) }
+func (n *NativePlugin) Role() abi.Role { return n.role }
 
 // Needs returns the inputs that the plugin needs with its settings, as abi.Need bits.
 func (n *NativePlugin) Needs() uint32 { return needsOf(n.instance.plugin) }

@@ -20,9 +20,10 @@ type Plugin interface {
 	Decide(req *Request, resp *Response) error
 }
 
-// Roler is implemented by a Plugin with another role than RoleShare. Role must always return the same value.
-type Roler interface {
-	Role() Role
+// Describer is implemented by a Plugin whose manifest the native tests know: Manifest returns the text of its file plugin.json, embedded. In the
+// sandbox it is the module that has it, and the host says which role it is. Without the method, the role is RoleShare in native tests.
+type Describer interface {
+	Manifest() string
 }
 
 // Role is what a plugin decides. A chain is in the order of roles.

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/node/agent/dataplane"
 	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/tck/hosts"
 )
 
 // assemble compiles a module from the text format.
@@ -27,6 +28,13 @@ func assemble(t *testing.T, name, text string) string {
 	cmd.Stdin = strings.NewReader(text)
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("wat2wasm: %v\n%s", err, msg)
+	}
+	module, err := os.ReadFile(out)
+	if err == nil {
+		err = os.WriteFile(out, hosts.Describe(text, module), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	return out
 }

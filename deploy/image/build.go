@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/deploy/image/oci"
+	"github.com/sluice-proxy/sluice/sdk/manifest"
 )
 
 const module = "github.com/sluice-proxy/sluice"
@@ -91,6 +92,13 @@ func (b *builder) plugins(ctx context.Context) ([]oci.File, error) {
 		out := filepath.Join(b.temp, name+".wasm")
 		_, err := b.run(ctx, []string{"GOOS=wasip1", "GOARCH=wasm"},
 			"build", "-trimpath", "-buildvcs=false", "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./plugins/"+name)
+		if err != nil {
+			return nil, fmt.Errorf("plugin %s: %w", name, err)
+		}
+		said, err := manifest.FindFile(filepath.Dir(main))
+		if err == nil {
+			err = manifest.EmbedFile(out, said)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("plugin %s: %w", name, err)
 		}

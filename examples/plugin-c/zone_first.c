@@ -1,5 +1,4 @@
 /* A complete plugin in C: endpoints in this node's zone get three times the share of the others. */
-#define SLUICE_ROLE SLUICE_LOCALITY
 #include "sluice.h"
 
 SLUICE_EXPORT("sluice_decide")

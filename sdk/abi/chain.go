@@ -20,6 +20,15 @@ var roleNames = [...]string{
 // Valid reports whether r is a role.
 func (r Role) Valid() bool { return r >= RoleExclude && r <= RoleAdjust }
 
+// RoleNames returns the names of the roles, in the order of a chain but for RoleAdjust.
+func RoleNames() []string { return slices.Clone(roleNames[RoleExclude:]) }
+
+// ParseRole returns the role of a name.
+func ParseRole(name string) (r Role, ok bool) {
+	i := slices.Index(roleNames[:], name)
+	return Role(max(i, 0)), i > 0
+}
+
 func (r Role) String() string {
 	if !r.Valid() {
 		return fmt.Sprintf("role %d", uint8(r))

@@ -24,6 +24,7 @@ func (e *Encoder) Full() bool {
 
 // View is what one plugin sees of a request.
 type View struct {
+	Role     Role     // of the module
 	Settings uint32   // handle that sluice_configure returned, or NoSettings
 	Needs    uint32   // inputs that the plugin does not need are left out
 	Keys     []string // that the plugin has declared for these settings, at most MaxKeys
@@ -165,7 +166,7 @@ func (e *Encoder) AppendRequest(dst []byte, req *Request, v View) []byte {
 	le.PutUint32(h[ReqServiceValuesOffset:], uint32(services.offset))
 	le.PutUint32(h[ReqServiceValuesCount:], uint32(services.count))
 	groups.put(h[ReqGroupsOffset:])
-	le.PutUint32(h[ReqGroupsStride+4:], 0)
+	le.PutUint32(h[ReqRole:], uint32(v.Role))
 
 	for i := range req.Zones {
 		if id := le.Uint32(b[zones+i*ZoneSize+ZoneName:]); id != NoString {

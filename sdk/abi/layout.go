@@ -62,6 +62,7 @@ const (
 	ReqGroupsOffset        = 168
 	ReqGroupsCount         = 172
 	ReqGroupsStride        = 176
+	ReqRole                = 180
 	ReqSize                = 184
 )
 

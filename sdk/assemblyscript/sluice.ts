@@ -18,7 +18,7 @@ export const HINTED_NODE: u32 = 64;
 export const ELIGIBLE: u32 = 128; // may have capacity
 export const HELD: u32 = 256; // eligible only because of the panic hold
 
-// What a plugin decides, for setRole. A chain is in the order of roles.
+// What a plugin decides: the role of a request, which is that of the module's manifest.
 export const EXCLUDE: u32 = 1; // which endpoints get no connections at all, such as those that fail: sets capacities
 export const REDUCE: u32 = 2; // how much of an endpoint there is: warming up, draining, or of another size: sets capacities
 export const SHARE: u32 = 3; // parts of the connections for groups of endpoints: sets shares, like the following
@@ -72,16 +72,7 @@ const RESULT: u32 = 16;
 const REASON: u32 = 8;
 const GROUP: u32 = 8;
 
-let role: u32 = SHARE;
-
-// Declares the plugin's role, at the top level of its module.
-export function setRole(r: u32): void {
-  role = r;
-}
-
-export function sluice_role(): u32 {
-  return role;
-}
+let role: u32 = SHARE; // of the request that is being decided
 
 // Bytes of a request.
 export class View {
@@ -167,7 +158,7 @@ export class Request {
   groupsOffset: u32;
   groupsCount: u32; // 0: one group has all connections
   groupsStride: u32;
-  zero: u32;
+  role: u32; // EXCLUDE … ADJUST
 
   // Returns endpoint i, which is less than endpointsCount.
   endpoint(i: u32): Endpoint {
@@ -507,6 +498,7 @@ function malformed(req: Request, length: u32): bool {
 export function begin(req: Request, length: u32, resp: Response, room: u32): i64 {
   if (malformed(req, length)) return error(BAD_REQUEST, "malformed request");
   const count = req.endpointsCount;
+  role = req.role;
   const total = u64(RESPONSE_HEADER) + u64(count) * RESULT;
   if (total > room) return noRoom();
   memory.fill(changetype<usize>(resp), 0, RESPONSE_HEADER);

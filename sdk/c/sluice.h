@@ -16,15 +16,11 @@
 
 enum { SLUICE_ABI = 2 << 16 | 0 };
 
-/* What a plugin decides. A plugin of another role than SLUICE_SHARE defines SLUICE_ROLE before it includes this file. */
+/* What a plugin decides: the role of a request, which is that of the module's manifest. */
 enum {
 	SLUICE_EXCLUDE = 1, SLUICE_REDUCE, /* results have capacities */
 	SLUICE_SHARE, SLUICE_LOCALITY, SLUICE_PICK, SLUICE_RESET, SLUICE_ADJUST, /* results have shares; ignored for SLUICE_RESET */
 };
-
-#ifndef SLUICE_ROLE
-#define SLUICE_ROLE SLUICE_SHARE
-#endif
 
 #define SLUICE_ONE 1000000 /* the capacity of an ordinary endpoint, and its share at first */
 
@@ -76,7 +72,7 @@ typedef struct {
 	uint32_t pod_keys; /* values for each endpoint */
 	uint32_t service_values_offset, service_values_count;
 	sluice_area groups; /* none: one group has all connections */
-	uint32_t zero;
+	uint32_t role; /* SLUICE_EXCLUDE … SLUICE_ADJUST */
 } sluice_request;
 
 typedef struct {
@@ -264,7 +260,7 @@ static inline int64_t sluice_begin(const sluice_request *restrict req, uint32_t 
 	sluice_result *restrict result = (sluice_result *)(resp + 1);
 	for (uint32_t i = 0; i < req->endpoints.count; i++) {
 		const sluice_endpoint *e = sluice_endpoint_at(req, i);
-		result[i] = (sluice_result){ SLUICE_ROLE <= SLUICE_REDUCE ? e->capacity : e->share, 0, 0, SLUICE_NEVER, SLUICE_NO_REASON, 0 };
+		result[i] = (sluice_result){ req->role <= SLUICE_REDUCE ? e->capacity : e->share, 0, 0, SLUICE_NEVER, SLUICE_NO_REASON, 0 };
 	}
 	return (int64_t)total;
 }
@@ -472,9 +468,6 @@ void *sluice_alloc(uint32_t size) {
 
 SLUICE_EXPORT("sluice_abi_version")
 uint32_t sluice_abi_version(void) { return SLUICE_ABI; }
-
-SLUICE_EXPORT("sluice_role")
-int32_t sluice_role(void) { return SLUICE_ROLE; }
 
 /* The plugin defines this function with SLUICE_EXPORT("sluice_decide"). */
 int64_t sluice_decide(const sluice_request *req, uint32_t length, sluice_response *resp, uint32_t room);

@@ -84,6 +84,10 @@ pub enum Role {
 }
 
 impl Role {
+    fn of(n: u32) -> Option<Role> {
+        [Role::Exclude, Role::Reduce, Role::Share, Role::Locality, Role::Pick, Role::Reset, Role::Adjust].into_iter().find(|r| *r as u32 == n)
+    }
+
     fn writes_capacity(self) -> bool {
         matches!(self, Role::Exclude | Role::Reduce)
     }
@@ -91,8 +95,6 @@ impl Role {
 
 /// A policy plugin with one settings text. It has no other memory: equal requests must get equal responses.
 pub trait Plugin: Copy + 'static {
-    const ROLE: Role = Role::Share;
-
     /// The settings of a policy without settings.
     const DEFAULT: Self;
 
@@ -291,6 +293,11 @@ impl<'a> Request<'a> {
             return None;
         }
         Some(request)
+    }
+
+    /// What the plugin decides: the role in the manifest of its module.
+    pub fn role(&self) -> Role {
+        Role::of(u32_at(self.bytes, 180)).unwrap_or(Role::Share)
     }
 
     /// Unix milliseconds, a multiple of 1000. Setting the wall clock does not change it.
@@ -564,8 +571,8 @@ struct Tail {
 }
 
 impl<'a> Response<'a> {
-    fn begin(role: Role, request: &Request, bytes: &'a mut [u8], tail: &'a mut Tail) -> Option<Response<'a>> {
-        let endpoints = request.len();
+    fn begin(request: &Request, bytes: &'a mut [u8], tail: &'a mut Tail) -> Option<Response<'a>> {
+        let (endpoints, role) = (request.len(), request.role());
         if RESPONSE_SIZE as u64 + endpoints as u64 * RESULT_SIZE as u64 > bytes.len() as u64 {
             return None;
         }
@@ -1039,7 +1046,7 @@ impl<P: Plugin> Instance<P> {
             Some(p) => p,
             None => return not_configured() as i64,
         };
-        let mut response = match Response::begin(P::ROLE, &request, response, &mut self.tail) {
+        let mut response = match Response::begin(&request, response, &mut self.tail) {
             Some(r) => r,
             None => return no_room() as i64,
         };
@@ -1061,11 +1068,6 @@ macro_rules! register {
             static mut INSTANCE: $crate::sluice::Instance<$plugin> = $crate::sluice::Instance::new();
 
             // SAFETY of all exports: the host passes buffers of sluice_alloc with their lengths, and does not call twice at the same time.
-
-            #[no_mangle]
-            extern "C" fn sluice_role() -> u32 {
-                <$plugin as $crate::sluice::Plugin>::ROLE as u32
-            }
 
             #[no_mangle]
             unsafe extern "C" fn sluice_configure(settings: *const u8, length: u32) -> i32 {
@@ -1216,6 +1218,7 @@ pub mod testing {
     /// request, by the addresses of endpoints; those that have none get one by their position.
     pub struct Node<P: Plugin> {
         instance: Box<Instance<P>>,
+        role: Role,
         settings: u32,
         zone: &'static str,
         pub now_ms: i64,
@@ -1226,8 +1229,8 @@ pub mod testing {
     }
 
     impl<P: Plugin> Node<P> {
-        /// Returns a node in a zone with settings; "": none. An error is the text that the plugin has logged.
-        pub fn new(zone: &'static str, settings: &str) -> Result<Node<P>, String> {
+        /// Returns a node in a zone, for a plugin of a role with settings; "": none. An error is the text that the plugin has logged.
+        pub fn new(role: Role, zone: &'static str, settings: &str) -> Result<Node<P>, String> {
             let mut instance = Box::new(Instance::new());
             let mut handle = NONE;
             if !settings.is_empty() {
@@ -1237,7 +1240,7 @@ pub mod testing {
                 }
                 handle = n as u32;
             }
-            Ok(Node { instance, settings: handle, zone, now_ms: 1_000_000, parts: vec![], state: vec![], prior: vec![] })
+            Ok(Node { instance, role, settings: handle, zone, now_ms: 1_000_000, parts: vec![], state: vec![], prior: vec![] })
         }
 
         /// Returns the weights of the last decision, in thousandths.
@@ -1286,7 +1289,7 @@ pub mod testing {
         /// Returns the weights of a decision in thousandths, if no other plugin follows.
         fn weights(&self, endpoints: &[Sample], d: &Decision) -> Vec<u32> {
             let parts = if d.parts.is_empty() { &self.parts } else { &d.parts };
-            let load = |i: usize| match P::ROLE {
+            let load = |i: usize| match self.role {
                 Role::Reset => endpoints[i].capacity as f64 * endpoints[i].share as f64,
                 role if role.writes_capacity() => d.values[i] as f64 * endpoints[i].share as f64,
                 _ => endpoints[i].capacity as f64 * d.values[i] as f64,
@@ -1371,6 +1374,7 @@ pub mod testing {
             put(168, groups as u32);
             put(172, self.parts.len() as u32);
             put(176, GROUP_SIZE as u32);
+            put(180, self.role as u32);
             b
         }
     }

@@ -68,7 +68,7 @@ impl Plugin for Probe {
 }
 
 fn node(what: u32) -> Node<Probe> {
-    Node::new("zone-a", &format!("{{\"what\": {}}}", what)).unwrap()
+    Node::new(Role::Share, "zone-a", &format!("{{\"what\": {}}}", what)).unwrap()
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn groups_have_parts() {
 #[test]
 fn roles_are_kept() {
     assert_eq!(node(6).decide(&[ready("a")]).unwrap_err(), "set_capacity is for the roles Exclude and Reduce");
-    let mut r = Node::<Reduce>::new("a", "").unwrap();
+    let mut r = Node::<Reduce>::new(Role::Reduce, "a", "").unwrap();
     let half = Sample { capacity: ONE / 2, share: 7, ..ready("a") };
     assert_eq!(r.decide(&[half.clone(), half.clone(), half]).unwrap().values, [ONE / 2, 3, ONE / 2]);
     assert_eq!(r.decide(&[ready("a")]).unwrap_err(), "set_share is for the roles Share, Locality, Pick and Adjust");
@@ -115,7 +115,6 @@ fn roles_are_kept() {
 struct Reduce;
 
 impl Plugin for Reduce {
-    const ROLE: Role = Role::Reduce;
     const DEFAULT: Reduce = Reduce;
 
     fn configure(_: &[u8]) -> Result<Reduce, &'static str> {

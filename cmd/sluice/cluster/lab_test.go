@@ -111,6 +111,9 @@ func (l *lab) build(dir string) error {
 	} {
 		l.plugins[name] = filepath.Join(dir, name+".wasm")
 		err := run([]string{"GOOS=wasip1", "GOARCH=wasm"}, "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", l.plugins[name], module+path)
+		if err == nil {
+			err = testenv.Embed(l.plugins[name], filepath.Join("..", "..", "..", path))
+		}
 		if err != nil {
 			return err
 		}

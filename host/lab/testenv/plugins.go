@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/sdk/manifest"
 )
 
 // Plugins compiles packages of this module, such as "plugins/zone-spill", to WebAssembly and returns the directory with
@@ -42,10 +44,26 @@ func buildPlugin(cache, pkg, to string) error {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
 	module, err := os.ReadFile(built)
+	if err == nil {
+		err = os.WriteFile(to, module, 0o644)
+	}
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(to, module, 0o644)
+	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/sluice-proxy/sluice/"+pkg).Output()
+	if err != nil {
+		return err
+	}
+	return Embed(to, strings.TrimSpace(string(dir)))
+}
+
+// Embed puts the manifest of the plugin in a folder into its module.
+func Embed(module, dir string) error {
+	file, err := manifest.FindFile(dir)
+	if err != nil {
+		return err
+	}
+	return manifest.EmbedFile(module, file)
 }
 
 // PluginCache returns the directory for compiled plugins that all tests share, in the user's cache: compiling a Go plugin takes more than a

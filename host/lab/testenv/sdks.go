@@ -20,6 +20,9 @@ func SDKGuests(t testing.TB, policy string) []SDKGuest {
 		if msg, err := command(t, filepath.Join(source, file), out).CombinedOutput(); err != nil || len(msg) > 0 {
 			t.Fatalf("%s: %v\n%s", file, err, msg)
 		}
+		if err := Embed(out, source); err != nil {
+			t.Fatal(err)
+		}
 		guests = append(guests, SDKGuest{lang, out})
 	}
 	build("C", Clang, "plugin.c")

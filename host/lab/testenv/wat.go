@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/sdk/tck/hosts"
 )
 
-// WAT assembles a WebAssembly module from the text format, with additional flags for wat2wasm.
+// WAT assembles a WebAssembly module from the text format, with a manifest (hosts.Describe), with additional flags for wat2wasm.
 func WAT(t testing.TB, text string, flags ...string) []byte {
 	t.Helper()
 	RequireProgram(t, "wat2wasm", "wabt")
@@ -22,5 +24,5 @@ func WAT(t testing.TB, text string, flags ...string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b
+	return hosts.Describe(text, b)
 }

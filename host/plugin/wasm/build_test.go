@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func (b *built) get(t testing.TB, name string, build func(out string) *exec.Cmd) []byte {
+func (b *built) get(t testing.TB, name, folder string, build func(out string) *exec.Cmd) []byte {
 	t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -58,6 +58,9 @@ func (b *built) get(t testing.TB, name string, build func(out string) *exec.Cmd)
 	cmd := build(out)
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", strings.Join(cmd.Args, " "), err, msg)
+	}
+	if err := testenv.Embed(out, folder); err != nil {
+		t.Fatal(err)
 	}
 	w, err := os.ReadFile(out)
 	if err != nil {
@@ -70,7 +73,7 @@ func (b *built) get(t testing.TB, name string, build func(out string) *exec.Cmd)
 // goGuest builds a Go guest from its folder.
 func goGuest(t testing.TB, folder string) []byte {
 	t.Helper()
-	return guests.get(t, strings.ReplaceAll(folder, "/", "_"), func(out string) *exec.Cmd {
+	return guests.get(t, strings.ReplaceAll(folder, "/", "_"), folder, func(out string) *exec.Cmd {
 		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./"+folder)
 		cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
 		return cmd
@@ -80,7 +83,7 @@ func goGuest(t testing.TB, folder string) []byte {
 // cGuest builds a C guest from its file.
 func cGuest(t testing.TB, file string) []byte {
 	t.Helper()
-	return guests.get(t, filepath.Base(file), func(out string) *exec.Cmd { return testenv.Clang(t, file, out) })
+	return guests.get(t, filepath.Base(file), filepath.Dir(file), func(out string) *exec.Cmd { return testenv.Clang(t, file, out) })
 }
 
 // noCache in Options.CacheDir disables the cache that the tests of this process share, as compiling a Go guest takes a second.

@@ -47,7 +47,7 @@ func TestProcessThatLiesGivesNoPartToIneligibleEndpoints(t *testing.T) {
 
 func processThatLies(t *testing.T, role abi.Role) {
 	t.Helper()
-	module := wat(t, hosts.Complete(fmt.Sprintf(";; role: %d\n(func $evil (param i32 i32 i64) (result i64) (local.get 2))", role)))
+	module := wat(t, hosts.Complete(fmt.Sprintf(";; role: %s\n(func $evil (param i32 i32 i64) (result i64) (local.get 2))", role)))
 	p, err := newHost(t, Options{Process: childCommand("generous")}).Open(t.Context(), "generous", module, LoadOptions{})
 	if err != nil {
 		t.Fatal(err)

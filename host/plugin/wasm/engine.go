@@ -38,7 +38,7 @@ type op uint32
 // Operations. Those after opDecide are for checks of conformance.
 const (
 	opStart     op = iota // runs the start function and _initialize
-	opVersion             // value: what sluice_abi_version returns, and sluice_role in the upper half, 0 without that export
+	opVersion             // value: what sluice_abi_version returns
 	opConfigure           // passes input to sluice_configure, unless handle is given: value, needs, out: the keys
 	opDecide              // passes input, a request, to sluice_decide: out: the response
 	opAlloc               // value: the address of room bytes

@@ -69,7 +69,7 @@ func (g *guest) do(c call) error {
 // callDecide calls sluice_decide.
 func (g *guest) callDecide(dec *abi.Decoder, req *abi.Request, h handle, resp *abi.Response) error {
 	c := g.decision(req)
-	g.request = g.encoder.AppendRequest(g.request[:0], req, abi.View{Settings: h.id, Needs: h.needs, Keys: h.keys})
+	g.request = g.encoder.AppendRequest(g.request[:0], req, abi.View{Role: g.p.report.Role, Settings: h.id, Needs: h.needs, Keys: h.keys})
 	c.input = g.request
 	_ = g.do(c)
 	return g.decided(dec, len(req.Endpoints), resp)

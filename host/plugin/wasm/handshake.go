@@ -1,15 +1,14 @@
 package wasm
 
 import (
-	"errors"
 	"fmt"
-	"math"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/manifest"
 )
 
-// introduce reads the ABI version and the role of a module from its first instance, and refuses those that this host does not serve.
-func (g *guest) introduce() error {
+// introduce reads the ABI version of a module from its first instance, and refuses one that this host does not serve, and a module without manifest.
+func (g *guest) introduce(said *manifest.Manifest, unsaid error) error {
 	if err := g.do(call{op: opVersion, fuel: g.p.limits.ConfigureFuel, limit: g.p.limits.ConfigureTime}); err != nil {
 		return err
 	}
@@ -18,14 +17,10 @@ func (g *guest) introduce() error {
 	case major != abi.Major:
 		return fmt.Errorf("module refused: it has ABI version %d.%d, this host needs %d.%d: rebuild it with the SDK of this host",
 			major, minor, abi.Major, abi.Minor)
-	case !hasExport(&g.p.report.Module, "sluice_role"):
-		return errors.New("module refused: not a sluice plugin: it does not export function \"sluice_role\"")
+	case unsaid != nil:
+		return fmt.Errorf("module refused: %w", unsaid)
 	}
-	role := uint32(g.call.value >> 32)
-	if g.p.report.Role = abi.Role(min(role, math.MaxUint8)); !g.p.report.Role.Valid() {
-		return fmt.Errorf("module refused: sluice_role returns %d, want %d to %d", int32(role), abi.RoleExclude, abi.RoleAdjust)
-	}
-	g.p.report.ABI = version
+	g.p.report.ABI, g.p.report.Manifest, g.p.report.Role = version, *said, said.ABIRole()
 	return nil
 }
 

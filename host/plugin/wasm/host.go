@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/plugin/confine"
 	"github.com/sluice-proxy/sluice/host/plugin/wasm/meter"
 	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/manifest"
 )
 
 // Options of a Host. The zero value is usable.
@@ -134,8 +135,9 @@ type Report struct {
 	Name        string
 	Revision    string
 	Module      meter.Info
-	ABI         uint32        // major<<16 | minor, from sluice_abi_version
-	Role        abi.Role      // from sluice_role
+	ABI         uint32   // major<<16 | minor, from sluice_abi_version
+	Role        abi.Role // from Manifest
+	Manifest    manifest.Manifest
 	Needs       uint32        // with the settings of Load
 	Keys        []string      // declared for them
 	FromCache   bool          // the compiled code was cached or …
@@ -185,6 +187,7 @@ func (h *Host) Open(ctx context.Context, name string, wasm []byte, options LoadO
 	}
 	log := h.log.With("plugin", name)
 	key := codeKey{revision(wasm), limits.MemoryPages}
+	said, unsaid := manifest.Read(wasm)
 	c, err := h.acquire(ctx, log, wasm, key)
 	if err != nil {
 		return nil, err
@@ -200,7 +203,7 @@ func (h *Host) Open(ctx context.Context, name string, wasm []byte, options LoadO
 	}
 	err = h.retryAfterCompile(ctx, func() error {
 		p.discard()
-		return p.handshake(h.now)
+		return p.handshake(h.now, said, unsaid)
 	})
 	p.discard()
 	p.repeats, p.instances, p.initFuel = p.newRepeats(), 0, 0
@@ -280,7 +283,6 @@ func abiExports() []abiExport {
 	return []abiExport{
 		{"memory", meter.KindMemory, "", false},
 		{"sluice_abi_version", meter.KindFunc, "() -> (i32)", false},
-		{"sluice_role", meter.KindFunc, "() -> (i32)", true}, // required by introduce, which names the version of a module without it
 		{"sluice_alloc", meter.KindFunc, "(i32) -> (i32)", false},
 		{"sluice_decide", meter.KindFunc, "(i32 i32 i32 i32) -> (i64)", false},
 		{"sluice_needs", meter.KindFunc, "(i32) -> (i32)", true},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/manifest"
 )
 
 // Plugin is a loaded module, for any number of settings. It implements policy.Plugin. It is safe for concurrent use; calls are
@@ -239,8 +240,8 @@ func (p *Plugin) discard() {
 	}
 }
 
-// handshake instantiates the first guest, and reads its ABI version.
-func (p *Plugin) handshake(now func() time.Time) error {
+// handshake instantiates the first guest, and reads its ABI version. said is the manifest, or unsaid is why there is none.
+func (p *Plugin) handshake(now func() time.Time, said *manifest.Manifest, unsaid error) error {
 	p.ctx = p.host.ctx
 	begin := now()
 	g, err := p.newGuest(instanceKey{})
@@ -250,7 +251,7 @@ func (p *Plugin) handshake(now func() time.Time) error {
 	p.report.Instantiate = now().Sub(begin)
 	p.report.InitFuel = p.initFuel
 	p.report.MemoryBytes = uint64(g.in.hostBytes())
-	return g.introduce()
+	return g.introduce(said, unsaid)
 }
 
 // Start makes the first instance, so that a plugin that does not fit into the memory of all plugins fails here. Without an instance

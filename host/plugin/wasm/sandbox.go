@@ -118,10 +118,6 @@ func (s *sandbox) run(c *call, budget *int64) (err error) {
 			return err
 		}
 		c.value = int64(uint32(s.args[0]))
-		if f := s.module.ExportedFunction("sluice_role"); f != nil {
-			err = s.call(f, "sluice_role", budget)
-			c.value |= int64(uint32(s.args[0])) << 32
-		}
 	case opConfigure:
 		s.random.Seed(randomSeed())
 		err = s.configure(c, budget)

@@ -94,7 +94,7 @@ func (t *together) add(p *Plugin, g *guest, key instanceKey, calls []*policy.Cal
 		r := &t.calls[n]
 		*r = g.decision(req)
 		before := len(t.input)
-		t.input = g.encoder.AppendRequest(t.input, req, abi.View{Settings: h.id, Needs: h.needs, Keys: h.keys})
+		t.input = g.encoder.AppendRequest(t.input, req, abi.View{Role: p.report.Role, Settings: h.id, Needs: h.needs, Keys: h.keys})
 		if room += r.room + togetherAnswer; len(t.input)+(n+1)*2*callHead > lane.Request || room > lane.Answer {
 			t.input = t.input[:before]
 			break

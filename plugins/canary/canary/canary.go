@@ -32,9 +32,6 @@ type group struct {
 // New returns an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{} }
 
-// Role implements sdk.Roler.
-func (*plugin) Role() sdk.Role { return sdk.RoleShare }
-
 // Keys implements sdk.Keyer.
 func (p *plugin) Keys() []string { return p.sorter.Keys() }
 

@@ -39,9 +39,6 @@ func New() sdk.Plugin { return &plugin{} }
 // Keys implements sdk.Keyer.
 func (p *plugin) Keys() []string { return []string{p.settings.From} }
 
-// Role implements sdk.Roler.
-func (*plugin) Role() sdk.Role { return sdk.RoleReduce }
-
 // Decide multiplies the capacity of each endpoint by what its Pod declares. If no endpoint would get connections, all keep theirs.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	p.round++

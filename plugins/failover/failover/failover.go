@@ -33,9 +33,6 @@ type members struct {
 // New returns an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{} }
 
-// Role implements sdk.Roler.
-func (*plugin) Role() sdk.Role { return sdk.RoleLocality }
-
 // Keys implements sdk.Keyer.
 func (p *plugin) Keys() []string { return p.sorter.Keys() }
 

@@ -50,9 +50,6 @@ const newer = 1000
 // New returns an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{settings: defaults()} }
 
-// Role implements sdk.Roler.
-func (*plugin) Role() sdk.Role { return sdk.RoleAdjust }
-
 // Needs implements sdk.Needer.
 func (*plugin) Needs() sdk.Need { return sdk.NeedConnections }
 

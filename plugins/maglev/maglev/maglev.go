@@ -9,9 +9,6 @@ type plugin struct{}
 // New returns a plugin.
 func New() sdk.Plugin { return plugin{} }
 
-// Role implements sdk.Roler.
-func (plugin) Role() sdk.Role { return sdk.RolePick }
-
 // Configure refuses all settings.
 func (plugin) Configure(text []byte) error { return sdk.ParseSettings(text, func(*sdk.Fields) {}) }
 

@@ -34,9 +34,6 @@ func New() sdk.Plugin { return &plugin{} }
 // Needs implements sdk.Needer.
 func (*plugin) Needs() sdk.Need { return sdk.NeedOutcomes }
 
-// Role implements sdk.Roler.
-func (*plugin) Role() sdk.Role { return sdk.RoleExclude }
-
 // Decide sets the capacity of ejected endpoints to 0.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	p.now = int64(req.Now()) / 1000

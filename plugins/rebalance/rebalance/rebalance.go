@@ -46,9 +46,6 @@ const (
 // New returns an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{settings: defaults()} }
 
-// Role implements sdk.Roler.
-func (*plugin) Role() sdk.Role { return sdk.RoleReset }
-
 // Needs implements sdk.Needer.
 func (*plugin) Needs() sdk.Need { return sdk.NeedConnections }
 

@@ -14,9 +14,6 @@ type plugin struct {
 // New returns an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{} }
 
-// Role implements sdk.Roler.
-func (*plugin) Role() sdk.Role { return sdk.RoleReduce }
-
 // Decide multiplies the capacity of each new endpoint by the parts of its step.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	next := int64(0) // milliseconds

@@ -2,9 +2,7 @@
 // connections, in stages, and finally none.
 package stageddrain
 
-import (
-	"github.com/sluice-proxy/sluice/sdk"
-)
+import "github.com/sluice-proxy/sluice/sdk"
 
 // Reasons other than those of the stages. None contains a countdown, so equal decisions have equal reasons.
 const (
@@ -21,9 +19,6 @@ type plugin struct {
 
 // New returns an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{} }
-
-// Role implements sdk.Roler.
-func (*plugin) Role() sdk.Role { return sdk.RoleReduce }
 
 // Decide gives each terminating endpoint the percentage of its stage of the mean capacity of the others. Its own capacity is not usable: by the
 // default rules it is 0 as soon as the endpoint terminates.

@@ -35,9 +35,6 @@ type class struct {
 // New returns an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{settings: defaults(), texts: map[position]string{}} }
 
-// Role implements sdk.Roler.
-func (*plugin) Role() sdk.Role { return sdk.RolePick }
-
 // Needs implements sdk.Needer: the position of the node.
 func (*plugin) Needs() sdk.Need { return sdk.NeedNodes }
 

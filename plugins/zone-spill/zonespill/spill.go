@@ -29,9 +29,6 @@ type plugin struct {
 // New returns an unconfigured plugin.
 func New() sdk.Plugin { return &plugin{settings: defaults()} }
 
-// Role implements sdk.Roler.
-func (*plugin) Role() sdk.Role { return sdk.RoleLocality }
-
 // Needs implements sdk.Needer: Nodes measure the demand of a zone, unless settings give it.
 func (p *plugin) Needs() sdk.Need {
 	if p.settings.DemandByZone != nil {

@@ -1,6 +1,5 @@
 /* slow-start: an endpoint that this node has not seen before gets its share of new connections in steps. The state has when each of those
  * was seen first: a version and a number, 4 bytes each, then a hash of the address and the time, 8 bytes each. */
-#define SLUICE_ROLE SLUICE_REDUCE
 #include "sluice.h"
 
 typedef struct { uint32_t steps, step_ms; } settings;

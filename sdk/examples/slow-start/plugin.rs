@@ -5,7 +5,7 @@
 #[path = "../../rust/sluice.rs"]
 mod sluice;
 
-use sluice::{Endpoint, Plugin, Request, Response, Role, Text, Value, ELIGIBLE};
+use sluice::{Endpoint, Plugin, Request, Response, Text, Value, ELIGIBLE};
 
 #[derive(Clone, Copy)]
 struct SlowStart {
@@ -21,7 +21,6 @@ const START: usize = 16;
 const MAX_STARTS: usize = 63;
 
 impl Plugin for SlowStart {
-    const ROLE: Role = Role::Reduce;
     const DEFAULT: SlowStart = SlowStart { steps: 4, step_ms: 10_000 };
 
     fn configure(settings: &[u8]) -> Result<SlowStart, &'static str> {

@@ -1,5 +1,4 @@
 /* zone-weight: ready endpoints in the zone of the node get more weight than the others, as long as they are not busy. */
-#define SLUICE_ROLE SLUICE_LOCALITY
 #include "sluice.h"
 
 typedef struct { uint32_t factor, busy; } settings;

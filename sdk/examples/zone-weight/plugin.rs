@@ -4,7 +4,7 @@
 #[path = "../../rust/sluice.rs"]
 mod sluice;
 
-use sluice::{Plugin, Request, Response, Role, Text, Value, MAX_REASON, NEED_CONNECTIONS, NO_STRING, READY};
+use sluice::{Plugin, Request, Response, Text, Value, MAX_REASON, NEED_CONNECTIONS, NO_STRING, READY};
 
 #[derive(Clone, Copy)]
 struct ZoneWeight {
@@ -15,7 +15,6 @@ struct ZoneWeight {
 sluice::register!(ZoneWeight);
 
 impl Plugin for ZoneWeight {
-    const ROLE: Role = Role::Locality;
     const DEFAULT: ZoneWeight = ZoneWeight { factor: 3, busy: 0 };
 
     fn configure(settings: &[u8]) -> Result<ZoneWeight, &'static str> {

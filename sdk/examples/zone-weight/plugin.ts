@@ -1,12 +1,10 @@
 // zone-weight: ready endpoints in the zone of the node get more weight than the others, as long as they are not busy.
 import {
-  begin, fail, newText, parse, setRole, Request, Response, FAILED, LOCALITY, NEED_CONNECTIONS, NO_SETTINGS, NO_STRING, notConfigured, READY,
+  begin, fail, newText, parse, Request, Response, FAILED, LOCALITY, NEED_CONNECTIONS, NO_SETTINGS, NO_STRING, notConfigured, READY,
   UNCOUNTED,
 } from "../../assemblyscript/sluice";
 
-export { sluice_alloc, sluice_abi_version, sluice_role } from "../../assemblyscript/sluice";
-
-setRole(LOCALITY);
+export { sluice_alloc, sluice_abi_version } from "../../assemblyscript/sluice";
 
 class Policy {
   factor: u32 = 3;

@@ -90,6 +90,9 @@ func (r *run) request(v *RequestVector, what string) {
 	if r.conclude(Wire, what, err) {
 		return
 	}
+	if m.Role != abi.RoleShare {
+		r.fail(Settings, what, fmt.Errorf("role is %s, that of the module is %s", m.Role, abi.RoleShare))
+	}
 	if m.Settings != v.Handle {
 		r.fail(Settings, what, fmt.Errorf("settings is %d, want %d", m.Settings, v.Handle))
 	}

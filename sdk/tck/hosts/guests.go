@@ -1,11 +1,15 @@
 package hosts
 
 import (
+	"cmp"
 	"embed"
 	"path"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/manifest"
 )
 
 //go:embed guests/*.wat hostile/*.wat
@@ -14,12 +18,13 @@ var modules embed.FS
 var (
 	repetition = regexp.MustCompile(`@(\d+) ([^@]*)@`)
 	importLine = regexp.MustCompile(`(?m)^;; IMPORT (.*)$`)
-	directive  = regexp.MustCompile(`(?m)^ *;; (load|decide|settings|limit|missing|always|role)(?:: (.*))?$`)
+	escaped    = regexp.MustCompile(`\\x[0-9a-f]{2}`)
+	directive  = regexp.MustCompile(`(?m)^ *;; (load|decide|settings|limit|missing|always|role|section)(?:: (.*))?$`)
 )
 
 // Complete returns a complete module in the text format. "@N TEXT@" is TEXT, repeated N times. A text that is not a module is inserted into
 // guests/base.wat, which calls its function $evil in decisions for port 666, or in all if it has the line ";; always"; lines that begin with
-// ";; IMPORT" go before everything else, and the line ";; role: N" sets the role.
+// ";; IMPORT" go before everything else, and the line ";; role: NAME" sets the role, see Describe.
 func Complete(text string) string {
 	text = repetition.ReplaceAllStringFunc(text, func(s string) string {
 		n, body, _ := strings.Cut(strings.Trim(s, "@"), " ")
@@ -35,16 +40,36 @@ func Complete(text string) string {
 	}
 	out := strings.Replace(read("guests/base.wat"), ";; EVIL", text, 1)
 	out = strings.Replace(out, "(module", "(module\n"+imports.String(), 1)
-	if role, ok := directives(text)["role"]; ok {
-		out = strings.Replace(out, `"sluice_role") (result i32) (i32.const 3)`, `"sluice_role") (result i32) (i32.const `+role+`)`, 1)
-		if role <= "2" { // it writes capacities
-			out = strings.Replace(out, "(i32.load offset=36 (local.get $from))", "(i32.load offset=32 (local.get $from))", 1)
-		}
+	if role, _ := abi.ParseRole(directives(text)["role"]); role.WritesCapacity() {
+		out = strings.Replace(out, "(i32.load offset=36 (local.get $from))", "(i32.load offset=32 (local.get $from))", 1)
 	}
 	if _, always := directives(text)["always"]; always {
 		out = strings.Replace(out, "(i32.eq (i32.load16_u offset=52 (local.get $req)) (i32.const 666))", "(i32.const 1)", 1)
 	}
 	return out
+}
+
+// Describe appends a manifest to the module of a text: with the role of its line ";; role: NAME", or share, all inputs, and any settings. Lines
+// ";; section: TEXT" are the contents of sections instead, "none" for none; \xNN in them is a byte.
+func Describe(text string, module []byte) []byte {
+	var contents []string
+	for _, m := range directive.FindAllStringSubmatch(text, -1) {
+		if m[1] == "section" && m[2] != "none" {
+			contents = append(contents, escaped.ReplaceAllStringFunc(m[2], func(s string) string {
+				n, _ := strconv.ParseUint(s[2:], 16, 8)
+				return string([]byte{byte(n)})
+			}))
+		}
+	}
+	d := directives(text)
+	if _, ok := d["section"]; !ok {
+		m := manifest.Manifest{Version: manifest.Version, Title: "a test", Release: "0", Licence: "Apache-2.0", Role: cmp.Or(d["role"], "share"), Needs: manifest.Needs()}
+		contents = []string{string(m.Encode())}
+	}
+	for _, c := range contents {
+		module = manifest.AppendSection(module, []byte(c))
+	}
+	return module
 }
 
 // Guest returns a module of the folder guests.

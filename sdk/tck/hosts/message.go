@@ -3,6 +3,7 @@ package hosts
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 // Message is what a guest reads in a request.
 type Message struct {
 	Minor    uint16
+	Role     abi.Role
 	Settings uint32
 	Request  abi.Request // without keys and settings; an input that was left out has its value for "unknown"
 }
@@ -105,7 +107,8 @@ func (r *reader) message() *Message {
 		q.Groups = append(q.Groups, r.u32(groups.at+i*groups.stride+abi.GroupPart))
 		r.check(r.u32(groups.at+i*groups.stride+4) == 0, "groups[%d]: zero is not 0", i)
 	}
-	r.check(r.u32(abi.ReqGroupsStride+4) == 0, "the end of the header is not 0")
+	m.Role = abi.Role(min(r.u32(abi.ReqRole), math.MaxUint8))
+	r.check(m.Role.Valid(), "role is %d", r.u32(abi.ReqRole))
 	r.readEndpoints(q)
 	services := r.bounds("service_values", r.u32(abi.ReqServiceValuesOffset), r.u32(abi.ReqServiceValuesCount), abi.ValueSize, 0, false)
 	for k := range services.count {

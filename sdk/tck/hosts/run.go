@@ -172,7 +172,7 @@ func (r *run) do(c *Command) (*Answer, error) {
 	return a, nil
 }
 
-// Assemble assembles a module with wat2wasm.
+// Assemble assembles a module with wat2wasm, and describes it.
 func Assemble(ctx context.Context, text string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "wat2wasm", "--no-check", "-", "--output=-")
 	var out, log bytes.Buffer
@@ -180,7 +180,7 @@ func Assemble(ctx context.Context, text string) ([]byte, error) {
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("wat2wasm (Debian's package wabt): %w\n%s", err, log.Bytes())
 	}
-	return out.Bytes(), nil
+	return Describe(text, out.Bytes()), nil
 }
 
 // module returns the file of a module.

@@ -326,7 +326,7 @@ func (s *second) encode(q *abi.Request, needs uint32, keys []string, handle uint
 	h = u32(u32(h, unless(1, q.ConnectionsAgeMS, 0xFFFFFFFF)), unless(2, q.OutcomesWindowMS, 0))
 	h = three(three(h, outcomesAt, outcomes), valuesAt, values)
 	h = u32(u32(u32(h, uint32(len(podKeys))), servicesAt), uint32(len(serviceKeys)))
-	h = u32(three(h, groupsAt, groups), 0)
+	h = u32(three(h, groupsAt, groups), uint32(abi.RoleShare))
 
 	out := append(h, body...)
 	text := len(out) + 16*len(used)
@@ -378,7 +378,7 @@ func TestGoldenRequests(t *testing.T) {
 		}
 		encoders[c.Name], seconds[c.Name] = encoder, other
 		c.Wire = other.encode(c.Request, c.Needs, c.Keys, c.Handle)
-		if got := encoder.AppendRequest(nil, c.Request, abi.View{Settings: c.Handle, Needs: c.Needs, Keys: c.Keys}); !bytes.Equal(got, c.Wire) {
+		if got := encoder.AppendRequest(nil, c.Request, abi.View{Role: abi.RoleShare, Settings: c.Handle, Needs: c.Needs, Keys: c.Keys}); !bytes.Equal(got, c.Wire) {
 			t.Errorf("%s: sdk/abi encodes\n%x, the second encoder\n%x", c.Name, got, c.Wire)
 		}
 		m, err := ReadMessage(c.Wire)
@@ -386,7 +386,7 @@ func TestGoldenRequests(t *testing.T) {
 			t.Errorf("%s: %v", c.Name, err)
 			continue
 		}
-		if diff := Difference(&m.Request, Shown(c.Request, c.Needs, c.Keys)); diff != "" || m.Settings != c.Handle || m.Minor != abi.Minor {
+		if diff := Difference(&m.Request, Shown(c.Request, c.Needs, c.Keys)); diff != "" || m.Role != abi.RoleShare || m.Settings != c.Handle || m.Minor != abi.Minor {
 			t.Errorf("%s: %s (handle %d, minor version %d)", c.Name, diff, m.Settings, m.Minor)
 		}
 		if n := len(c.Request.Endpoints); len(c.Wire) > EchoRoom(n) {

@@ -11,9 +11,6 @@ func (p *plugin) Configure(settings []byte) error {
 	return sdk.ParseSettings(settings, func(f *sdk.Fields) { f.Bool("terminating", &p.terminating) })
 }
 
-// Role implements sdk.Roler: endpoints that terminate have no capacity otherwise.
-func (*plugin) Role() sdk.Role { return sdk.RoleReduce }
-
 // Decide implements sdk.Plugin.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	for i := range req.NumEndpoints() {

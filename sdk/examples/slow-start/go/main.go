@@ -50,9 +50,6 @@ func find(state []byte, hash uint64) (since int64, ok bool) {
 	return 0, false
 }
 
-// Role implements sdk.Roler.
-func (*plugin) Role() sdk.Role { return sdk.RoleReduce }
-
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	le := binary.LittleEndian
 	before := req.State()

@@ -24,9 +24,6 @@ func (p *plugin) Needs() sdk.Need {
 	return 0
 }
 
-// Role implements sdk.Roler.
-func (*plugin) Role() sdk.Role { return sdk.RoleLocality }
-
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	for i := range req.NumEndpoints() {
 		e := req.Endpoint(i)

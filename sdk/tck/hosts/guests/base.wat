@@ -6,7 +6,6 @@
   (global $cap (mut i32) (i32.const 0)) ;; of the response buffer
 
   (func (export "sluice_abi_version") (result i32) (i32.const 0x20000))
-  (func (export "sluice_role") (result i32) (i32.const 3))
 
   (func $alloc (export "sluice_alloc") (param $n i32) (result i32)
     (local $at i32)

@@ -32,7 +32,6 @@
     (global.set $handles (i32.const 1)))
 
   (func (export "sluice_abi_version") (result i32) (call $ready) (i32.const 0x20000))
-  (func (export "sluice_role") (result i32) (call $ready) (i32.const 3))
 
   (func (export "sluice_alloc") (param $n i32) (result i32)
     (local $at i32) (local $record i32)

@@ -3,7 +3,6 @@
   (memory (export "memory") 8)
   (global $brk (mut i32) (i32.const 4096))
   (func (export "sluice_abi_version") (result i32) (i32.const 0x20009))
-  (func (export "sluice_role") (result i32) (i32.const 3))
   (func (export "sluice_new_in_minor_9") (param i64) (result f64) (f64.const 0))
   (func (export "sluice_alloc") (param $n i32) (result i32)
     (local $at i32)

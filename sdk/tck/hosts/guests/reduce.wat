@@ -1,4 +1,4 @@
-  ;; role: 2
+  ;; role: reduce
   ;; Halves the capacity of the first endpoint; the last one gets that of an ordinary endpoint.
   (func $evil (param $req i32) (param $resp i32) (param $size i64) (result i64)
     (i32.store offset=56 (local.get $resp) (i32.div_u (i32.load offset=56 (local.get $resp)) (i32.const 2)))

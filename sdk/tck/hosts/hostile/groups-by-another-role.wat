@@ -1,4 +1,4 @@
-;; role: 4
+;; role: locality
 ;; decide: answer has groups, which are not for a plugin of role locality
 (func $evil (param i32 i32 i64) (result i64)
   (i32.store (i32.add (local.get 1) (i32.wrap_i64 (local.get 2))) (i32.const 1))

@@ -76,7 +76,7 @@ function limitMemory(bytes) {
   return bytes;
 }
 
-const REQUIRED = { memory: "memory", sluice_abi_version: ":i", sluice_role: ":i", sluice_alloc: "i:i", sluice_decide: "iiii:I" };
+const REQUIRED = { memory: "memory", sluice_abi_version: ":i", sluice_alloc: "i:i", sluice_decide: "iiii:I" };
 const OPTIONAL = { sluice_configure: "ii:i", sluice_needs: "i:i", sluice_keys: "iii:i", _initialize: ":" };
 const WASI = {
   args_get: "ii:i", args_sizes_get: "ii:i", clock_res_get: "ii:i", clock_time_get: "iIi:i", environ_get: "ii:i", environ_sizes_get: "ii:i", fd_close: "i:i",
@@ -97,6 +97,31 @@ function checkModule(bytes) {
   return exports;
 }
 
+const ROLES = ["exclude", "reduce", "share", "locality", "pick", "reset", "adjust"];
+
+// manifest returns the role in the custom section "sluice". Of the rest it checks what has no schema.
+function manifest(bytes) {
+  const sections = WebAssembly.Module.customSections(new WebAssembly.Module(bytes), "sluice");
+  if (sections.length !== 1 || sections[0].byteLength > 65536) refuse(`${sections.length} manifests`);
+  const text = new TextDecoder("utf-8", { fatal: true }).decode(sections[0]), m = JSON.parse(text);
+  if (m.manifest !== 1) refuse(`version ${m.manifest} of the manifest`);
+  if (JSON.stringify(m) !== text) refuse("a manifest that is not in canonical form");
+  for (const key of Object.keys(m)) if (!["manifest", "title", "version", "licence", "role", "needs", "settings"].includes(key)) refuse(`unknown field ${key}`);
+  checkSettings(m.settings ?? [], 6);
+  const role = ROLES.indexOf(m.role) + 1;
+  return role || refuse(`an unknown role, ${m.role}`);
+}
+
+function checkSettings(fields, depth) {
+  if (!depth) refuse("settings nested too deeply");
+  for (const f of fields) {
+    if (f.name !== undefined && !/^[A-Za-z][-A-Za-z0-9_]{0,62}$/.test(f.name)) refuse(`the name ${f.name}`);
+    if (f.min > f.max || f.default < f.min || f.default > f.max) refuse(`the range of ${f.name}`);
+    checkSettings(f.fields ?? [], depth - 1);
+    checkSettings(f.items ? [f.items] : [], depth - 1);
+  }
+}
+
 // ---- An instance.
 
 class Instance {
@@ -111,8 +136,7 @@ class Instance {
     this.exports._initialize?.();
     const version = this.exports.sluice_abi_version();
     if (version >>> 16 !== 2) refuse(`ABI version ${version >>> 16}.${version & 0xffff}: want 2.0 or a later minor version`);
-    this.role = this.exports.sluice_role();
-    if (this.role < 1 || this.role > ADJUST) refuse(`an unknown role, ${this.role}`);
+    this.role = manifest(bytes);
   }
 
   view() { return new DataView(this.exports.memory.buffer); }

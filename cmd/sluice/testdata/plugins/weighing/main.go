@@ -22,8 +22,6 @@ func (weighing) Keys() []string {
 	return []string{"label:weight", "service-annotation:example.com/mode", "annotation:example.com/capacity", "request:cpu"}
 }
 
-func (weighing) Role() sdk.Role { return sdk.RoleReduce }
-
 func (weighing) Decide(req *sdk.Request, resp *sdk.Response) error {
 	text := func(id sdk.StringID, present bool) string {
 		if !present {

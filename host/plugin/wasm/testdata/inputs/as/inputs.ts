@@ -3,7 +3,7 @@ import {
   begin, writeKeys, Request, Response, ABSENT_STRING, NEED_CONNECTIONS, NEED_NODES, NEED_OUTCOMES, NEED_POD_NAMES, NO_AGE, UNCOUNTED,
 } from "../../../../../../sdk/assemblyscript/sluice";
 
-export { sluice_alloc, sluice_abi_version, sluice_role } from "../../../../../../sdk/assemblyscript/sluice";
+export { sluice_alloc, sluice_abi_version } from "../../../../../../sdk/assemblyscript/sluice";
 
 function number(h: u64, n: u64): u64 {
   return (h ^ n) * 0x100000001b3;

@@ -1,4 +1,5 @@
-;; load: not a sluice plugin: it does not export function "sluice_role"
+;; load: role: "boss" is none of exclude, reduce
+;; section: {"manifest":1,"title":"t","version":"1","licence":"MIT","role":"boss","settings":null}
 (module (memory (export "memory") 1)
   (func (export "sluice_abi_version") (result i32) (i32.const 0x20000))
   (func (export "sluice_alloc") (param i32) (result i32) (i32.const 8))

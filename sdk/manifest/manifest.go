@@ -1,0 +1,205 @@
+// Package manifest is what a module says of itself: title, version, licence, role, inputs and the schema of its settings. An author writes it
+// as a file plugin.json beside the source; the build puts it into the custom section "sluice" of the module, where hosts and tools read it
+// without running the module.
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// Version is the version of the format: a host refuses all others.
+const Version = 1
+
+// Limits of a manifest.
+const (
+	MaxLen      = 64 << 10 // bytes of the section, and of the file
+	maxSettings = 256      // fields, those of lists, maps and objects included
+	maxDepth    = 6        // of lists, maps and objects within each other
+	maxValues   = 64
+	maxName     = 63
+	maxText     = 200
+)
+
+// Manifest is what a module says of itself.
+type Manifest struct {
+	Version int    `json:"manifest"`
+	Title   string `json:"title"`
+	Release string `json:"version"`
+	Licence string `json:"licence"` // an SPDX expression
+	Role    string `json:"role"`    // a name of abi.Role
+	// Needs are the inputs that the plugin may ask for, by name: with some settings it may ask for less.
+	Needs []string `json:"needs,omitempty"`
+	// Settings is the schema of the settings; nil: the module does not say, and only the plugin checks them.
+	Settings []Setting `json:"settings"`
+}
+
+// Needs returns the names of the inputs that there are.
+func Needs() []string {
+	return []string{"connections", "outcomes", "nodes", "podNames", "podLabels", "podAnnotations", "podCPU", "serviceLabels", "serviceAnnotations"}
+}
+
+// ABIRole returns the role.
+func (m *Manifest) ABIRole() abi.Role { r, _ := abi.ParseRole(m.Role); return r }
+
+// Parse parses the content of the section. Only the bytes that Encode writes are accepted: so there are no unknown and no repeated fields, no other
+// spelling of their names, and no invalid UTF-8.
+func Parse(content []byte) (*Manifest, error) {
+	m := &Manifest{}
+	if err := decode(content, m); err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(content, m.Encode()) {
+		return nil, errors.New("not in canonical form: 'sluice plugin embed' writes it")
+	}
+	return m, m.check()
+}
+
+// ParseFile parses a file plugin.json. Its errors have the line.
+func ParseFile(text []byte) (*Manifest, error) {
+	m := &Manifest{}
+	if err := decode(text, m); err != nil {
+		return nil, err
+	}
+	if err := repeated(json.NewDecoder(bytes.NewReader(text))); err != nil {
+		return nil, err
+	}
+	return m, m.check()
+}
+
+func decode(text []byte, m *Manifest) error {
+	if len(text) > MaxLen {
+		return fmt.Errorf("%d bytes, the limit is %d", len(text), MaxLen)
+	}
+	if !utf8.Valid(text) {
+		return errors.New("invalid UTF-8")
+	}
+	var version struct {
+		Version *int `json:"manifest"`
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	if err := d.Decode(&version); err != nil {
+		return withLine(text, d, err)
+	}
+	switch {
+	case version.Version == nil:
+		return errors.New("manifest: missing: the version of the format, " + fmt.Sprint(Version))
+	case *version.Version != Version:
+		return fmt.Errorf("manifest: version %d of the format is unknown, want %d", *version.Version, Version)
+	}
+	d = json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(m); err != nil {
+		return withLine(text, d, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("text after the JSON object")
+	}
+	return nil
+}
+
+// withLine adds the line to an error of a decoder.
+func withLine(text []byte, d *json.Decoder, err error) error {
+	at := d.InputOffset()
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		at = syntax.Offset
+	case errors.As(err, &kind):
+		at = kind.Offset
+		err = fmt.Errorf("%s: got a %s", kind.Field, kind.Value)
+	}
+	line := 1 + bytes.Count(text[:min(int(at), len(text))], []byte("\n"))
+	return fmt.Errorf("line %d: %s", line, short(strings.TrimPrefix(err.Error(), "json: ")))
+}
+
+// repeated returns an error if an object has a name twice, whatever its case: json.Decoder would take the last.
+func repeated(d *json.Decoder) error {
+	t, err := d.Token()
+	if err != nil || t != json.Delim('{') && t != json.Delim('[') {
+		return err
+	}
+	seen := map[string]bool{}
+	for d.More() {
+		if t == json.Delim('{') {
+			name, err := d.Token()
+			if err != nil {
+				return err
+			}
+			text := strings.ToLower(name.(string)) // the decoder has accepted the text: names are strings
+			if seen[text] {
+				return fmt.Errorf("the field %q exists twice", short(name.(string)))
+			}
+			seen[text] = true
+		}
+		if err := repeated(d); err != nil {
+			return err
+		}
+	}
+	_, err = d.Token()
+	return err
+}
+
+// Encode returns the content of the section: the same for the same manifest.
+func (m *Manifest) Encode() []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(m); err != nil {
+		return nil // a raw value is not JSON: impossible after decode
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// check returns what is wrong with a manifest, with the path of the field.
+func (m *Manifest) check() error {
+	for _, f := range []struct{ name, text string }{{"title", m.Title}, {"version", m.Release}, {"licence", m.Licence}} {
+		if err := checkText(f.text); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	if _, ok := abi.ParseRole(m.Role); !ok {
+		return fmt.Errorf("role: %q is none of %s", short(m.Role), strings.Join(abi.RoleNames(), ", "))
+	}
+	for i, n := range m.Needs {
+		switch {
+		case !slices.Contains(Needs(), n):
+			return fmt.Errorf("needs[%d]: %q is none of %s", i, short(n), strings.Join(Needs(), ", "))
+		case slices.Contains(m.Needs[:i], n):
+			return fmt.Errorf("needs[%d]: %q is there twice", i, n)
+		}
+	}
+	left := maxSettings
+	return checkFields(m.Settings, "settings", maxDepth, &left)
+}
+
+// checkText checks a line of text for people.
+func checkText(s string) error {
+	switch {
+	case s == "":
+		return errors.New("missing")
+	case len(s) > maxText:
+		return fmt.Errorf("%d bytes, the limit is %d", len(s), maxText)
+	case strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) || strings.TrimSpace(s) != s:
+		return fmt.Errorf("%q is not one line of printable text", short(s))
+	}
+	return nil
+}
+
+// short bounds a text of others in an error.
+func short(s string) string {
+	if len(s) > 100 {
+		return strings.ToValidUTF8(s[:100], "") + "…"
+	}
+	return s
+}
