@@ -93,7 +93,7 @@ DaemonSet in deploy/kustomize: it reports files that are not mounted there and p
 			}
 			defer set.Close(cmd.Context())
 			if _, err := set.Load(cmd.Context(), cfg, nil); err != nil {
-				return config.PrefixErrors("configuration "+args[0], err)
+				return config.PrefixErrors("configuration "+configName(args[0]), config.AddLines(text, plugins.Messages(err)))
 			}
 			if problems := set.WrongOrders(cfg); len(problems) > 0 {
 				return config.PrefixErrors("configuration "+configName(args[0]), config.AddLines(text, problems))

@@ -21,7 +21,7 @@ import (
 )
 
 func newPluginCommand() *cobra.Command {
-	return newGroup("plugin", "Work with policy plugins", newPluginNewCommand(), newPluginBuildCommand(), newPluginCheckCommand(), newPluginTestCommand(),
+	return newGroup("plugin", "Work with policy plugins", newPluginNewCommand(), newPluginBuildCommand(), newPluginEmbedCommand(), newPluginCheckCommand(), newPluginTestCommand(),
 		newPluginBenchCommand(), newPluginInspectCommand(), newPluginPushCommand(), newPluginPullCommand(), newPluginDigestCommand())
 }
 

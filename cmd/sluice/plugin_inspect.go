@@ -14,14 +14,16 @@ import (
 	"github.com/sluice-proxy/sluice/host/plugin/wasm"
 	"github.com/sluice-proxy/sluice/host/plugin/wasm/meter"
 	"github.com/sluice-proxy/sluice/host/util/printable"
+	"github.com/sluice-proxy/sluice/sdk/manifest"
 )
 
 // inspection is the result of `sluice plugin inspect`.
 type inspection struct {
 	moduleInfo
-	Plugin *pluginInfo  `json:"plugin,omitempty"`
-	Error  string       `json:"error,omitempty"` // why there is no Plugin
-	Limits pluginLimits `json:"limits"`
+	Manifest *manifest.Manifest `json:"manifest,omitempty"`
+	Plugin   *pluginInfo        `json:"plugin,omitempty"`
+	Error    string             `json:"error,omitempty"` // why there is no Plugin
+	Limits   pluginLimits       `json:"limits"`
 }
 
 // pluginLimits are those of an instance.
@@ -41,8 +43,8 @@ func newPluginInspectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect FILE|IMAGE",
 		Short: "Print what a plugin imports, exports and asks for",
-		Long: `Prints digest, size, memory, imports, exports and producers of a WebAssembly module, the inputs that the plugin asks for with its
-settings, and the limits of its calls. A module that cannot be read is an error. One that 'sluice run' would refuse is not: the
+		Long: `Prints what a WebAssembly module says of itself (title, version, licence, role, settings), its digest, size, memory, imports, exports and
+producers, the inputs that the plugin asks for with its settings, and the limits of its calls. A module that cannot be read is an error. One that 'sluice run' would refuse is not: the
 reason is part of the result; 'sluice plugin check' judges.`,
 		Example: "  sluice plugin inspect bin/plugins/zone-spill.wasm\n  sluice plugin inspect near.wasm -o json",
 		Args:    oneArg("WebAssembly module"),
@@ -80,6 +82,9 @@ func (c *pluginCheck) inspect(ctx context.Context) (*inspection, error) {
 		MemoryBytes: uint64(l.MemoryPages) * page, DecideFuel: l.DecideFuel, EndpointFuel: l.EndpointFuel, ConfigureFuel: l.ConfigureFuel, InitFuel: l.InitFuel,
 		DecideMilliseconds: l.DecideTime.Milliseconds(), LogBytes: l.LogBytes, SettingsBytes: l.Settings,
 	}}
+	if m, err := manifest.Read(c.module); err == nil {
+		x.Manifest = m
+	}
 	err = c.withHost(ctx, plugins.UserCacheDir(), func(ctx context.Context, host *wasm.Host) error {
 		p, err := host.Load(ctx, c.file, c.module, c.settings)
 		if err != nil {
@@ -98,6 +103,10 @@ func (x *inspection) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	line := newLine(w)
 	line("file", "%s", x.File)
+	if m := x.Manifest; m != nil {
+		line("title", "%s", m.Title)
+		line("version", "%s, licence %s", m.Release, m.Licence)
+	}
 	line("digest", "%s", x.Digest)
 	line("size", "%d bytes, metered %d", x.Bytes, x.MeteredBytes)
 	line("functions", "%d, the largest %d bytes", x.Functions, x.LargestFunction)
@@ -111,6 +120,17 @@ func (x *inspection) print(out io.Writer) error {
 		x.Plugin.print(line)
 	} else {
 		line("refused", "%s", x.Error)
+	}
+	if m := x.Manifest; m != nil {
+		switch {
+		case m.Settings == nil:
+			line("setting", "any: the module does not say")
+		case len(m.Settings) == 0:
+			line("setting", "none")
+		}
+		for _, r := range m.Rows() {
+			line("setting", "%s", r.String())
+		}
 	}
 	line("budget", "fuel %d and %d for each endpoint, %d ms of CPU time per decision", x.Limits.DecideFuel, x.Limits.EndpointFuel, x.Limits.DecideMilliseconds)
 	for _, im := range x.Imports {

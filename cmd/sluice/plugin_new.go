@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/plugin/scaffold"
 	"github.com/sluice-proxy/sluice/host/util/printable"
+	"github.com/sluice-proxy/sluice/sdk/manifest"
 )
 
 func newPluginNewCommand() *cobra.Command {
@@ -84,6 +85,33 @@ how to install it.`,
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "built %s\n", printable.Escape(filepath.ToSlash(module)))
 			return err
+		},
+	}
+}
+
+func newPluginEmbedCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "embed MODULE [FILE]",
+		Short: "Write what a plugin says of itself into its module",
+		Long: `Writes the manifest of a plugin, FILE, by default plugin.json beside the module, into the module's custom section "sluice": title, version,
+licence, role, inputs and the schema of the settings. It replaces one that is there. The same module and manifest make the same bytes.
+'sluice plugin build' and the Makefile of 'sluice plugin new' do that as well. It reports what is wrong with the manifest.`,
+		Example: "  sluice plugin embed near.wasm",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) < 1 || len(args) > 2 {
+				return usageError{fmt.Errorf("plugin embed: accepts a module and a manifest, received %d arguments: %q", len(args), args)}
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			file := filepath.Join(filepath.Dir(args[0]), manifest.File)
+			if len(args) > 1 {
+				file = args[1]
+			}
+			if err := manifest.EmbedFile(args[0], file); err != nil {
+				return fmt.Errorf("plugin embed: %w", err)
+			}
+			return nil
 		},
 	}
 }

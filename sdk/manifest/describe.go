@@ -44,6 +44,25 @@ func (s *Setting) defaultText() string {
 // Row is a setting in a table for people.
 type Row struct{ Path, Type, Range, Default, Text string }
 
+// String returns a row as a line of text.
+func (r Row) String() string {
+	out := r.Path + ", " + r.Type
+	if r.Range != "" {
+		out += ", " + r.Range
+	}
+	switch r.Default {
+	case "":
+	case "required":
+		out += ", required"
+	default:
+		out += ", default " + r.Default
+	}
+	if r.Text != "" {
+		out += ": " + r.Text
+	}
+	return out
+}
+
 // Rows returns all settings, those within lists, maps and objects after them.
 func (m *Manifest) Rows() (out []Row) {
 	var add func(s *Setting, path string)

@@ -157,7 +157,7 @@ func (h *plain) decide(p *plainPlugin, c *hosts.Command) (r *hosts.Response, err
 			p.drop()
 		}
 	}()
-	view := abi.View{Settings: abi.NoSettings}
+	view := abi.View{Role: p.plugin.Role(), Settings: abi.NoSettings}
 	if !h.unconfigured {
 		if view, err = p.in.Configure(text(c.Settings, p.settings)); err != nil {
 			return nil, err

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/sluice-proxy/sluice/sdk/manifest"
 )
 
 // Detect returns the language of the plugin in a folder.
@@ -61,7 +63,8 @@ func Build(ctx context.Context, dir string, log io.Writer) (module string, err e
 			return "", fmt.Errorf("%s: %w", words[at], err)
 		}
 	}
-	return filepath.Join(dir, name+".wasm"), nil
+	module = filepath.Join(dir, name+".wasm")
+	return module, manifest.EmbedFile(module, filepath.Join(dir, manifest.File))
 }
 
 // check returns an error that says how to install the tool if it, or what it needs, is missing.

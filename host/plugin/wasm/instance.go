@@ -34,7 +34,7 @@ func (i *Instance) Close() { i.p.discard() }
 func (i *Instance) Configure(settings string) (abi.View, error) {
 	h, err := i.g.handleOf(settings)
 	i.loggedError = i.g.call.loggedError
-	return abi.View{Settings: h.id, Needs: h.needs, Keys: h.keys}, err
+	return abi.View{Role: i.p.report.Role, Settings: h.id, Needs: h.needs, Keys: h.keys}, err
 }
 
 // LoggedError returns the first line that the last call logged at level error.

@@ -286,6 +286,9 @@ func (p *Plugin) Check(ctx context.Context, settings string) (SelfTest, error) {
 	if settings != "" && !json.Valid([]byte(settings)) {
 		return SelfTest{}, errors.New("settings: invalid JSON")
 	}
+	if err := p.checkSchema(settings); err != nil {
+		return SelfTest{}, err
+	}
 	q := p.scratch()
 	begin := p.host.now()
 	err := p.host.retryAfterCompile(ctx, func() error {

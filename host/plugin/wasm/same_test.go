@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/manifest"
 )
 
 // plain runs a guest with wazero alone: unmetered, and without the call path of this package.
@@ -66,7 +67,11 @@ func newPlain(t testing.TB, module []byte) *plain {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &plain{mod: mod, view: abi.View{Settings: abi.NoSettings}}
+	said, err := manifest.Read(module)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &plain{mod: mod, view: abi.View{Role: said.ABIRole(), Settings: abi.NoSettings}}
 	p.refuel()
 	if f := mod.ExportedFunction("_initialize"); f != nil {
 		if _, err := f.Call(ctx); err != nil {

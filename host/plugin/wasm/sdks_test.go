@@ -202,12 +202,13 @@ func TestSDKsDecideTheSame(t *testing.T) {
 		name          string
 		good, refused []string
 		needs         uint32
+		role          abi.Role
 	}{
 		{
 			"zone-weight",
 			[]string{`{}`, `{"factor": 7}`, ` { "busyConnections":10 , "factor" : 100 } `},
 			[]string{`{"factor": 0}`, `{"factor": 101}`, `{"factor": "3"}`, `{"factor": 01}`, `{"facter": 2}`, `[]`, `{"factor": 2`, `{"factor": 2} x`, `{"factor": 2,}`},
-			abi.NeedConnections,
+			abi.NeedConnections, abi.RoleLocality,
 		},
 		{
 			"slow-start",
@@ -215,7 +216,7 @@ func TestSDKsDecideTheSame(t *testing.T) {
 			[]string{`{"steps": 1}`, `{"steps": 10}`, `{"stepDuration": "601s"}`, `{"stepDuration": "999ms"}`, `{"stepDuration": 10}`, `{"stepDuration": "10"}`, `{"stepDuration": ""}`, `{"stepDuration": "1d"}`,
 				`{"stepDuration": "s"}`, `{"stepDuration": "000001s"}`, `{"stepDuration": "1s1s1s1s1s"}`, `{"stepDuration": "1s`, `{"stepDuration": "1m`, `{"stepDuration": "1`, `{"stepDuration": "-1s"}`,
 				`{"stepDuration": "1.5s"}`, `{"stepDuration": "1s "}`, `{"stepDuration": "1 s"}`, `{"stepDuration": "99999h99999h99999h99999h"}`, `{"steps": "2s"}`, `{"stepDuration": "1sm"}`, `{"stepDuration": "1ss"}`, `{"step": 2}`, `{"steps"}`, `{,}`, `3`},
-			0,
+			0, abi.RoleReduce,
 		},
 	} {
 		t.Run(policy.name, func(t *testing.T) {
@@ -243,7 +244,7 @@ func TestSDKsDecideTheSame(t *testing.T) {
 				services := newSDKServices()
 				for i := range requests {
 					req := services.next(i)
-					raw := encoder.AppendRequest(nil, req, abi.View{Settings: handle, Needs: policy.needs})
+					raw := encoder.AppendRequest(nil, req, abi.View{Role: policy.role, Settings: handle, Needs: policy.needs})
 					want := guests[0].decide(t, raw)
 					for _, g := range guests[1:] {
 						if got := g.decide(t, raw); !bytes.Equal(got, want) {
@@ -255,7 +256,7 @@ func TestSDKsDecideTheSame(t *testing.T) {
 				}
 			}
 			for _, g := range guests {
-				g.refuses(t, encoder.AppendRequest(nil, newSDKServices().next(0), abi.View{Settings: 0, Needs: policy.needs}))
+				g.refuses(t, encoder.AppendRequest(nil, newSDKServices().next(0), abi.View{Role: policy.role, Settings: 0, Needs: policy.needs}))
 			}
 			if len(different) < requests {
 				t.Errorf("%d different decisions only", len(different))
@@ -292,7 +293,7 @@ func TestSDKForRust(t *testing.T) {
 	req.State = []byte("state")
 	var encoder abi.Encoder
 	needs := uint32(abi.NeedConnections | abi.NeedOutcomes | abi.NeedNodes | abi.NeedPodNames)
-	raw := encoder.AppendRequest(nil, req, abi.View{Settings: abi.NoSettings, Needs: needs, Keys: keys})
+	raw := encoder.AppendRequest(nil, req, abi.View{Role: abi.RoleShare, Settings: abi.NoSettings, Needs: needs, Keys: keys})
 	dir := t.TempDir()
 	file, program := filepath.Join(dir, "request.bin"), filepath.Join(dir, "tests")
 	if err := os.WriteFile(file, raw, 0o644); err != nil {

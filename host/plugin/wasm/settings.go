@@ -22,6 +22,9 @@ const (
 	maxRefusalLength = 300 // bytes of the text of a verdict
 )
 
+// schemaFuel is for a byte of settings that the manifest refuses, about what reading it costs.
+const schemaFuel = 100
+
 // handle is what an instance returned for a text.
 type handle struct {
 	id uint32 // abi.NoSettings for no text
@@ -157,7 +160,9 @@ func (g *guest) configure(text string) (h handle, err error) {
 	if g.call.err != nil && g.call.stage == stageNeeds {
 		return h, g.call.err
 	}
-	h.asked, err = g.checkInputs()
+	if h.asked, err = g.checkInputs(); err == nil {
+		err = p.checkListed(h.asked)
+	}
 	return h, err
 }
 
@@ -243,6 +248,13 @@ func (p *Plugin) try(key instanceKey, req *abi.Request) error {
 	if wait := p.trials.wait(req.Namespace, req.Now); wait > 0 {
 		p.throttled++
 		return &throttledError{wait}
+	}
+	if err := p.checkSchema(text); err != nil {
+		p.trials.charge(req.Namespace, int64(len(text))*schemaFuel)
+		p.refused++
+		refused := refusal(err)
+		p.verdicts.record(&req.Settings, refused)
+		return refused
 	}
 	key.trial, p.triedAt = true, req.Now
 	for {

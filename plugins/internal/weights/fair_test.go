@@ -12,7 +12,7 @@ import (
 // fair is a plugin that sets shares to what Fair returns.
 type fair struct{}
 
-func (fair) Role() sdk.Role         { return sdk.RoleAdjust }
+func (fair) Manifest() string       { return sdktest.Manifest(sdk.RoleAdjust) }
 func (fair) Configure([]byte) error { return nil }
 func (fair) Decide(req *sdk.Request, resp *sdk.Response) error {
 	for i, n := range Fair(nil, req) {

@@ -458,7 +458,7 @@ func TestReadMessageRefuses(t *testing.T) {
 		}, "groups.count is 65"},
 		{"a group", put(184+68, 1), `endpoints\[0\]\.group is 1, there are 0 groups`},
 		{"zeros of an endpoint", put(184+68, 1<<16), `endpoints\[0\]\.zero is not 0`},
-		{"zeros of the header", put(180, 1), "the end of the header is not 0"},
+		{"role", put(180, 8), "role is 8"},
 		{"pod keys", put(156, 17), "pod_keys is 17"},
 		{"state", put(112, 1025), "state"},
 		{"an id that is not in the table", put(32, 999), "namespace_id: the string table does not have the id 0x3e7"},

@@ -248,7 +248,7 @@ func (s *Set) loadPlugin(ctx context.Context, cfg *config.Config, spec config.Pl
 		err = plugin.Start(ctx)
 	}
 	if err != nil || refused != nil && old != nil {
-		return false, errors.Join(s.fail(spec.Name, cmp.Or(err, p.firstRefusal(settings))), plugin.Close())
+		return false, errors.Join(s.fail(spec.Name, cmp.Or(err, p.firstRefusal(spec.Name, settings))), plugin.Close())
 	}
 	s.mu.Lock()
 	s.loaded[spec.Name] = p
@@ -296,7 +296,7 @@ func (p *loadedPlugin) check(ctx context.Context, name string, settings []config
 	}
 	var errs []error
 	for _, err := range causes {
-		errs = append(errs, fmt.Errorf("plugin %s: %w", name, withFields(refused[err.Error()], err)))
+		errs = append(errs, fmt.Errorf("plugin %s: %w", name, withFields(name, refused[err.Error()], err)))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -318,7 +318,7 @@ func (p *loadedPlugin) verdict(settings string) (error, bool) {
 const maxFields = 10
 
 // withFields adds the fields of the configuration to the error of checks with settings. Without settings, it is an error of the module.
-func withFields(all []config.PluginSettings, err error) error {
+func withFields(name string, all []config.PluginSettings, err error) error {
 	var fields []string
 	for i, s := range all {
 		switch {
@@ -329,20 +329,55 @@ func withFields(all []config.PluginSettings, err error) error {
 		}
 	}
 	if more := len(all) - len(fields); more > 0 {
-		return settingsError{fmt.Errorf("%s and %d more: %w", strings.Join(fields, ", "), more, err)}
+		return settingsError{fmt.Errorf("%s and %d more: %w", strings.Join(fields, ", "), more, err), name, all, err}
 	}
-	return settingsError{fmt.Errorf("%s: %w", strings.Join(fields, ", "), err)}
+	return settingsError{fmt.Errorf("%s: %w", strings.Join(fields, ", "), err), name, all, err}
 }
 
 // settingsError is why settings of the configuration are not in force.
-type settingsError struct{ error }
+type settingsError struct {
+	error
+	plugin string
+	fields []config.PluginSettings
+	cause  error
+}
 
 func (e settingsError) Unwrap() error { return e.error }
 
-func (p *loadedPlugin) firstRefusal(settings []config.PluginSettings) error {
+// Messages returns the errors of Load, one for each. Those of settings begin with the path of the field.
+func Messages(err error) (out []string) {
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range all.Unwrap() {
+			out = append(out, Messages(e)...)
+		}
+		return out
+	}
+	var e settingsError
+	if !errors.As(err, &e) {
+		return []string{err.Error()}
+	}
+	plugin, _ := policy.CutShadow(e.plugin)
+	var schema *wasm.SchemaError
+	for _, f := range e.fields {
+		if !errors.As(e.cause, &schema) {
+			out = append(out, fmt.Sprintf("%s: plugin %s: %v", f.Field, plugin, e.cause))
+			continue
+		}
+		for _, p := range schema.Problems {
+			field := f.Field
+			if p.Path != "" {
+				field += "." + p.Path
+			}
+			out = append(out, fmt.Sprintf("%s: plugin %s: %s", field, plugin, p.Message))
+		}
+	}
+	return out
+}
+
+func (p *loadedPlugin) firstRefusal(name string, settings []config.PluginSettings) error {
 	for _, s := range settings {
 		if err, _ := p.verdict(s.Text); err != nil {
-			return withFields([]config.PluginSettings{s}, err)
+			return withFields(name, []config.PluginSettings{s}, err)
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package plugins
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/node/config"
+	"github.com/sluice-proxy/sluice/host/util/spelling"
 )
 
 // UnknownServiceSettings returns warnings of fields that policies allow Services to set, and that the settings of the plugin do not have.
@@ -53,12 +55,31 @@ func (s *Set) unknownFields(ctx context.Context, path string, steps []policy.Ste
 		}
 		name, _ := policy.CutShadow(step.Plugin)
 		for _, field := range step.ServiceSettings {
-			if reason := plugin.unknownField(ctx, step, field); reason != "" {
+			if reason := plugin.unknown(ctx, step, field); reason != "" {
 				warnings = append(warnings, fmt.Sprintf("%s[%d].serviceSettings: %q: plugin %s has no such setting: %s", path, i, field, name, reason))
 			}
 		}
 	}
 	return warnings
+}
+
+// unknown returns why a plugin has no field of a name, "" if it has it: as its manifest says, or, without a schema, as it says itself.
+func (p *loadedPlugin) unknown(ctx context.Context, step *policy.Step, field string) string {
+	m := p.Manifest()
+	if m.Settings == nil {
+		return p.unknownField(ctx, step, field)
+	}
+	var names []string
+	for _, s := range m.Settings {
+		names = append(names, s.Name)
+	}
+	if slices.Contains(names, field) {
+		return ""
+	}
+	if suggestion := spelling.DidYouMean(field, names); suggestion != "" {
+		return strings.Trim(suggestion, " ()")
+	}
+	return "it has " + cmp.Or(strings.Join(names, ", "), "no settings")
 }
 
 // unknownField returns why a plugin refuses a field as unknown, "" if it does not.

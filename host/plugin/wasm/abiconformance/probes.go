@@ -255,7 +255,7 @@ func (c *check) openWithout() (*guest, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &guest{in: in, view: abi.View{Settings: abi.NoSettings}}
+	g := &guest{in: in, view: abi.View{Role: c.plugin.Role(), Settings: abi.NoSettings}}
 	c.guests = append(c.guests, g)
 	return g, nil
 }

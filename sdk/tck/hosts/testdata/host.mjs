@@ -241,7 +241,7 @@ class Instance {
 
   decide(request, settings) {
     const view = this.configure(settings), n = request.endpoints.length;
-    const wire = encode(request, view, (text) => this.id(text)), room = RESPONSE + 16 * n + 1024 + 256 * 8 + 4096 + 64 * GROUP;
+    const wire = encode(request, view, this.role, (text) => this.id(text)), room = RESPONSE + 16 * n + 1024 + 256 * 8 + 4096 + 64 * GROUP;
     const to = this.buffer("response", room), from = this.buffer("request", wire.length);
     this.bytes(to, room).fill(0);
     this.bytes(from, wire.length).set(wire);
@@ -268,7 +268,7 @@ function parseKeys(text) {
 
 // ---- Requests: header, texts, string table, state, groups, Service values, values, outcomes, zones, endpoints, with gaps.
 
-function encode(q, { handle, needs, keys }, idOf) {
+function encode(q, { handle, needs, keys }, role, idOf) {
   const used = new Map(); // id → bytes of the text
   const id = (text) => { const n = idOf(text); if (n !== NONE) used.set(n, new TextEncoder().encode(text)); return n; };
   const has = (bit, value, unknown) => (needs & bit ? value : unknown);
@@ -331,7 +331,7 @@ function encode(q, { handle, needs, keys }, idOf) {
   u32(72, at.endpoints, q.endpoints.length, ENDPOINT, at.zones, q.zones.length, ZONE, strings, table.size, STRING, at.state, state.length);
   u32(116, has(4, q.nodeIndex, NONE), has(4, q.nodeCount, 0), has(1, q.connectionsAgeMS, NONE), has(2, q.outcomesWindowMS, 0));
   u32(132, at.outcomes, outcomes.length / OUTCOMES, OUTCOMES, at.values, podKeys.length ? q.endpoints.length : 0, stride, podKeys.length, at.services, serviceKeys.length);
-  u32(168, at.groups, groups.length / GROUP, GROUP);
+  u32(168, at.groups, groups.length / GROUP, GROUP, role);
   return wire;
 }
 
