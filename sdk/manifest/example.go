@@ -49,7 +49,13 @@ func (s *Setting) example() json.RawMessage {
 // number returns a quantity as a value of the type.
 func (s *Setting) number(n float64) json.RawMessage {
 	if s.Type == Duration {
-		return encode(strconv.FormatInt(int64(n)/int64(time.Millisecond), 10) + "ms")
+		d, unit, name := time.Duration(n), time.Millisecond, "ms"
+		for u, long := range map[time.Duration]string{time.Second: "s", time.Minute: "m", time.Hour: "h"} {
+			if d%u == 0 && u > unit {
+				unit, name = u, long
+			}
+		}
+		return encode(strconv.FormatInt(int64(d/unit), 10) + name)
 	}
 	return json.RawMessage(strconv.FormatFloat(n, 'f', -1, 64))
 }

@@ -119,6 +119,9 @@ func withLine(text []byte, d *json.Decoder, err error) error {
 		at = kind.Offset
 		err = fmt.Errorf("%s: got a %s", kind.Field, kind.Value)
 	}
+	if _, name, ok := strings.Cut(err.Error(), "unknown field "); ok {
+		at = int64(max(0, bytes.Index(text, []byte(name))))
+	}
 	line := 1 + bytes.Count(text[:min(int(at), len(text))], []byte("\n"))
 	return fmt.Errorf("line %d: %s", line, short(strings.TrimPrefix(err.Error(), "json: ")))
 }

@@ -19,7 +19,7 @@ func (e *SchemaError) Error() string {
 	for _, p := range e.Problems {
 		out = append(out, p.Error())
 	}
-	return "settings: " + strings.Join(out, "; ")
+	return "settings refused: " + strings.Join(out, "; ")
 }
 
 // checkSchema returns a *SchemaError if settings are not as the manifest says.

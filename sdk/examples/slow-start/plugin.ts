@@ -1,7 +1,7 @@
 // slow-start: an endpoint that this node has not seen before gets its share of new connections in steps. The state has when each of those
 // was seen first: a version and a number, 4 bytes each, then a hash of the address and the time, 8 bytes each.
 import {
-  begin, fail, newText, parse, Endpoint, Request, Response, ELIGIBLE, FAILED, NO_SETTINGS, notConfigured, REDUCE,
+  begin, fail, newText, parse, Endpoint, Request, Response, ELIGIBLE, FAILED, NO_SETTINGS, notConfigured,
 } from "../../assemblyscript/sluice";
 
 export { sluice_alloc, sluice_abi_version } from "../../assemblyscript/sluice";

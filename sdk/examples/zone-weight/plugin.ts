@@ -1,6 +1,6 @@
 // zone-weight: ready endpoints in the zone of the node get more weight than the others, as long as they are not busy.
 import {
-  begin, fail, newText, parse, Request, Response, FAILED, LOCALITY, NEED_CONNECTIONS, NO_SETTINGS, NO_STRING, notConfigured, READY,
+  begin, fail, newText, parse, Request, Response, FAILED, NEED_CONNECTIONS, NO_SETTINGS, NO_STRING, notConfigured, READY,
   UNCOUNTED,
 } from "../../assemblyscript/sluice";
 

@@ -62,7 +62,7 @@ func TestSDKFirstPlugin(t *testing.T) {
 	_, section, _ := strings.Cut(string(text), "## Your first plugin in five minutes\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	var script strings.Builder
-	files := []string{"main.go", "main_test.go", "hello.yaml"}
+	files := []string{"main.go", "main_test.go", "plugin.json", "hello.yaml"}
 	for _, m := range regexp.MustCompile("(?s)```([a-z]*)\n(.*?)```\n").FindAllStringSubmatch(section, -1) {
 		if m[1] == "" {
 			script.WriteString(regexp.MustCompile("(?m)^git clone .*\n").ReplaceAllString(m[2], ""))
