@@ -109,7 +109,7 @@ func (c *checker) value(s *Setting, text json.RawMessage, path string) {
 	case Text:
 		var v string
 		if text[0] != '"' || json.Unmarshal(text, &v) != nil {
-			fail("want a text, got %s", kindOf(text))
+			fail("want a string, got %s", kindOf(text))
 		} else if count(len(v), "bytes"); len(s.Values) > 0 && !slices.Contains(s.Values, v) {
 			c.report(Problem{Path: path, Message: fmt.Sprintf("%q is none of %s", short(v), quoted(s.Values)), Unknown: v, Known: s.Values})
 		}

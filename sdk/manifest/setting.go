@@ -209,8 +209,12 @@ func (s *Setting) quantity(text json.RawMessage) (float64, error) {
 		return float64(n), nil
 	}
 	var n float64
+	want := "a number"
+	if s.Type == Integer {
+		want = "an integer"
+	}
 	if err := json.Unmarshal(text, &n); err != nil || string(text) == "null" {
-		return 0, errors.New("want a number, got " + kindOf(text))
+		return 0, errors.New("want " + want + ", got " + kindOf(text))
 	}
 	if s.Type == Integer && (n != math.Trunc(n) || math.Abs(n) > maxInteger) {
 		return 0, errors.New("want an integer, got " + short(string(text)))
@@ -229,7 +233,7 @@ func kindOf(text json.RawMessage) string {
 	case '[':
 		return "a list"
 	case '"':
-		return "a text"
+		return "a string"
 	case 't', 'f':
 		return string(text)
 	case 'n':
