@@ -18,6 +18,9 @@ func faulty(t *testing.T) string {
 	if msg, err := testenv.Clang(t, "testdata/plugins/faulty/faulty.c", out).CombinedOutput(); err != nil {
 		t.Fatalf("clang: %v\n%s", err, msg)
 	}
+	if err := testenv.Embed(out, "testdata/plugins/faulty"); err != nil {
+		t.Fatal(err)
+	}
 	return out
 }
 

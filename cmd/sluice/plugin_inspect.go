@@ -44,8 +44,8 @@ func newPluginInspectCommand() *cobra.Command {
 		Use:   "inspect FILE|IMAGE",
 		Short: "Print what a plugin imports, exports and asks for",
 		Long: `Prints what a WebAssembly module says of itself (title, version, licence, role, settings), its digest, size, memory, imports, exports and
-producers, the inputs that the plugin asks for with its settings, and the limits of its calls. A module that cannot be read is an error. One that 'sluice run' would refuse is not: the
-reason is part of the result; 'sluice plugin check' judges.`,
+producers, the inputs that the plugin asks for with its settings, and the limits of its calls. A module that cannot be read is an error. One that
+'sluice run' would refuse is not: the reason is part of the result; 'sluice plugin check' judges.`,
 		Example: "  sluice plugin inspect bin/plugins/zone-spill.wasm\n  sluice plugin inspect near.wasm -o json",
 		Args:    oneArg("WebAssembly module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -106,6 +106,9 @@ func (x *inspection) print(out io.Writer) error {
 	if m := x.Manifest; m != nil {
 		line("title", "%s", m.Title)
 		line("version", "%s, licence %s", m.Release, m.Licence)
+		if x.Plugin == nil { // or that says it
+			line("role", "%s", m.Role)
+		}
 	}
 	line("digest", "%s", x.Digest)
 	line("size", "%d bytes, metered %d", x.Bytes, x.MeteredBytes)

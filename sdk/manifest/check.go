@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Problem is a setting that is not as the schema says.
@@ -81,7 +82,7 @@ func (c *checker) fields(fields []Setting, text json.RawMessage, path string) {
 			if len(known) == 0 && path == "" {
 				message += ": the plugin has no settings"
 			}
-			c.report(Problem{Path: join(path, short(name)), Message: message, Unknown: name, Known: known})
+			c.report(Problem{Path: join(path, shown(name)), Message: message, Unknown: name, Known: known})
 		}
 	}
 }
@@ -131,7 +132,7 @@ func (c *checker) value(s *Setting, text json.RawMessage, path string) {
 		}
 		count(len(items), "items")
 		for _, name := range slices.Sorted(maps.Keys(items)) {
-			c.item(s.Items, items[name], path+"["+short(name)+"]")
+			c.item(s.Items, items[name], path+"["+shown(name)+"]")
 		}
 	case Object:
 		if text[0] != '{' {
@@ -151,6 +152,14 @@ func (c *checker) item(s *Setting, text json.RawMessage, path string) {
 		return
 	}
 	c.value(s, text, path)
+}
+
+// shown returns a name from settings for a path.
+func shown(name string) string {
+	if name = short(name); strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(name)
+	}
+	return name
 }
 
 func trim(text json.RawMessage) json.RawMessage {

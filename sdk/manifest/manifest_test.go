@@ -167,9 +167,10 @@ func TestSettingsAreCheckedByTheSchema(t *testing.T) {
 		`{"l": ["a", "bcde", 3]}`: "l: 3 items, want at most 2; l[1]: 4 bytes, want at most 3; l[2]: want a string, got a number",
 		`{"l": [null]}`:           "l[0]: null",
 		`{"m": {"a.b": -1}}`:      "m[a.b]: -1 is not 0 or more",
-		`{"o": [{"r": 1}, {}, {"s": 1, "r": 2}]}`: `o[1].r: missing; o[2].s: unknown field "s"`,
-		`{"o": {"r": 1}}`:                         "o: want a list, got an object",
-		`{"I": 1}`:                                `I: unknown field "I"`,
+		`{"o": [{"r": 1}, {}, {"s": 1, "r": 2}]}`:   `o[1].r: missing; o[2].s: unknown field "s"`,
+		`{"o": {"r": 1}}`:                           "o: want a list, got an object",
+		`{"a\n\u001b[2J": 1, "m": {"\u0007": 1.5}}`: `m["\a"]: want an integer, got 1.5; "a\n\x1b[2J": unknown field "a\n\x1b[2J"`,
+		`{"I": 1}`: `I: unknown field "I"`,
 	} {
 		var got []string
 		for _, p := range m.CheckSettings([]byte(text)) {

@@ -110,6 +110,6 @@ func Requirements() []Requirement {
 		{ErrorsAreNamed, Should, "Exports", "a negative code comes with a message at level error",
 			"call sluice.log with level 3 and the reason before the function returns"},
 		{Role, Must, "Chains: capacity, share, groups", "its answers have groups only if its role is share",
-			"return RoleShare from sluice_role, or leave the groups to a plugin that has it"},
+			"declare the role share in the manifest, or leave the groups to a plugin that has it"},
 	}
 }

@@ -19,7 +19,12 @@ func Plugins(t testing.TB, packages ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, p := range packages {
-		if err := buildPlugin(userCache(t, "test-modules"), p, filepath.Join(dir, path.Base(p)+".wasm")); err != nil {
+		module := filepath.Join(dir, path.Base(p)+".wasm")
+		err := buildPlugin(userCache(t, "test-modules"), p, module)
+		if err == nil {
+			err = Embed(module, filepath.Join(root(t), p))
+		}
+		if err != nil {
 			t.Fatalf("build %s: %v", p, err)
 		}
 	}
@@ -44,17 +49,10 @@ func buildPlugin(cache, pkg, to string) error {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
 	module, err := os.ReadFile(built)
-	if err == nil {
-		err = os.WriteFile(to, module, 0o644)
-	}
 	if err != nil {
 		return err
 	}
-	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/sluice-proxy/sluice/"+pkg).Output()
-	if err != nil {
-		return err
-	}
-	return Embed(to, strings.TrimSpace(string(dir)))
+	return os.WriteFile(to, module, 0o644)
 }
 
 // Embed puts the manifest of the plugin in a folder into its module.

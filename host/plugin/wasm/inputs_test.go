@@ -30,6 +30,9 @@ func TestEveryInputArrivesInEveryLanguage(t *testing.T) {
 			if msg, err := c.command(t, c.file, out).CombinedOutput(); err != nil {
 				t.Fatalf("%s: %v\n%s", lang, err, msg)
 			}
+			if err := testenv.Embed(out, "testdata/inputs"); err != nil {
+				t.Fatal(err)
+			}
 			module, err := os.ReadFile(out)
 			if err != nil {
 				t.Fatal(err)
