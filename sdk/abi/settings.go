@@ -10,6 +10,8 @@ type Settings struct {
 	// Own reports that Text has fields that the owner of the Service has set. Policy is the text without them.
 	Own    bool
 	Policy string
+	// Answered reports that the plugin has answered with them before, for this Service port and pool.
+	Answered bool
 }
 
 // ErrSettings means that a plugin refuses the settings of a request: sluice_configure has failed, and would again.

@@ -17,6 +17,7 @@ type stepState struct {
 	state      []byte
 	told       *told         // see Seen; nil: nothing
 	answeredAt int64         // Request.Now of the last answer, Unix milliseconds
+	answeredBy string        // revision of the plugin
 	requeueAt  int64         // call again then, Unix milliseconds; 0: only on a change
 	err        error         // of the last call
 	backoff    time.Duration // current one, 0 without an error
@@ -160,6 +161,7 @@ func (e *Evaluator) runStep(ch *chain, s *stepState, c *Call, nowMS int64) error
 	c.run.stepDigest = digest
 	c.Name, c.Plugin, c.Err = step.Plugin, plugin, nil
 	c.Request.Settings = step.settings()
+	c.Request.Settings.Answered = s.answeredAt != 0 && s.answeredBy == plugin.Revision()
 	c.state = append(c.state[:0], s.state...)
 	c.Request.State = c.state
 	c.Response.Reset(len(c.Request.Endpoints))
@@ -209,11 +211,16 @@ func (e *Evaluator) record(ch *chain, s *stepState, c *Call, nowMS int64) error 
 		err = c.Check(c.run.role)
 	}
 	if s.err = err; err != nil {
-		s.backoff = min(max(minBackoff, 2*s.backoff), maxBackoff)
+		var retry RetryError
+		if errors.As(err, &retry) && retry.Retry() > 0 {
+			s.backoff = max(minBackoff, retry.Retry())
+		} else {
+			s.backoff = min(max(minBackoff, 2*s.backoff), maxBackoff)
+		}
 		s.requeueAt = nowMS + s.backoff.Milliseconds()
 		return err
 	}
-	s.backoff, s.answeredAt, s.requeueAt = 0, c.Request.Now, 0
+	s.backoff, s.answeredAt, s.answeredBy, s.requeueAt = 0, c.Request.Now, c.Plugin.Revision(), 0
 	if resp.RequeueAfter > 0 {
 		// RequeueAfter counts from Request.Now, a whole second. More than one call a second would be useless: a plugin sees no
 		// smaller unit of time.

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -141,6 +142,39 @@ func TestFailingPluginIsRetriedWithBackoff(t *testing.T) {
 	}
 	if p.calls < 60 || p.calls > 70 {
 		t.Fatalf("%d calls in an hour", p.calls)
+	}
+}
+
+// later is an error of a plugin that says when to ask again.
+type later time.Duration
+
+func (l later) Error() string        { return "later" }
+func (l later) Retry() time.Duration { return time.Duration(l) }
+
+// TestPluginIsAskedAgainWhenItSays, however often it has failed before: a Service that waits for others waits no longer than they.
+func TestPluginIsAskedAgainWhenItSays(t *testing.T) {
+	var answered []bool
+	waits, p := []time.Duration{time.Second, 5 * time.Minute, time.Second, 7 * time.Second, 0}, &fakePlugin{}
+	p.decide = func(req *abi.Request, resp *abi.Response) error {
+		answered = append(answered, req.Settings.Answered)
+		if wait := waits[p.calls-1]; wait > 0 {
+			return fmt.Errorf("plugin: %w", later(wait))
+		}
+		resp.RequeueAfter = time.Second
+		return favorFirst(5)(req, resp)
+	}
+	b := newFixture(p)
+	for i, wait := range waits {
+		d, wake := b.decide()
+		if got := wake.Sub(b.now); got != max(wait, time.Second) || (d.Err == nil) != (wait == 0) {
+			t.Errorf("call %d: asked again after %s, want %s: %v", i, got, wait, d.Err)
+		}
+		b.now = wake
+	}
+	waits = append(waits, time.Second)
+	b.decide()
+	if want := []bool{false, false, false, false, false, true}; !slices.Equal(answered, want) {
+		t.Errorf("answered before: %v, want %v", answered, want)
 	}
 }
 

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"time"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -34,6 +35,13 @@ type Batcher interface {
 	// DecideAll is Decide for each of the calls, with its Request and Response, whose error is Err. A call that fails has no effect on others.
 	// The last calls may have the error ErrUnasked, but not the first.
 	DecideAll(calls []*Call)
+}
+
+// RetryError is an error of Plugin.Decide that says when to ask again.
+type RetryError interface {
+	error
+	// Retry returns after how long; earlier calls fail too. 0: unknown.
+	Retry() time.Duration
 }
 
 // ErrUnasked is the error of a call that a Batcher has not made, because those before it took long. It is to be made another time.

@@ -99,7 +99,7 @@ endpoints:
 			return shadow == ""
 		})
 		for _, s := range a.pluginStats() {
-			if s.Plugin == "good" && (s.Failures > 0 || s.Suspended || s.Throttled > 0) {
+			if s.Plugin == "good" && (s.Failures > 0 || s.Suspended != (metrics.PluginSuspended{}) || s.Throttled > 0) {
 				t.Errorf("the plugin that is enforced: %+v", s)
 			}
 		}

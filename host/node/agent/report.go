@@ -169,8 +169,11 @@ func (a *Agent) assessServices(ctx context.Context, s *api.Status, t *tally.Tota
 		s.AddFailing(text, "sluice explain -n "+example)
 	}
 	for _, p := range a.pluginStats() {
-		if p.Suspended {
-			s.AddFailing("plugin "+p.Plugin+" is suspended, after repeated failures or different answers to the same request", "the log, for plugin "+p.Plugin)
+		switch next := "the log, for plugin " + p.Plugin; {
+		case p.Suspended.Modules > 0:
+			s.AddFailing("plugin "+p.Plugin+" is suspended, after failures with several settings or different answers to the same request", next)
+		case p.Suspended.Settings+p.Suspended.Namespaces > 0:
+			s.AddFailing("plugin "+p.Plugin+" is suspended for the settings with which several Services have failed", next)
 		}
 	}
 	for _, c := range []struct {

@@ -15,7 +15,8 @@ import (
 func TestPolicyAndPluginMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.plugins = []metrics.PluginStats{{Plugin: "uneven", Calls: 7, Failures: 2, OutOfFuel: 1, Late: 1, Fuel: 900, LogDropped: 3, MemoryBytes: 65536, Suspended: true}}
+		r.plugins = []metrics.PluginStats{{Plugin: "uneven", Calls: 7, Failures: 2, OutOfFuel: 1, Late: 1, Fuel: 900, LogDropped: 3, MemoryBytes: 65536,
+			Suspended: metrics.PluginSuspended{Ports: 5, Namespaces: 3, Settings: 2, Modules: 1, Forgotten: 4}}}
 		r.start()
 		r.emit(service("a", 1, withPolicy("enforce")), endpoints("a", never, "n1", "n2"),
 			service("b", 2, withPolicy("watch")), endpoints("b", never, "n1", "n2", "n3", "n1"),
@@ -42,7 +43,11 @@ func TestPolicyAndPluginMetrics(t *testing.T) {
 			"sluice_plugin_fuel_total{plugin=uneven}":                          900,
 			"sluice_plugin_dropped_log_lines_total{plugin=uneven}":             3,
 			"sluice_plugin_memory_bytes{plugin=uneven}":                        65536,
-			"sluice_plugin_suspended{plugin=uneven}":                           1,
+			"sluice_plugin_suspended{plugin=uneven,scope=service_port}":        5,
+			"sluice_plugin_suspended{plugin=uneven,scope=namespace}":           3,
+			"sluice_plugin_suspended{plugin=uneven,scope=settings}":            2,
+			"sluice_plugin_suspended{plugin=uneven,scope=plugin}":              1,
+			"sluice_plugin_forgotten_failures_total{plugin=uneven}":            4,
 		})
 		r.plugin.set(errors.New("unavailable"))
 		r.emit(endpoints("a", never, "n1", "n2", "n3"), service("d", 4, withPolicy("enforce")), endpoints("d", never, "n1"))

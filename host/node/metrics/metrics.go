@@ -62,10 +62,16 @@ type PluginStats struct {
 	Repeats     PluginRepeats
 	RepeatFuel  uint64 // consumed by repeats, in addition to Fuel
 	Settings    PluginSettings
-	Suspended   bool          // whether any of its instances is
+	Suspended   PluginSuspended
 	Queued      int           // calls that have not begun
 	CPU         time.Duration // used by Calls
 	Throttled   time.Duration // for which calls have waited because the plugin had used up its share of CPU time
+}
+
+// PluginSuspended counts what of a plugin is suspended.
+type PluginSuspended struct {
+	Ports, Namespaces, Settings, Modules int
+	Forgotten                            uint64 // failures for which there was no room
 }
 
 // PluginSettings counts the settings of a plugin.

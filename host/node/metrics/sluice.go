@@ -146,7 +146,9 @@ var (
 	descQueued     = desc("plugin_queued_calls", "Number of plugin calls that have not begun.", "plugin")
 	descCPU        = desc("plugin_cpu_seconds_total", "CPU time used by plugin calls.", "plugin")
 	descThrottled  = desc("plugin_throttled_seconds_total", "Time for which calls of a plugin have waited because it had used up its share of CPU time.", "plugin")
-	descSuspended  = desc("plugin_suspended", "Whether an instance of a plugin is suspended, after repeated failures or different answers to the same request (1), or not (0).", "plugin")
+	descSuspended  = desc("plugin_suspended", "Number of Service ports, namespaces and settings for which a plugin is suspended after failures, "+
+		"and whether it is for all (plugin), by scope.", "plugin", "scope")
+	descForgotten  = desc("plugin_forgotten_failures_total", "Number of failing Service ports of a plugin that were forgotten because there were too many.", "plugin")
 	descCheckpoint = desc("checkpoint_last_success_timestamp_seconds", "Unix timestamp of the last time the checkpoint was written "+
 		"or found to be up to date.")
 	descAffinityClients = desc("affinity_clients", "Number of clients whose endpoint is recorded for session affinity.", "ip_family")
@@ -159,7 +161,7 @@ var (
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descServices, descFailing, descChoices, descLimited, descHolding, descHeld, descHints, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
 		descDecisions, descDivergence, descShadowed, descServiceDivergence, descFallbacks, descGuard, descSettings, descTexts, descHandles, descRecycled, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory, descAllMemory, descMemLimit,
-		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descQueued, descCPU, descThrottled, descCheckpoint, descProblems,
+		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descForgotten, descQueued, descCPU, descThrottled, descCheckpoint, descProblems,
 		descAffinityClients, descAffinityFull, descServiceConnections, descPolicyConnections, descSignalSuccess, descSignalCPU, descSignalEndpoints, descUncounted, descStale, descRequests} {
 		out <- d
 	}
@@ -277,12 +279,15 @@ func (c *stateCollector) plugins(out chan<- prometheus.Metric) {
 		counter(descRecycled, p.Settings.Recycled)
 		out <- prometheus.MustNewConstMetric(descHandles, prometheus.GaugeValue, float64(p.Settings.Handles), p.Plugin)
 		out <- prometheus.MustNewConstMetric(descInstances, prometheus.GaugeValue, float64(p.Instances), p.Plugin)
-		suspended := 0.0
-		if p.Suspended {
-			suspended = 1
-		}
 		out <- prometheus.MustNewConstMetric(descMemory, prometheus.GaugeValue, float64(p.MemoryBytes), p.Plugin)
-		out <- prometheus.MustNewConstMetric(descSuspended, prometheus.GaugeValue, suspended, p.Plugin)
+		suspended := func(n int, scope string) {
+			out <- prometheus.MustNewConstMetric(descSuspended, prometheus.GaugeValue, float64(n), p.Plugin, scope)
+		}
+		suspended(p.Suspended.Ports, "service_port")
+		suspended(p.Suspended.Namespaces, "namespace")
+		suspended(p.Suspended.Settings, "settings")
+		suspended(p.Suspended.Modules, "plugin")
+		counter(descForgotten, p.Suspended.Forgotten)
 		out <- prometheus.MustNewConstMetric(descQueued, prometheus.GaugeValue, float64(p.Queued), p.Plugin)
 		out <- prometheus.MustNewConstMetric(descCPU, prometheus.CounterValue, p.CPU.Seconds(), p.Plugin)
 		out <- prometheus.MustNewConstMetric(descThrottled, prometheus.CounterValue, p.Throttled.Seconds(), p.Plugin)

@@ -11,27 +11,36 @@ const (
 	maxSuspension = 5 * time.Minute
 )
 
-// circuitBreaker suspends a plugin after consecutive failures, or if more than one call in 16 fails. Times are those of
-// requests, in Unix milliseconds.
-type circuitBreaker struct {
-	score     int
-	trips     int   // suspensions since the score was last 0
+// suspension is a time without calls. Times are those of requests, in Unix milliseconds.
+type suspension struct {
+	trips     int   // without a success
 	failedAt  int64 // of the last failure
 	openUntil int64 // 0: not suspended
-	lastErr   error
 }
 
-// remaining returns how long the plugin is still suspended at now, 0 if it is not. If the clock has gone back to before
-// the failure, the suspension ends, as it might otherwise never do.
-func (h *circuitBreaker) remaining(now int64) time.Duration {
-	if h == nil || h.openUntil == 0 {
+// remaining returns how long it lasts from now on and a time more, 0 if it does not. If the clock has gone back to before the failure, it ends,
+// as it might otherwise never do.
+func (s *suspension) remaining(now int64, more time.Duration) time.Duration {
+	if s.openUntil == 0 || now < s.failedAt {
 		return 0
 	}
-	if now >= h.openUntil || now < h.failedAt {
-		h.openUntil = 0
-		return 0
-	}
-	return time.Duration(h.openUntil-now) * time.Millisecond
+	return max(0, time.Duration(s.openUntil-now)*time.Millisecond+more)
+}
+
+// trip begins a suspension of at least a time, twice as long as the last one, and returns how long it is.
+func (s *suspension) trip(now int64, least time.Duration) time.Duration {
+	delay := min(max(minSuspension<<min(s.trips, 16), least), maxSuspension)
+	s.trips++
+	s.openUntil = now + delay.Milliseconds()
+	return delay
+}
+
+// circuitBreaker suspends a Service port after consecutive failures, or if more than one of its calls in 16 fails.
+type circuitBreaker struct {
+	suspension
+	score    int
+	failures uint64
+	lastErr  error
 }
 
 func (h *circuitBreaker) success() {
@@ -43,18 +52,16 @@ func (h *circuitBreaker) success() {
 	}
 }
 
-// failure records a failure and returns how long to wait before the next call.
-func (h *circuitBreaker) failure(now int64, allowed int, err error) time.Duration {
+// failure records a failure and returns how long to wait before the next call, at least a given time.
+func (h *circuitBreaker) failure(now int64, allowed int, least time.Duration, err error) time.Duration {
 	h.failedAt, h.lastErr = now, err
+	h.failures++
 	h.score += penalty
 	if h.score < penalty*allowed {
-		return minSuspension
+		return max(minSuspension, least)
 	}
-	delay := min(minSuspension<<min(h.trips, 16), maxSuspension)
-	h.trips++
 	h.score = penalty * (allowed - 1) // one more failure suspends it again
-	h.openUntil = now + delay.Milliseconds()
-	return delay
+	return h.trip(now, least)
 }
 
 var errInstances = errors.New("it has needed too many new instances")

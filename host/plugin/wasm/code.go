@@ -3,6 +3,7 @@ package wasm
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/plugin/wasm/meter"
@@ -27,6 +28,9 @@ type code struct {
 	metering    time.Duration // 0 from the cache
 	compiling   time.Duration
 	users       int // guarded by Host.mu
+
+	// alone is locked by a decision that is made while its process makes no other.
+	alone sync.RWMutex
 }
 
 // acquire returns the code of a module with a key, which release gives back.
@@ -75,6 +79,13 @@ func (h *Host) release(c *code) error {
 		return nil
 	}
 	return c.close(&h.memory)
+}
+
+// shares reports whether another plugin has the same code.
+func (h *Host) shares(c *code) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return c.users > 1
 }
 
 // codeBytes returns the share of one user in the memory of code; nil has none.

@@ -224,7 +224,7 @@ func BenchmarkFuel(b *testing.B) {
 			var used, fuel int64
 			for b.Loop() {
 				b.StopTimer()
-				p.breakers = nil
+				p.breakers = breakers{}
 				if err := decide(p, 80, sampleNow); err != nil {
 					b.Fatal(err)
 				}

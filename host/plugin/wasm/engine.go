@@ -92,6 +92,8 @@ type line struct {
 type callError struct {
 	cause error // errNoFuel, errLate or nil
 	text  string
+	// unclear: the process has ended, perhaps because of the call of another plugin.
+	unclear bool
 }
 
 // Error implements error.

@@ -194,11 +194,11 @@ func parseResult(b []byte, c *call) (rest []byte, err error) {
 	case statusMemory:
 		c.err = &MemoryError{What: what, Bytes: min(max(c.value, 0), 1<<40)}
 	case statusNoFuel:
-		c.err = &callError{errNoFuel, what}
+		c.err = &callError{cause: errNoFuel, text: what}
 	case statusLate:
-		c.err = &callError{errLate, what}
+		c.err = &callError{cause: errLate, text: what}
 	case statusFailed:
-		c.err = &callError{nil, what}
+		c.err = &callError{text: what}
 	default:
 		return nil, errMessage
 	}

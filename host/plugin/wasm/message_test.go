@@ -144,7 +144,7 @@ func FuzzResult(f *testing.F) {
 			c.out, c.stage = []byte("podLabel:app"), stageDone
 		}
 		f.Add(uint32(o), appendResult(nil, lane.Answer, &c))
-		c.err = &callError{errNoFuel, "sluice_decide: out of fuel"}
+		c.err = &callError{cause: errNoFuel, text: "sluice_decide: out of fuel"}
 		f.Add(uint32(o), appendResult(nil, lane.Answer, &c))
 		c.err = &MemoryError{What: "memory of the guest", Bytes: 1 << 20}
 		f.Add(uint32(o), appendResult(nil, lane.Answer, &c))

@@ -36,9 +36,10 @@ type Plugin struct {
 	impure   *ImpureError // has suspended the plugin
 	decoder  abi.Decoder
 	closed   bool
-	breakers circuitBreakers
+	breakers breakers
 	now      int64 // of the last request
 	logLimit logLimiter
+	warnings logLimiter // of suspended groups
 
 	newInstances instanceRate
 	declared     declared
@@ -77,7 +78,7 @@ type Stats struct {
 	Open        int    // current instances
 	Evicted     uint64 // instances that were closed to make room for others
 	HostBytes   uint64 // what the plugin takes of Options.Memory: its share of compiled code and tables, memory of the instances
-	Suspended   bool   // calls fail without reaching a guest
+	Suspended   Suspensions
 	Repeats     Repeats
 	Settings    SettingsStats
 }
@@ -94,7 +95,7 @@ type SettingsStats struct {
 
 // DecideError is the error of Plugin.Decide. It does not name the plugin; the caller does.
 type DecideError struct {
-	Failures   uint64        // so far
+	Failures   uint64        // so far: of the Service port if it is suspended, or else of the plugin
 	Suspended  bool          // the plugin was not called
 	RetryAfter time.Duration // earlier calls fail too; 0 while suspended: all calls do
 	Err        error
@@ -108,11 +109,17 @@ func (e *DecideError) Error() string {
 	if e.Suspended && e.RetryAfter == 0 {
 		return fmt.Sprintf("suspended until another revision is loaded: %v", e.Err)
 	}
+	if e.Suspended && e.Failures > 0 {
+		return fmt.Sprintf("suspended for this Service port for another %s after %d failures; the last one: %v", e.RetryAfter, e.Failures, e.Err)
+	}
 	if e.Suspended {
-		return fmt.Sprintf("suspended for another %s after %d failures; the last one: %v", e.RetryAfter, e.Failures, e.Err)
+		return fmt.Sprintf("suspended for another %s: %v", e.RetryAfter, e.Err)
 	}
 	return e.Err.Error()
 }
+
+// Retry implements policy.RetryError.
+func (e *DecideError) Retry() time.Duration { return e.RetryAfter }
 
 // Unwrap returns the cause.
 func (e *DecideError) Unwrap() error { return e.Err }
@@ -133,14 +140,29 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 		return err
 	}
 	p.calls++
-	p.messages++
-	g, h, err := p.prepare(key, req)
-	if err == nil {
-		err = g.callDecide(&p.decoder, req, h, resp)
-	} else if g != nil {
-		g.fuelUsed = 0
+		p.messages++
+	p.code.alone.RLock()
+	g, err := p.call(key, req, resp)
+	p.code.alone.RUnlock()
+	if e := new(callError); errors.As(err, &e) && e.unclear && p.host.shares(p.code) {
+		p.code.alone.Lock() // whoever ends the process then is guilty
+		resp.Reset(len(req.Endpoints))
+		g, err = p.call(key, req, resp)
+		p.code.alone.Unlock()
 	}
 	return p.finish(key, g, req, resp, err)
+}
+
+// call makes a call, and returns the instance that was called; nil: none.
+func (p *Plugin) call(key instanceKey, req *abi.Request, resp *abi.Response) (*guest, error) {
+	g, h, err := p.prepare(key, req)
+	if err == nil {
+		return g, g.callDecide(&p.decoder, req, h, resp)
+	}
+	if g != nil {
+		g.fuelUsed = 0
+	}
+	return g, err
 }
 
 // admit returns why a request is not for an instance; nil: it is.
@@ -157,15 +179,26 @@ func (p *Plugin) admit(key instanceKey, req *abi.Request) error {
 			return &DecideError{Failures: p.failures, Suspended: true, Err: err}
 		}
 	}
-	breaker := p.breakers[breakerOf(key, req)]
-	if wait := breaker.remaining(req.Now); wait > 0 {
-		return &DecideError{Failures: p.failures, Suspended: true, RetryAfter: wait, Err: breaker.lastErr}
+	if err := p.suspended(key, req); err != nil {
+		return err
 	}
 	p.logLimit.refill(req.Now, p.limits.LogPerSecond)
 	if (p.guest == nil || p.guest.key != key) && p.pool.guests[key] == nil {
 		if wait := p.newInstances.wait(req.Now, p.limits.InstancesPerSecond); wait > 0 {
-			return &DecideError{Failures: p.failures, Suspended: true, RetryAfter: wait, Err: errInstances}
+			return &DecideError{Suspended: true, RetryAfter: wait, Err: errInstances}
 		}
+	}
+	return nil
+}
+
+// suspended returns why a request is not for an instance because of failures; nil: it is.
+func (p *Plugin) suspended(key instanceKey, req *abi.Request) error {
+	if p.breakers.idle() {
+		return nil
+	}
+	s := p.scopeOf(key, req)
+	if err := p.breakers.suspended(&s, req.Now); err != nil {
+		return err
 	}
 	return nil
 }
@@ -193,7 +226,10 @@ func (p *Plugin) finish(key instanceKey, g *guest, req *abi.Request, resp *abi.R
 			p.log.Error("plugin suspended until another revision is loaded: it is not a function of its request", "err", p.impure)
 			return p.impureError(req)
 		}
-		p.breakers.success(breakerOf(key, req))
+		if !p.breakers.idle() {
+			s := p.scopeOf(key, req)
+			p.breakers.success(&s)
+		}
 		p.dropTrials()
 		return nil
 	}
@@ -202,7 +238,7 @@ func (p *Plugin) finish(key instanceKey, g *guest, req *abi.Request, resp *abi.R
 	case errors.Is(err, abi.ErrSettings): // the instance that decides has not been called
 		return &DecideError{Failures: p.failures, Suspended: true, Err: err}
 	case errors.As(err, &wait):
-		return &DecideError{Failures: p.failures, Suspended: true, RetryAfter: wait.wait, Err: err}
+		return &DecideError{Suspended: true, RetryAfter: wait.wait, Err: err}
 	}
 	p.failures++
 	switch {
@@ -214,10 +250,14 @@ func (p *Plugin) finish(key instanceKey, g *guest, req *abi.Request, resp *abi.R
 	if g != nil {
 		p.drop(g)
 	}
-	breaker := p.breakers.of(breakerOf(key, req), req.Now)
-	retry := breaker.failure(req.Now, p.limits.Failures, err)
-	if breaker.openUntil != 0 {
-		p.log.Warn("plugin suspended", "duration", retry, "failures", p.failures, "err", err)
+	scope := p.scopeOf(key, req)
+	retry, tripped := p.breakers.failure(&scope, req.Now, p.limits.Failures, err)
+	for p.warnings.refill(req.Now, 1); len(tripped) > 0 && p.warnings.allow(); tripped = tripped[1:] {
+		id := tripped[0]
+		g := p.breakers.groups[id]
+		p.log.Warn("plugin suspended: "+[levels]string{"several Services of a namespace have failed with the same settings", "several settings have failed in a namespace",
+			"several namespaces have failed with the same settings", "several namespaces have failed with different settings"}[id.level],
+			"duration", g.remaining(req.Now, 0), "failed", g.names(), "err", err)
 	}
 	// A trial that fails leaves the instance that decides as it is: other calls need not wait for a new one.
 	return &DecideError{Failures: p.failures, Suspended: g == nil && req.Settings.Own, RetryAfter: retry, Err: err}
@@ -310,7 +350,7 @@ func (p *Plugin) Reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dropAll()
-	p.breakers, p.impure, p.newInstances, p.logLimit, p.repeats = nil, nil, instanceRate{}, logLimiter{}, p.newRepeats()
+	p.breakers, p.impure, p.newInstances, p.logLimit, p.repeats = breakers{}, nil, instanceRate{}, logLimiter{}, p.newRepeats()
 }
 
 // Needs implements policy.Plugin: the needs that Check has found. It does not wait for a running Decide.
@@ -350,10 +390,13 @@ func (p *Plugin) unlock() {
 func (p *Plugin) publish() Stats {
 	p.asked.Store(false)
 	s := Stats{Calls: p.calls, Messages: p.messages, Failures: p.failures, OutOfFuel: p.outOfFuel, Late: p.late, Instances: p.instances, Fuel: p.fuel, LastFuel: p.lastFuel,
-		MaxFuel: p.maxFuel, LogDropped: p.logLimit.dropped, Suspended: p.breakers.open(p.now) || p.impure != nil,
+		MaxFuel: p.maxFuel, LogDropped: p.logLimit.dropped, Suspended: p.breakers.suspensions(p.now),
 		Open: len(p.pool.guests), Evicted: p.pool.evicted, MemoryBytes: p.pool.memoryBytes(), Repeats: p.repeats.stats,
 		HostBytes: p.host.codeBytes(p.code) + p.pool.memoryBytes(),
 		Settings:  SettingsStats{Configured: p.configured, Recycled: p.recycled, Accepted: p.accepted, Refused: p.refused, Throttled: p.throttled}}
+	if p.impure != nil {
+		s.Suspended.Modules = 1
+	}
 	for _, g := range p.pool.guests {
 		s.Settings.Handles += len(g.ids)
 	}

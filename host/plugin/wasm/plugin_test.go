@@ -104,7 +104,7 @@ func TestRepeatedFailuresDoubleTheSuspension(t *testing.T) {
 			t.Fatalf("at %d: %v", now-sampleNow, err)
 		}
 		waits = append(waits, de.RetryAfter)
-		if p.Stats().Suspended {
+		if p.Stats().Suspended.Ports > 0 {
 			calls := p.Stats().Calls
 			if err := decide(p, 80, now+de.RetryAfter.Milliseconds()-1); !errors.As(err, &de) || !de.Suspended || !strings.Contains(err.Error(), "unreachable") {
 				t.Fatalf("while suspended: %v", err)
@@ -128,7 +128,7 @@ func TestRepeatedFailuresDoubleTheSuspension(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := decide(p, 666, now); err == nil || p.Stats().Suspended {
+	if err := decide(p, 666, now); err == nil || p.Stats().Suspended.Ports > 0 {
 		t.Errorf("one failure after a hundred good answers suspends it: %v", err)
 	}
 }
@@ -159,7 +159,7 @@ func TestOccasionalFailuresSuspendOnlyAboveTheRate(t *testing.T) {
 				port = 666
 			}
 			_ = decide(p, port, sampleNow)
-			got = got || p.Stats().Suspended
+			got = got || p.Stats().Suspended.Ports > 0
 		}
 		if got != c.suspended {
 			t.Errorf("1 failure in %d: suspended %v", c.every, got)

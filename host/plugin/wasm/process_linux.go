@@ -167,7 +167,7 @@ func (p *process) start(ctx context.Context) (*run, error) {
 		err = errMessage
 	default:
 		go lane.Watch(r.cmd.Process.Pid, r.lanes, r.ended, r.lookAtMemory, func(used time.Duration) {
-			r.kill(&callError{errProcess, fmt.Sprintf("%s: killed after %d ms of CPU time without a call", errProcess, used.Milliseconds())})
+			r.kill(&callError{cause: errProcess, text: fmt.Sprintf("%s: killed after %d ms of CPU time without a call", errProcess, used.Milliseconds())})
 		})
 		return r, nil
 	}
@@ -175,10 +175,11 @@ func (p *process) start(ctx context.Context) (*run, error) {
 	return nil, err
 }
 
-// kill ends the process; cause is the error of calls that run, nil: why the kernel says that it has ended.
-func (r *run) kill(cause *callError) {
-	r.killed.CompareAndSwap(nil, cause)
+// kill ends the process; cause is the error of calls that run, nil: why the kernel says that it has ended. It reports whether it is the first.
+func (r *run) kill(cause *callError) bool {
+	first := r.killed.CompareAndSwap(nil, cause)
 	_ = r.cmd.Process.Kill()
+	return first
 }
 
 // end is called when the process has ended.
@@ -225,9 +226,9 @@ func (r *run) dead() bool {
 }
 
 // why returns the error of calls of a process that has ended.
-func (r *run) why(what string) error {
+func (r *run) why(what string) *callError {
 	if e := r.killed.Load(); e != nil {
-		return &callError{e.cause, what + ": " + e.text}
+		return &callError{cause: e.cause, text: what + ": " + e.text}
 	}
 	stderr := r.stderr.String()
 	text := fmt.Sprint(r.err)
@@ -244,7 +245,7 @@ func (r *run) why(what string) error {
 			text += ": " + meter.Quote(line)
 		}
 	}
-	return &callError{errProcess, what + ": " + errProcess.Error() + ": " + text}
+	return &callError{cause: errProcess, text: what + ": " + errProcess.Error() + ": " + text}
 }
 
 // running returns the current process, or starts another one.
@@ -313,7 +314,7 @@ func (p *process) close() error {
 	defer p.mu.Unlock()
 	p.closed = true
 	if p.current != nil {
-		p.current.kill(&callError{ErrClosed, ErrClosed.Error()})
+		p.current.kill(&callError{cause: ErrClosed, text: ErrClosed.Error()})
 	}
 	p.files.close()
 	return nil
@@ -326,6 +327,7 @@ type remote struct {
 	leave  int64
 	size   int64  // of its linear memory
 	answer []byte // to the last calls
+	guilty bool   // the process was killed because of its call
 	one    [1]*call
 }
 
@@ -350,7 +352,9 @@ func (i *remote) do(c *call) {
 	}
 	i.one[0] = c
 	if !i.doAll(i.one[:]) && c.err == nil {
-		c.err = i.run.why(opName(c.op))
+		why := i.run.why(opName(c.op))
+		why.unclear = !i.guilty
+		c.err = why
 	}
 }
 
@@ -372,7 +376,7 @@ func (i *remote) doAll(calls []*call) bool {
 	}
 	w.Number(numberCalls).Store(int64(len(calls)))
 	w.Number(numberBudget).Store(r.allowance())
-	if !r.await(w, calls[0].limit) {
+	if !i.await(w, calls[0].limit) {
 		return false
 	}
 	length := min(max(w.Number(numberAnswer).Load(), 0), lane.Answer)
@@ -388,7 +392,7 @@ func (i *remote) doAll(calls []*call) bool {
 			err = errMessage
 		}
 		if err != nil {
-			r.kill(&callError{errProcess, err.Error()})
+			r.kill(&callError{cause: errProcess, text: err.Error()})
 			calls[0].err = fmt.Errorf("%s: %w", opName(c.op), err)
 			return false
 		}
@@ -425,7 +429,8 @@ func (r *run) take() (n int, ok bool) {
 
 // await sends a message and waits for the answer. It kills a process that takes longer for it than fuel lets any guest take for one call: a
 // process begins no more calls of a message after lane.MessageTime. What a process says of its progress is not asked: it could lie.
-func (r *run) await(w *lane.Lane, limit time.Duration) bool {
+func (i *remote) await(w *lane.Lane, limit time.Duration) bool {
+	r := i.run
 	pid := r.cmd.Process.Pid
 	limit += killAfter
 	w.Send()
@@ -442,9 +447,9 @@ func (r *run) await(w *lane.Lane, limit time.Duration) bool {
 		}
 		switch used -= begin; {
 		case waited >= limit && used >= limit:
-			r.kill(&callError{errLate, fmt.Sprintf("%s: killed after %d ms of CPU time", errLate, used.Milliseconds())})
+			i.guilty = r.kill(&callError{cause: errLate, text: fmt.Sprintf("%s: killed after %d ms of CPU time", errLate, used.Milliseconds())})
 		case waited >= limit+silence:
-			r.kill(&callError{errLate, fmt.Sprintf("%s: killed after %s without an answer", errLate, waited.Round(10*time.Millisecond))})
+			i.guilty = r.kill(&callError{cause: errLate, text: fmt.Sprintf("%s: killed after %s without an answer", errLate, waited.Round(10*time.Millisecond))})
 		}
 	}
 }

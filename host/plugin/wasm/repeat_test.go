@@ -73,7 +73,7 @@ func TestRepeatsFindImpurePlugins(t *testing.T) {
 			len(err.Error()) > 700 || strings.Contains(err.Error(), "\n") {
 			t.Errorf("the error does not help: %v", err)
 		}
-		if s.Repeats.Different != 1 || !s.Suspended || s.Failures != 1 || s.Open != 0 || s.MemoryBytes != 0 {
+		if s.Repeats.Different != 1 || s.Suspended.Modules != 1 || s.Failures != 1 || s.Open != 0 || s.MemoryBytes != 0 {
 			t.Errorf("stats %+v", s)
 		}
 		_, again := ask(p, "shop", 80, later+1e9)
@@ -166,7 +166,7 @@ func TestFailedRepeatsInARowSuspend(t *testing.T) {
 				_, err = ask(p, "shop", 80, later+int64(calls))
 			}
 			s := p.Stats()
-			if calls != maxFailedRepeats || !strings.Contains(err.Error(), c.reason) || !s.Suspended || s.Repeats.Failed != maxFailedRepeats || s.Repeats.Different != 0 || s.Open != 0 {
+			if calls != maxFailedRepeats || !strings.Contains(err.Error(), c.reason) || s.Suspended.Modules != 1 || s.Repeats.Failed != maxFailedRepeats || s.Repeats.Different != 0 || s.Open != 0 {
 				t.Errorf("after %d calls: %v, %+v", calls, err, s)
 			}
 			if s.Repeats.Fuel > maxFailedRepeats*(s.MaxFuel*(2+warmUps)+2*uint64(p.Report().InitFuel)+repeatSlack) {
@@ -246,35 +246,34 @@ func TestRepeatsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// One tenant's Service that makes the plugin fail suspends it for that namespace only.
+// Namespaces whose Services fail suspend the plugin for others until one of those succeeds; with isolation, not at all.
 func TestFailuresSuspendTheNamespaceOnly(t *testing.T) {
 	h := newHost(t, Options{})
 	for _, isolated := range []bool{false, true} {
 		p := loadWith(t, h, wat(t, hostileWAT(t, "trap")), LoadOptions{PerNamespace: isolated})
-		for i := range 3 {
-			if _, err := ask(p, "bad", 666, later+int64(i)); err == nil {
-				t.Fatal("no failure")
-			}
+		for i := range 9 {
+			_ = askFor(p, fmt.Sprint("bad", i%3), fmt.Sprint("s", i/3), abi.Settings{}, 666, later)
 		}
-		_, bad := ask(p, "bad", 80, later+3)
-		_, good := ask(p, "good", 80, later+3)
-		if bad == nil || (good == nil) != isolated || !p.Stats().Suspended {
+		bad, good := askFor(p, "bad0", "new", abi.Settings{}, 80, later), askFor(p, "good", "s", abi.Settings{}, 80, later)
+		if suspendedError(bad) == nil || (good == nil) != isolated {
 			t.Errorf("isolated %t: %v, %v", isolated, bad, good)
 		}
-		if _, err := ask(p, "good", 80, later+60_000); err != nil || p.Stats().Suspended {
-			t.Errorf("isolated %t: the time has passed: %v, %+v", isolated, err, p.Stats())
+		for _, namespace := range []string{"good", "bad0"} {
+			if err := askFor(p, namespace, "new", abi.Settings{}, 80, later+1000); err != nil {
+				t.Errorf("isolated %t: the time has passed: %v", isolated, err)
+			}
 		}
-		_, _ = ask(p, "other", 666, later+7200_000)
-		if _, old := p.breakers[breakerKey{namespace: "bad"}]; old || len(p.breakers) != 1 {
-			t.Errorf("isolated %t: breakers %v", isolated, p.breakers)
+		_ = askFor(p, "other", "s", abi.Settings{}, 666, later+7200_000)
+		if len(p.breakers.ports) != 1 {
+			t.Errorf("isolated %t: %d failing Service ports", isolated, len(p.breakers.ports))
 		}
 		for i := range int64(100) {
-			if _, err := ask(p, "other", 80, later+7300_000+i); err != nil {
+			if err := askFor(p, "other", "s", abi.Settings{}, 80, later+7300_000+i); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if p.Stats().Suspended || len(p.breakers) != 0 {
-			t.Errorf("isolated %t: after it recovered: %d breakers, %+v", isolated, len(p.breakers), p.Stats())
+		if s := p.Stats(); s.Suspended != (Suspensions{}) || !p.breakers.idle() {
+			t.Errorf("isolated %t: after it recovered: %+v, %+v", isolated, s.Suspended, p.breakers)
 		}
 	}
 }
@@ -377,7 +376,7 @@ func TestRepeatsNeedMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s := grows.Stats(); s.Suspended || s.Repeats.Failed+s.Repeats.Skipped < maxFailedRepeats || s.Repeats.Different > 0 {
+	if s := grows.Stats(); s.Suspended.Modules > 0 || s.Repeats.Failed+s.Repeats.Skipped < maxFailedRepeats || s.Repeats.Different > 0 {
 		t.Errorf("%+v", s)
 	}
 }

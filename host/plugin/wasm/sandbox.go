@@ -261,21 +261,21 @@ func (s *sandbox) callError(err error, what string, budget int64) error {
 	var ex procExit
 	switch {
 	case s.fuelLeft() < 0:
-		return &callError{errNoFuel, fmt.Sprintf("%s: %s: the budget is %d", what, errNoFuel, budget)}
+		return &callError{cause: errNoFuel, text: fmt.Sprintf("%s: %s: the budget is %d", what, errNoFuel, budget)}
 	case s.late():
-		return &callError{errLate, fmt.Sprintf("%s: %s: %d ms of CPU time", what, errLate, s.limit.Milliseconds())}
+		return &callError{cause: errLate, text: fmt.Sprintf("%s: %s: %d ms of CPU time", what, errLate, s.limit.Milliseconds())}
 	case int64(s.stack.Get()) < 0:
-		return &callError{nil, what + ": call stack exhausted"}
+		return &callError{text: what + ": call stack exhausted"}
 	case errors.As(err, &ex):
-		return &callError{nil, what + ": " + withLogged(ex.Error(), s.loggedError)}
+		return &callError{text: what + ": " + withLogged(ex.Error(), s.loggedError)}
 	}
-	return &callError{nil, what + ": " + withLogged(firstLine(err).Error(), s.loggedError)}
+	return &callError{text: what + ": " + withLogged(firstLine(err).Error(), s.loggedError)}
 }
 
 // checkTime makes a call that was late fail, although it has ended.
 func (s *sandbox) checkTime(c *call) {
 	if s.late() && c.err == nil {
-		c.err = &callError{errLate, fmt.Sprintf("%s: %s: %d ms of CPU time", opName(c.op), errLate, c.limit.Milliseconds())}
+		c.err = &callError{cause: errLate, text: fmt.Sprintf("%s: %s: %d ms of CPU time", opName(c.op), errLate, c.limit.Milliseconds())}
 	}
 }
 

@@ -101,7 +101,7 @@ func TestRefusedSettingsOfAServiceHurtNoOther(t *testing.T) {
 			}
 		}
 		s := p.Stats()
-		if p.pool.guests[instanceKey{}] != before || s.Failures != 0 || s.Suspended || s.Settings.Refused != 2 {
+		if p.pool.guests[instanceKey{}] != before || s.Failures != 0 || s.Suspended != (Suspensions{}) || s.Settings.Refused != 2 {
 			t.Errorf("%c: the instance of others is replaced, or the plugin suspended: %+v", char, s)
 		}
 		if got, err := askWith(p, "evil", own(c('7', 0)), later); err != nil || got != 7 {

@@ -66,7 +66,10 @@ func (p *Plugin) decideTogether(calls []*policy.Call) (n int, end bool) {
 		return 0, false
 	}
 	p.messages++
-	if !in.doAll(t.refs[:count]) {
+	p.code.alone.RLock()
+	answered := in.doAll(t.refs[:count])
+	p.code.alone.RUnlock()
+	if !answered {
 		p.drop(g)
 		return p.decideAlone(calls[:count])
 	}
@@ -88,7 +91,7 @@ func (t *together) add(p *Plugin, g *guest, key instanceKey, calls []*policy.Cal
 	for _, c := range calls[:min(len(calls), messageCalls)] {
 		req := &c.Request
 		h, ok := g.handles[req.Settings.Text]
-		if b := p.breakers[breakerOf(key, req)]; !ok || p.options.key(req) != key || b != nil && b.openUntil != 0 || g.encoder.Full() {
+		if !ok || p.options.key(req) != key || g.encoder.Full() || p.suspended(key, req) != nil {
 			break
 		}
 		r := &t.calls[n]

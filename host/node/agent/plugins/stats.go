@@ -43,6 +43,7 @@ func addStats(by map[string]metrics.PluginStats, p *loadedPlugin, open bool) {
 	sum.Repeats.Different += n.Repeats.Different
 	sum.Repeats.Failed += n.Repeats.Failed
 	sum.Repeats.Skipped += n.Repeats.Skipped
+	sum.Suspended.Forgotten += n.Suspended.Forgotten
 	sum.Settings.Recycled += n.Settings.Recycled
 	sum.Settings.Accepted += n.Settings.Accepted
 	sum.Settings.Refused += n.Settings.Refused
@@ -51,7 +52,10 @@ func addStats(by map[string]metrics.PluginStats, p *loadedPlugin, open bool) {
 		sum.Settings.Handles += n.Settings.Handles
 		sum.MemoryBytes += n.HostBytes
 		sum.Instances += n.Open
-		sum.Suspended = sum.Suspended || n.Suspended
+		sum.Suspended.Ports += n.Suspended.Ports
+		sum.Suspended.Namespaces += n.Suspended.Namespaces
+		sum.Suspended.Settings += n.Suspended.Settings
+		sum.Suspended.Modules += n.Suspended.Modules
 	}
 	by[name] = sum
 }
