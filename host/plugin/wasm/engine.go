@@ -102,6 +102,12 @@ func (e *callError) Error() string { return e.text }
 // Unwrap returns the cause.
 func (e *callError) Unwrap() error { return e.cause }
 
+// isUnclear reports whether the process of a call has ended, perhaps because of the call of another plugin.
+func isUnclear(err error) bool {
+	var e *callError
+	return errors.As(err, &e) && e.unclear
+}
+
 // Causes of a failed call that Stats counts.
 var (
 	errNoFuel = errors.New("out of fuel")

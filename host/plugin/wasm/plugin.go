@@ -144,7 +144,7 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 	p.code.alone.RLock()
 	g, err := p.call(key, req, resp)
 	p.code.alone.RUnlock()
-	if e := new(callError); errors.As(err, &e) && e.unclear && p.host.shares(p.code) {
+	if err != nil && isUnclear(err) && p.host.shares(p.code) {
 		p.code.alone.Lock() // whoever ends the process then is guilty
 		resp.Reset(len(req.Endpoints))
 		g, err = p.call(key, req, resp)
