@@ -140,7 +140,7 @@ func (p *Plugin) decide(req *abi.Request, resp *abi.Response) error {
 		return err
 	}
 	p.calls++
-		p.messages++
+	p.messages++
 	p.code.alone.RLock()
 	g, err := p.call(key, req, resp)
 	p.code.alone.RUnlock()

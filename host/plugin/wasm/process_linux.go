@@ -212,7 +212,7 @@ func (r *run) lookAtMemory() {
 		}
 	}
 	if bytes := lane.Resident(r.memory); !r.dead() && bytes > maxShared {
-		r.kill(&callError{errProcess, fmt.Sprintf("%s: killed with %d MiB of shared memory", errProcess, bytes>>20)})
+		r.kill(&callError{cause: errProcess, text: fmt.Sprintf("%s: killed with %d MiB of shared memory", errProcess, bytes>>20)})
 	}
 }
 
