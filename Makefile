@@ -77,7 +77,7 @@ IPVS_RUNS   := restart.*, preStop
 # Firewalls and others beside sluice, which COMPATIBILITY.md is about: Debian's firewalld, ufw, Docker, keepalived and portmap, extracted
 # into the user's cache, in network namespaces; in mode ipvs on the newest test kernel; and the nft of Debian's releases. As root on Debian.
 test-compat: deps build vm-kernels
-	roots=$$(.ci/nft-roots) && SLUICE_NFT_ROOTS="$$roots" $(GO) test -vet=off -count=1 -run 'TestSavedRulesets|TestKubeProxysNft' ./host/backend/nftables/rules
+	roots=$$(.ci/nft-roots) && SLUICE_NFT_ROOTS="$$roots" $(GO) test -vet=off -count=1 -run 'TestSavedRulesets|TestKubeProxysNft' ./host/backend/nftables
 	root=$$(.ci/compat-root) && export SLUICE_COMPAT_ROOT="$$root" SLUICE_BINARY='$(CURDIR)/bin/sluice' XDG_CACHE_HOME='$(CACHE)' && \
 	  $(GO) test -vet=off -count=1 -timeout 15m -run TestBeside ./cmd/sluice/e2e && \
 	  SLUICE_MODE=ipvs $(GO) test -vet=off -count=1 -timeout 15m -run TestBeside -exec "$(VM) -kernel $(lastword $(KERNELS))" ./cmd/sluice/e2e

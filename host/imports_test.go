@@ -167,7 +167,7 @@ func TestLibrariesAreConfined(t *testing.T) {
 		"k8s.io/":                        {"host/source", "host/source/dir", "host/source/kube", "host/lab/testcluster", "host/lab/testcluster/kubelet", "host/lab/realcluster", "host/lab/loadgen", "host/lab/bench/peer", "host/lab/bench/fleet", "host/lab/realcluster/balancer", "host/lab/realcluster/e2e", "cmd/kubectl-sluice"},
 		"k8s.io/client-go":               {"host/source/kube", "host/lab/testcluster", "host/lab/testcluster/binaries", "host/lab/realcluster", "host/lab/bench/peer", "host/lab/bench/fleet", "host/lab/realcluster/balancer", "cmd/kubectl-sluice"},
 		"github.com/tetratelabs/wazero":  {"host/plugin/wasm"},
-		"github.com/google/nftables":     {"host/backend/nftables/rules", "host/backend/ipvs", "host/node/kubeproxy", "host/node/probe"},
+		"github.com/google/nftables":     {"host/backend/nftables"},
 		"github.com/moby/ipvs":           {"host/backend/ipvs"},
 		"github.com/spf13/cobra":         {"cmd/sluice", "cmd/kubectl-sluice"},
 		"github.com/prometheus/":         {"host/node/metrics"},
@@ -194,11 +194,7 @@ func TestLibrariesAreConfined(t *testing.T) {
 // TestEdgesDoNotImportEachOther checks that only host/node/agent and cmd combine edges.
 func TestEdgesDoNotImportEachOther(t *testing.T) {
 	edges := []string{"host/source", "host/plugin/wasm", "host/backend/nftables", "host/backend/ipvs", "host/backend/fake", "host/backend/conntrack", "host/node/config", "host/node/metrics", "host/node/health", "host/node/probe", "host/node/kubeproxy", "host/plugin/registry", "host/node/localhostproxy"}
-	const shared = "host/backend/nftables/" // shared by the nftables and IPVS backends
 	edgeOf := func(path string) string {
-		if strings.HasPrefix(path, shared) {
-			return shared
-		}
 		for _, e := range edges {
 			if path == e || strings.HasPrefix(path, e+"/") {
 				return e
@@ -215,8 +211,8 @@ func TestEdgesDoNotImportEachOther(t *testing.T) {
 		for _, dep := range p.Imports {
 			other, isOwn := strings.CutPrefix(dep, module)
 			to := edgeOf(other)
-			if !isOwn || to == "" || to == from || to == shared && strings.HasPrefix(from, "host/backend/") {
-				continue
+			if !isOwn || to == "" || to == from || to == "host/backend/nftables" && from == "host/backend/ipvs" {
+				continue // its tables serve mode ipvs too
 			}
 			t.Errorf("%s imports %s: edges meet in host/node/agent and cmd only", own, other)
 		}
@@ -276,11 +272,11 @@ func TestNothingLinksToPrivateFunctions(t *testing.T) {
 // reached without one of the two packages.
 func TestUnsafeIsForSystemCallsOnly(t *testing.T) {
 	allowed := map[string]string{
-		"host/plugin/confine":        "arguments of Landlock's system calls",
-		"host/plugin/wasm/lane":      "words in shared memory, arguments of futex(2)",
-		"host/plugin/wasm/mapping":   "addresses for mmap(2)",
-		"host/backend/nftables/nfnl": "the program of a filter of netlink messages",
-		"sdk":                        "the memory that a plugin shares with its host",
+		"host/plugin/confine":      "arguments of Landlock's system calls",
+		"host/plugin/wasm/lane":    "words in shared memory, arguments of futex(2)",
+		"host/plugin/wasm/mapping": "addresses for mmap(2)",
+		"host/util/nfnl":           "the program of a filter of netlink messages",
+		"sdk":                      "the memory that a plugin shares with its host",
 	}
 	for path, p := range packages(t) {
 		own, isOwn := strings.CutPrefix(path, module)
@@ -303,12 +299,12 @@ var clockUse = regexp.MustCompile(`\b(time\.(Now|Since|Until|Sleep|After|AfterFu
 // virtual time.
 func TestOnlyTheEngineHasAClock(t *testing.T) {
 	allowed := map[string]string{
-		"node/agent":             "watches files and runs periodic jobs",
-		"engine":                 "owns time",
-		"plugin/confine":         "lists the system calls of Go's runtime, and has a timer made before they are refused",
-		"plugin/wasm/lane":       "waits for the process of a plugin and measures its CPU time; no decision depends on it",
-		"backend/ipvs":           "kernel_link.go waits for the work queue that makes an IPv6 address local",
-		"backend/nftables/rules": "replace.go waits for packets in flight where membarrier(2) is not available",
+		"node/agent":       "watches files and runs periodic jobs",
+		"engine":           "owns time",
+		"plugin/confine":   "lists the system calls of Go's runtime, and has a timer made before they are refused",
+		"plugin/wasm/lane": "waits for the process of a plugin and measures its CPU time; no decision depends on it",
+		"backend/ipvs":     "kernel_link.go waits for the work queue that makes an IPv6 address local",
+		"backend/nftables": "replace.go waits for packets in flight where membarrier(2) is not available",
 	}
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		switch {

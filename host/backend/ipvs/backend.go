@@ -9,18 +9,18 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/util/nfnl"
 	"golang.org/x/sys/unix"
 )
 
-// rulesBackend is the part of rules.Backend that this package uses: it programs everything but the destinations.
+// rulesBackend is the part of nftables.Backend that this package uses: it programs everything but the destinations.
 type rulesBackend interface {
 	Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (backend.Report, error)
-	ReadMarks(ctx context.Context) (p *plan.Plan, marks rules.Marks, guarded map[netip.Addr]bool, err error)
-	ReadPools(ctx context.Context) (map[plan.Key]rules.Pools, error)
+	ReadMarks(ctx context.Context) (p *plan.Plan, marks nftables.Marks, guarded map[netip.Addr]bool, err error)
+	ReadPools(ctx context.Context) (map[plan.Key]nftables.Pools, error)
 	ReadOutcomes(ctx context.Context) (map[model.EndpointKey]backend.OutcomeCounters, error)
 	UncountedEndpoints() int
 	Guard(ctx context.Context, add, del []netip.Addr) (backend.Report, error)
@@ -137,7 +137,7 @@ func (b *Backend) connect() error {
 
 // openRules connects to nftables. If wrap is not nil, it wraps the netlink transport.
 func (b *Backend) openRules(wrap func(nfnl.Transport) nfnl.Transport) error {
-	r, err := rules.Open(rules.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Affinity: b.o.Affinity, Transport: wrap, Balancing: &rules.HandOff{
+	r, err := nftables.Open(nftables.Options{Netns: b.o.Netns, Now: b.o.Now, Log: b.o.Log, Affinity: b.o.Affinity, Transport: wrap, Balancing: &nftables.HandOff{
 		Capabilities: b.caps, MarkMask: b.o.MarkMask, PoolMark: b.poolMark, GuardedVIPs: func() map[netip.Addr]bool { return b.state.guarded },
 	}})
 	if err != nil {

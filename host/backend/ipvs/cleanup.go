@@ -5,22 +5,14 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
 )
 
 // Cleanup removes the nftables tables, virtual servers and addresses of sluice, and DefaultLink if sluice created it
 // and nothing else uses it. It returns what it removed, human-readable. A kernel without IPVS is not an error.
 func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
-	removed, err = rules.Cleanup(ctx, o.Netns)
+	removed, err = nftables.Cleanup(ctx, o.Netns)
 	if err != nil {
-		return removed, err
-	}
-	tables, err := setRejected(o.Netns, nil)
-	if removed = append(removed, tables...); err != nil {
-		return removed, err
-	}
-	tables, err = deleteHolds(o.Netns)
-	if removed = append(removed, tables...); err != nil {
 		return removed, err
 	}
 	w := &sweeper{o: o.withDefaults(), operation: "clean up"}

@@ -6,9 +6,9 @@ import (
 	"net/netip"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
-	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl/nfnltest"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/util/nfnl"
+	"github.com/sluice-proxy/sluice/host/util/nfnl/nfnltest"
 )
 
 // fault makes one message to the kernel fail.

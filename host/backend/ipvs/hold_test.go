@@ -41,7 +41,7 @@ func (d *memEnv) holds(k serverKey) bool {
 	if k.mark != 0 {
 		set, element = "marks", fmt.Sprintf("0x%08x ", k.mark)
 	}
-	out, err := d.run("", "nft", "list", "set", family, holdTableName, set)
+	out, err := d.run("", "nft", "list", "set", family, "sluice-hold", set)
 	return err == nil && strings.Contains(out, element)
 }
 
@@ -81,7 +81,7 @@ func TestNewConnectionsAreHeldWhileASchedulerChanges(t *testing.T) {
 	if !slices.Equal(w.changes, want) {
 		t.Errorf("changes %q, want %q", w.changes, want)
 	}
-	if out := d.mustRun("nft", "list", "tables"); strings.Contains(out, holdTableName) {
+	if out := d.mustRun("nft", "list", "tables"); strings.Contains(out, "sluice-hold") {
 		t.Errorf("left:\n%s", out)
 	}
 }
@@ -133,7 +133,7 @@ func TestHoldsEndByThemselves(t *testing.T) {
 	}
 	testenv.Eventually(t, "end of the hold", func() bool { return !d.holds(k) && !d.holds(serverKey{mark: 0x1f7f}) })
 	d.apply(b, web(t, 1, 1), nil)
-	if out := d.mustRun("nft", "list", "tables"); strings.Contains(out, holdTableName) {
+	if out := d.mustRun("nft", "list", "tables"); strings.Contains(out, "sluice-hold") {
 		t.Errorf("left:\n%s", out)
 	}
 }

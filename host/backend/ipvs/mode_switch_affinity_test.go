@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
-	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
@@ -102,7 +101,7 @@ func TestSwitchingModesKeepsEveryClient(t *testing.T) {
 func TestCrowdLeavesRoomForOtherServices(t *testing.T) {
 	d := newEnv(t)
 	o := d.options()
-	o.Affinity = rules.AffinityLimits{Reserved: 6, Shared: 4}
+	o.Affinity = nftables.AffinityLimits{Reserved: 6, Shared: 4}
 	b, err := Open(o)
 	if err != nil {
 		t.Fatal(err)

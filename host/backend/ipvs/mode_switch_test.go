@@ -10,12 +10,11 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
-	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 // startModeNFTables programs a plan in mode nftables.
-func (d *env) startModeNFTables(p *plan.Plan) *rules.Backend {
+func (d *env) startModeNFTables(p *plan.Plan) *nftables.Backend {
 	d.Helper()
 	nft, err := nftables.Open(nftables.Options{Netns: d.Lab.Node.Fd(), Now: func() time.Time { return d.now }})
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testbed"
 )
@@ -35,7 +35,7 @@ func TestPacketsToLocalhostNodePortsAreRefusedAndCounted(t *testing.T) {
 		}
 		d.apply(b, p, nil)
 	}, func() map[string]uint64 {
-		counts, err := rules.ReadLocalhostRefused(context.Background(), d.Lab.Node.Fd())
+		counts, err := nftables.ReadLocalhostRefused(context.Background(), d.Lab.Node.Fd())
 		if err != nil {
 			t.Fatal(err)
 		}

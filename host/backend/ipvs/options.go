@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
 )
 
 // DefaultLink is the dummy link to which VIPs are added by default. It is created if missing.
@@ -37,7 +37,7 @@ type Options struct {
 	// MarkMask are the bits of the packet mark that the backend uses, at least two; 0 is DefaultMarkMask.
 	MarkMask uint32
 	// Affinity bounds the clients with session affinity; zero means the defaults.
-	Affinity rules.AffinityLimits
+	Affinity nftables.AffinityLimits
 	// Timeouts of the IPVS connection table; 0 keeps the kernel's.
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
 	// DrainTimeout bounds how long a destination that is no longer in the plan is kept for its connections; 0 is

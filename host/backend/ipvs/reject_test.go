@@ -11,54 +11,6 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-func TestSetRejectedUpdatesTheRejectTables(t *testing.T) {
-	d := newEnvOf(t, 0)
-	list := func() string {
-		t.Helper()
-		out, err := d.run("", "nft", "list", "ruleset")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return out
-	}
-	set := func(addrs ...netip.Addr) []string {
-		t.Helper()
-		removed, err := setRejected(d.Lab.Node.Fd(), addrs)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return removed
-	}
-	var many []netip.Addr
-	for _, first := range []string{"10.96.0.0", "fd00:10:96::"} {
-		for a := netip.MustParseAddr(first); len(many)%2500 != 2499; many = append(many, a) {
-			a = a.Next()
-		}
-		many = append(many, netip.MustParseAddr(first))
-	}
-	if removed := set(); len(removed) > 0 || list() != "" {
-		t.Errorf("without addresses: removed %v, %s", removed, list())
-	}
-	set(many...)
-	if out := list(); strings.Count(out, "10.96.")+strings.Count(out, "fd00:10:96:") != len(many) {
-		t.Errorf("addresses are missing: %s", out)
-	}
-	set(many[:2]...)
-	set(many[:2]...)
-	for _, part := range []string{
-		"elements = { 10.96.0.1, 10.96.0.2 }", "hook input priority 101; policy accept;",
-		"ip daddr @addrs ct state new reject with tcp reset",
-		"ip daddr @addrs ct state new meta l4proto != icmp reject",
-	} {
-		if out := list(); !strings.Contains(out, part) || strings.Contains(out, "table ip6") {
-			t.Errorf("no %s in %s", part, out)
-		}
-	}
-	if removed := set(); len(removed) != 1 || list() != "" {
-		t.Errorf("removed %v, left %s", removed, list())
-	}
-}
-
 // TestNodeSocketsAreUnreachableAtAVIPThatDrains: after a switch to mode nftables, VIPs are still local, and the rules
 // that guarded them are gone.
 func TestNodeSocketsAreUnreachableAtAVIPThatDrains(t *testing.T) {
@@ -116,7 +68,7 @@ func TestNodeSocketsAreUnreachableAtAVIPThatDrains(t *testing.T) {
 	// Mode ipvs again, and back: the reject table is deleted first.
 	b = d.open()
 	d.apply(b, p, nil)
-	if out, err := d.run("", "nft", "list", "tables"); err != nil || strings.Contains(out, rejectTableName) {
+	if out, err := d.run("", "nft", "list", "tables"); err != nil || strings.Contains(out, "sluice-reject") {
 		t.Errorf("in mode ipvs: %s, %v", out, err)
 	}
 	d.ask(d.Client, "tcp", "203.0.113.5:80")
@@ -126,7 +78,7 @@ func TestNodeSocketsAreUnreachableAtAVIPThatDrains(t *testing.T) {
 	}
 	retire(false, 1)
 	retire(true, 0)
-	if out := d.mustRun("nft", "list", "tables") + d.mustRun("ip", "-br", "link"); strings.Contains(out, rejectTableName) || strings.Contains(out, DefaultLink) {
+	if out := d.mustRun("nft", "list", "tables") + d.mustRun("ip", "-br", "link"); strings.Contains(out, "sluice-reject") || strings.Contains(out, DefaultLink) {
 		t.Errorf("left: %s", out)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testbed"
 )
@@ -22,7 +22,7 @@ func TestRefusedConnectionsAreTriedAgain(t *testing.T) {
 			return err
 		},
 		Retried: func() (uint64, uint64, error) {
-			r, err := rules.ReadRetries(context.Background(), d.Lab.Node.Fd())
+			r, err := nftables.ReadRetries(context.Background(), d.Lab.Node.Fd())
 			return r.Retried, r.NoRoom, err
 		},
 	})

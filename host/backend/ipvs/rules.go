@@ -7,6 +7,7 @@ import (
 	"maps"
 
 	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
@@ -46,11 +47,11 @@ func (b *Backend) applyRules(ctx context.Context, next *plan.Plan, d *plan.Delta
 	}
 	clear(b.state.kubeProxyOwned) // kube-proxy no longer forwards what the rules forward
 	if !b.rejectTablesDeleted {
-		if _, err := setRejected(b.o.Netns, nil); err != nil {
-			return err
+		if err := nftables.SetRejected(b.o.Netns, nil); err != nil {
+			return fmt.Errorf("ipvs: %w", err)
 		}
-		if _, err := deleteHolds(b.o.Netns); err != nil { // sluice was killed during a hold
-			return err
+		if err := nftables.Release(b.o.Netns); err != nil { // sluice was killed during a hold
+			return fmt.Errorf("ipvs: %w", err)
 		}
 		b.rejectTablesDeleted = true
 	}

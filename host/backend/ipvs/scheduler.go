@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/backend/slots"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
@@ -28,7 +28,7 @@ func capsOf(have map[string]bool) plan.Caps {
 		Balances:  []plan.Balance{plan.Random},
 		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
 
-		MaxEndpoints: rules.Slots{}.Caps().MaxEndpoints, MaxName: rules.MaxName, CoarseAffinity: true, Outcomes: true,
+		MaxEndpoints: nftables.Slots{}.Caps().MaxEndpoints, MaxName: nftables.MaxName, CoarseAffinity: true, Outcomes: true,
 	}
 	if have["wrr"] {
 		c.Balances = append(c.Balances, plan.RoundRobin)

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
@@ -15,7 +15,7 @@ import (
 type state struct {
 	plan   *plan.Plan        // as read from the nftables rules: pools have no endpoints. Only load sets it.
 	listed map[plan.Key]bool // frontends of the nftables rules
-	marks  rules.Marks
+	marks  nftables.Marks
 	// switchingMode: the tables are not those of mode ipvs. They may be those of mode nftables, which forward by
 	// themselves.
 	switchingMode bool
@@ -56,8 +56,8 @@ func (b *Backend) load(ctx context.Context) (*state, error) {
 	}
 	var err error
 	s.plan, s.marks, s.guardsRead, err = b.rules.ReadMarks(ctx)
-	if rules.IsForeignTable(err) {
-		s.plan, s.marks, err = &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}}, rules.Marks{}, nil
+	if nftables.IsForeignTable(err) {
+		s.plan, s.marks, err = &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}}, nftables.Marks{}, nil
 		s.switchingMode = true
 	}
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
@@ -30,7 +30,7 @@ func ReadStats(ctx context.Context, maxServers int) ([]backend.ServerStats, erro
 
 func (b *Backend) readStats(ctx context.Context, maxServers int) ([]backend.ServerStats, error) {
 	frontends, err := b.rules.ReadPools(ctx)
-	if err != nil && !rules.IsForeignTable(err) { // under another mode, the virtual servers are draining
+	if err != nil && !nftables.IsForeignTable(err) { // under another mode, the virtual servers are draining
 		return nil, fmt.Errorf("ipvs: read nftables rules: %w", err)
 	}
 	uses := serverUses(frontends)
@@ -74,7 +74,7 @@ type serverUse struct {
 }
 
 // serverUses returns what the virtual servers of the given frontends are for.
-func serverUses(frontends map[plan.Key]rules.Pools) map[serverKey]serverUse {
+func serverUses(frontends map[plan.Key]nftables.Pools) map[serverKey]serverUse {
 	uses := map[serverKey]serverUse{}
 	for k, p := range frontends {
 		main, inside, outside := serverKeys(k, p.Inside, p.Outside)

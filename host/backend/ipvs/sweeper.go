@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"golang.org/x/sys/unix"
 )
 
@@ -118,8 +119,10 @@ func (w *sweeper) rejectNew() error {
 	if err != nil {
 		return err
 	}
-	_, err = setRejected(w.o.Netns, slices.SortedFunc(maps.Keys(p.vips()), netip.Addr.Compare))
-	return err
+	if err := nftables.SetRejected(w.o.Netns, slices.Collect(maps.Keys(p.vips()))); err != nil {
+		return fmt.Errorf("ipvs: %w", err)
+	}
+	return nil
 }
 
 // deleteIgnoringMissing sends a deletion. That the object does not exist is not an error.

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
+	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/planner"
 )
@@ -64,7 +64,7 @@ func (d *disturbance) add(w work, calls uint64) {
 
 // failingBackend counts refused connections to endpoints.
 type failingBackend struct {
-	*rules.Backend
+	*nftables.Backend
 	mu      sync.Mutex
 	failing []model.EndpointKey
 	refused uint64
@@ -105,7 +105,7 @@ func measureChain(ctx context.Context, s size, how settings) (f chainResult, err
 	f = chainResult{Size: s.String(), Endpoints: min(failingEndpoints, s.services-1)}
 	failures := &failingBackend{}
 	l, err := newHarness(ctx, harnessOptions{modules: how.modules, chain: chainPlugins, bound: true, locked: how.engineCPU, signals: signalsPeriod,
-		wrap: func(b *rules.Backend) backend.Backend { failures.Backend = b; return failures }})
+		wrap: func(b *nftables.Backend) backend.Backend { failures.Backend = b; return failures }})
 	if err != nil {
 		return f, err
 	}

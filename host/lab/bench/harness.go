@@ -17,7 +17,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
-	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner"
@@ -54,7 +53,7 @@ type harnessOptions struct {
 	locked      bool // the engine has a thread of its own
 	signals     time.Duration
 	// wrap, if not nil, replaces the backend.
-	wrap func(*rules.Backend) backend.Backend
+	wrap func(*nftables.Backend) backend.Backend
 }
 
 // newHarness starts an engine in the present network namespace.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/util/nfnl"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -42,7 +43,7 @@ func (ipsets) list() (names []string, err error) {
 		if len(m) < nl.SizeofNfgenmsg {
 			continue
 		}
-		if name := cString(attrsByType(m[nl.SizeofNfgenmsg:])[ipsetAttrName]); isKubeProxySet(name) && !slices.Contains(names, name) {
+		if name := nfnl.Text(nfnl.Attr(m[nl.SizeofNfgenmsg:], ipsetAttrName)); isKubeProxySet(name) && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}

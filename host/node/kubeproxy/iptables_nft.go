@@ -2,13 +2,10 @@ package kubeproxy
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"slices"
 
-	"github.com/google/nftables"
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
+	"github.com/sluice-proxy/sluice/host/util/nfnl"
 )
 
 // iptablesNFT are the chains of the other modes, where iptables writes to nf_tables.
@@ -16,52 +13,44 @@ type iptablesNFT struct{}
 
 // tableChains is an iptables table with chains of kube-proxy.
 type tableChains struct {
-	table  *nftables.Table
-	chains []*nftables.Chain // of kube-proxy
-}
-
-func (iptablesNFT) list() (*nftables.Conn, []tableChains, error) {
-	c, err := openNetlink()
-	if err != nil {
-		return nil, nil, err
-	}
-	all, err := listTables(c)
-	if err != nil {
-		return nil, nil, err
-	}
-	var out []tableChains
-	for _, f := range families {
-		var chains []*nftables.Chain
-		for _, t := range all {
-			if t.Family != f.family || !slices.Contains(iptablesTables, t.Name) {
-				continue
-			}
-			if chains == nil {
-				if chains, err = c.ListChainsOfTableFamily(f.family); err != nil {
-					return nil, nil, fmt.Errorf("kube-proxy's leftovers: list chains of %s: %w", f.name, err)
-				}
-			}
-			k := tableChains{table: t}
-			for _, ch := range chains {
-				if ch.Table.Name == t.Name && ch.Hooknum == nil && isKubeProxyChain(t.Name, ch.Name) {
-					k.chains = append(k.chains, ch)
-				}
-			}
-			if len(k.chains) > 0 {
-				out = append(out, k)
-			}
-		}
-	}
-	return c, out, nil
+	nfnl.Table
+	chains []string // of kube-proxy
 }
 
 // iptablesTables are the tables in which kube-proxy has chains.
 var iptablesTables = []string{"nat", "filter", "mangle"}
 
+func (iptablesNFT) list(c nfTables) (out []tableChains, err error) {
+	tables, err := c.list(func(name string) bool { return slices.Contains(iptablesTables, name) })
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range tables {
+		k := tableChains{Table: t}
+		err := c.Chains(t, func(ch nfnl.Chain) {
+			if ch.Hook < 0 && isKubeProxyChain(t.Name, ch.Name) {
+				k.chains = append(k.chains, ch.Name)
+			}
+		})
+		if err != nil {
+			return nil, fmt.Errorf("kube-proxy's leftovers: table %s: %w", t, err)
+		}
+		if len(k.chains) > 0 {
+			out = append(out, k)
+		}
+	}
+	return out, nil
+}
+
 func (n iptablesNFT) find(context.Context) (out []Leftover, err error) {
-	_, list, err := n.list()
+	c, err := openNFTables()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	list, err := n.list(c)
 	for _, k := range list {
-		out = append(out, Leftover{Location: "iptables (nf_tables), " + tableLabel(k.table), Kind: "chains", Count: len(k.chains)})
+		out = append(out, Leftover{Location: "iptables (nf_tables), " + k.String(), Kind: "chains", Count: len(k.chains)})
 	}
 	return out, err
 }
@@ -71,38 +60,39 @@ const maxBatch = 500
 
 // remove first deletes the rules that jump to the chains, then the chains, which are unreachable by then.
 func (n iptablesNFT) remove(ctx context.Context) error {
-	c, list, err := n.list()
+	c, err := openNFTables()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	list, err := n.list(c)
 	if err != nil {
 		return err
 	}
 	for _, k := range list {
-		names := map[string]bool{}
-		for _, ch := range k.chains {
-			names[ch.Name] = true
-		}
-		jumps, err := jumpsTo(k.table, names)
+		jumps, err := k.jumps(c)
 		if err != nil {
 			return err
 		}
-		steps := []struct {
-			name  string
+		for _, s := range []struct {
 			count int
-			do    func(i int) error
+			add   func(b *nfnl.Batch, i int)
 		}{
-			{"delete rules that jump to its chains", len(jumps), func(i int) error { return c.DelRule(jumps[i]) }},
-			{"flush its chains", len(k.chains), func(i int) error { c.FlushChain(k.chains[i]); return nil }},
-			{"delete its chains", len(k.chains), func(i int) error { c.DelChain(k.chains[i]); return nil }},
-		}
-		for _, s := range steps {
-			for i := range s.count {
-				err := s.do(i)
-				if err == nil && (i%maxBatch == maxBatch-1 || i == s.count-1) {
-					if err = ctx.Err(); err == nil {
-						err = c.Flush()
-					}
+			{len(jumps), func(b *nfnl.Batch, i int) { b.DeleteRule(k.Table, jumps[i].Chain, jumps[i].Handle) }},
+			{len(k.chains), func(b *nfnl.Batch, i int) { b.DeleteRule(k.Table, k.chains[i], 0) }},
+			{len(k.chains), func(b *nfnl.Batch, i int) { b.DeleteChain(k.Table, k.chains[i]) }},
+		} {
+			for done := 0; done < s.count; {
+				b := nfnl.NewBatch(c.Conn)
+				for ; done < s.count && b.Count < maxBatch; done++ {
+					s.add(b, done)
+				}
+				err := ctx.Err()
+				if err == nil {
+					err = b.Commit()
 				}
 				if err != nil {
-					return fmt.Errorf("kube-proxy's leftovers: table %s: %s: %w", tableLabel(k.table), s.name, err)
+					return fmt.Errorf("kube-proxy's leftovers: table %s: %w", k, err)
 				}
 			}
 		}
@@ -110,43 +100,26 @@ func (n iptablesNFT) remove(ctx context.Context) error {
 	return nil
 }
 
-// jumpsTo returns the rules of a table that jump to one of the chains from outside of them. It decodes verdicts only, because
-// rules of other programs may contain any expression.
-func jumpsTo(t *nftables.Table, chains map[string]bool) ([]*nftables.Rule, error) {
-	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP)
-	req.AddRawData(append([]byte{byte(t.Family), unix.NFNETLINK_V0, 0, 0},
-		nl.NewRtAttr(unix.NFTA_RULE_TABLE, nl.ZeroTerminated(t.Name)).Serialize()...))
-	messages, err := req.Execute(unix.NETLINK_NETFILTER, 0)
-	if err != nil {
-		return nil, fmt.Errorf("kube-proxy's leftovers: list rules of table %s: %w", tableLabel(t), err)
+// jumps returns the rules that jump to one of the chains from outside of them. It looks at verdicts only, because rules of other programs
+// may contain any expression.
+func (k *tableChains) jumps(c nfTables) (out []nfnl.Rule, err error) {
+	chains := map[string]bool{}
+	for _, name := range k.chains {
+		chains[name] = true
 	}
-	var out []*nftables.Rule
-	for _, m := range messages {
-		if len(m) < 4 {
-			continue
+	err = c.Rules(k.Table, "", func(r nfnl.Rule) {
+		for name, data := range nfnl.Exprs(r.Exprs) {
+			if name != "immediate" || chains[r.Chain] || r.Handle == 0 {
+				continue
+			}
+			if _, to, _ := nfnl.Verdict(data); chains[to] {
+				out = append(out, nfnl.Rule{Chain: r.Chain, Handle: r.Handle})
+				return
+			}
 		}
-		a := attrsByType(m[4:])
-		chain, handle := cString(a[unix.NFTA_RULE_CHAIN]), a[unix.NFTA_RULE_HANDLE]
-		if cString(a[unix.NFTA_RULE_TABLE]) != t.Name || chains[chain] || len(handle) != 8 {
-			continue
-		}
-		if jumpsToAny(a[unix.NFTA_RULE_EXPRESSIONS], chains) {
-			out = append(out, &nftables.Rule{Table: t, Chain: &nftables.Chain{Name: chain, Table: t}, Handle: binary.BigEndian.Uint64(handle)})
-		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("kube-proxy's leftovers: table %s: %w", k, err)
 	}
 	return out, nil
-}
-
-func jumpsToAny(expressions []byte, chains map[string]bool) bool {
-	for _, e := range attrs(expressions) {
-		a := attrsByType(e)
-		if cString(a[unix.NFTA_EXPR_NAME]) != "immediate" {
-			continue
-		}
-		verdict := attrsByType(attrsByType(attrsByType(a[unix.NFTA_EXPR_DATA])[unix.NFTA_IMMEDIATE_DATA])[unix.NFTA_DATA_VERDICT])
-		if chains[cString(verdict[unix.NFTA_VERDICT_CHAIN])] {
-			return true
-		}
-	}
-	return false
 }

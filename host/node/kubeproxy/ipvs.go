@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/host/util/nfnl"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -111,7 +113,7 @@ func listVirtualServers() ([]virtualServer, error) {
 		if len(m) < nl.SizeofGenlmsg {
 			continue
 		}
-		if s, ok := decodeServer(attrsByType(m[nl.SizeofGenlmsg:])[ipvsAttrService]); ok {
+		if s, ok := decodeServer(nfnl.Attr(m[nl.SizeofGenlmsg:], ipvsAttrService)); ok {
 			out = append(out, s)
 		}
 	}
@@ -120,7 +122,7 @@ func listVirtualServers() ([]virtualServer, error) {
 
 // decodeServer decodes a virtual server; false for those of sluice and for firewall marks, which kube-proxy does not use.
 func decodeServer(b []byte) (virtualServer, bool) {
-	a := attrsByType(b)
+	a := maps.Collect(nfnl.Attrs(b))
 	family, protocol, addr, port := a[ipvsSvcFamily], a[ipvsSvcProtocol], a[ipvsSvcAddr], a[ipvsSvcPort]
 	if flags := a[ipvsSvcFlags]; len(flags) >= 4 && binary.NativeEndian.Uint32(flags)&ipvsFlagSluice != 0 {
 		return virtualServer{}, false
@@ -238,8 +240,8 @@ func (s virtualServer) hasConnections() (bool, error) {
 		if len(m) < nl.SizeofGenlmsg {
 			continue
 		}
-		d := attrsByType(attrsByType(m[nl.SizeofGenlmsg:])[ipvsAttrDest])
-		for _, n := range [][]byte{d[ipvsDestActive], d[ipvsDestIdle]} {
+		d := nfnl.Attr(m[nl.SizeofGenlmsg:], ipvsAttrDest)
+		for _, n := range [][]byte{nfnl.Attr(d, ipvsDestActive), nfnl.Attr(d, ipvsDestIdle)} {
 			if len(n) >= 4 && binary.NativeEndian.Uint32(n) > 0 {
 				return true, nil
 			}

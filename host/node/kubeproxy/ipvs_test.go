@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
+	"github.com/sluice-proxy/sluice/host/util/nfnl"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -223,13 +224,13 @@ func TestIsKubeProxyServer(t *testing.T) {
 		if got := (ipvs{PortRange{30000, 35000}}).isKubeProxyServer(s, onLink); got != want {
 			t.Errorf("%s: %v", at, got)
 		}
-		if back, ok := decodeServer(attrsByType(s.encode().Serialize())[ipvsAttrService]); !ok || back != s {
+		if back, ok := decodeServer(nfnl.Attr(s.encode().Serialize(), ipvsAttrService)); !ok || back != s {
 			t.Errorf("%s: encoded and decoded: %+v", at, back)
 		}
 	}
 	for n := range 60 {
 		s := virtualServer{family: unix.AF_INET, addr: addr("10.0.0.1")}
-		b := attrsByType(s.encode().Serialize())[ipvsAttrService]
+		b := nfnl.Attr(s.encode().Serialize(), ipvsAttrService)
 		decodeServer(b[:min(n, len(b))]) // must not panic
 	}
 }

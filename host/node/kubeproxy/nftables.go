@@ -6,80 +6,77 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/google/nftables"
+	"github.com/sluice-proxy/sluice/host/util/nfnl"
 	"golang.org/x/sys/unix"
 )
 
-var families = []struct {
-	name   string
-	family nftables.TableFamily
-}{{"ip", nftables.TableFamilyIPv4}, {"ip6", nftables.TableFamilyIPv6}}
+// nfTables is a connection to nf_tables.
+type nfTables struct{ *nfnl.Conn }
 
-// listTables returns the tables of IPv4 and IPv6, or none if the kernel has no nf_tables.
-func listTables(c *nftables.Conn) ([]*nftables.Table, error) {
-	var all []*nftables.Table
-	for _, f := range families {
-		list, err := c.ListTablesOfFamily(f.family)
-		switch {
-		case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EINVAL):
-			continue
-		case err != nil:
-			return nil, fmt.Errorf("kube-proxy's leftovers: list tables of %s: %w", f.name, err)
+func openNFTables() (nfTables, error) {
+	c, err := nfnl.Open(0, nfnl.DefaultSendBuffer)
+	if err != nil {
+		return nfTables{}, fmt.Errorf("kube-proxy's leftovers: %w", err)
+	}
+	c.AllowInconsistent = true // others may write meanwhile, and kube-proxy does not
+	return nfTables{c}, nil
+}
+
+// noNFTables are the errors of kernels without nf_tables, or without it for a family.
+var noNFTables = []error{unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.EINVAL}
+
+// list returns the tables of IPv4 and IPv6 with one of these names, or none if the kernel has no nf_tables.
+func (c nfTables) list(wanted func(name string) bool) (all []nfnl.Table, err error) {
+	for _, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
+		err := c.Tables(family, func(t nfnl.Table, _ string) {
+			if wanted(t.Name) {
+				all = append(all, t)
+			}
+		})
+		unsupported := slices.ContainsFunc(noNFTables, func(e error) bool { return errors.Is(err, e) })
+		if err != nil && !unsupported {
+			return nil, fmt.Errorf("kube-proxy's leftovers: %w", err)
 		}
-		all = append(all, list...)
 	}
 	return all, nil
 }
 
-func tableLabel(t *nftables.Table) string {
-	for _, f := range families {
-		if f.family == t.Family {
-			return f.name + " " + t.Name
-		}
-	}
-	return t.Name
-}
-
-func openNetlink() (*nftables.Conn, error) {
-	c, err := nftables.New()
-	if err != nil {
-		return nil, fmt.Errorf("kube-proxy's leftovers: open a netlink socket: %w", err)
-	}
-	return c, nil
-}
-
-// nftablesTables are the tables of its nftables mode, one for each family.
-type nftablesTables struct{}
-
+// kubeProxyName is the name of its program, and of the tables of its nftables mode.
 const kubeProxyName = "kube-proxy"
 
-func (nftablesTables) list() (*nftables.Conn, []*nftables.Table, error) {
-	c, err := openNetlink()
-	if err != nil {
-		return nil, nil, err
-	}
-	all, err := listTables(c)
-	return c, slices.DeleteFunc(all, func(t *nftables.Table) bool { return t.Name != kubeProxyName }), err
+// nftablesTables are those tables, one for each family.
+type nftablesTables struct{}
+
+func (nftablesTables) list(c nfTables) ([]nfnl.Table, error) {
+	return c.list(func(name string) bool { return name == kubeProxyName })
 }
 
 func (n nftablesTables) find(context.Context) (out []Leftover, err error) {
-	_, list, err := n.list()
+	c, err := openNFTables()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	list, err := n.list(c)
 	for _, t := range list {
-		out = append(out, Leftover{Location: "nftables, table " + tableLabel(t)})
+		out = append(out, Leftover{Location: "nftables, table " + t.String()})
 	}
 	return out, err
 }
 
 func (n nftablesTables) remove(context.Context) error {
-	c, list, err := n.list()
+	c, err := openNFTables()
 	if err != nil {
 		return err
 	}
+	defer c.Close()
+	list, err := n.list(c)
 	for _, t := range list {
-		c.DelTable(t)
-		if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("kube-proxy's leftovers: delete table %s: %w", tableLabel(t), err)
+		b := nfnl.NewBatch(c.Conn)
+		b.DeleteTable(t)
+		if derr := b.Commit(); derr != nil && !errors.Is(derr, unix.ENOENT) {
+			return fmt.Errorf("kube-proxy's leftovers: %w", derr)
 		}
 	}
-	return nil
+	return err
 }

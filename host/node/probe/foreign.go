@@ -6,10 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
-
 	"github.com/sluice-proxy/sluice/host/backend"
+	"github.com/sluice-proxy/sluice/host/util/nfnl"
+	"golang.org/x/sys/unix"
 )
 
 const groupForeign = "rules of other programs"
@@ -32,60 +31,56 @@ func (c *BaseChain) String() string {
 // isOwnTable reports whether a table of nf_tables has a name of sluice's.
 func isOwnTable(name string) bool { return name == "sluice" || strings.HasPrefix(name, "sluice-") }
 
-var (
-	families = map[nftables.TableFamily]string{nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet"}
-	hooks    = map[nftables.ChainHook]string{
-		*nftables.ChainHookPrerouting: "prerouting", *nftables.ChainHookInput: "input", *nftables.ChainHookForward: "forward",
-		*nftables.ChainHookOutput: "output", *nftables.ChainHookPostrouting: "postrouting",
-	}
-)
+// hooks are the names of the hooks of IP packets, by NF_INET_*.
+var hooks = [...]string{"prerouting", "input", "forward", "output", "postrouting"}
 
 // ForeignChains lists the base chains of other programs for IP packets in the network namespace of the calling thread. Rules of legacy
 // iptables are not in nf_tables.
 func ForeignChains() ([]BaseChain, error) {
-	c, err := nftables.New()
+	c, err := nfnl.Open(0, nfnl.DefaultSendBuffer)
 	if err != nil {
-		return nil, fmt.Errorf("open a netlink socket: %w", err)
+		return nil, err
 	}
-	all, err := c.ListChains()
+	defer c.Close()
+	c.AllowInconsistent = true
+	var all []nfnl.Chain
+	err = c.Chains(nfnl.Table{Family: unix.AF_UNSPEC}, func(ch nfnl.Chain) {
+		ip := slices.Contains([]byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6, unix.NFPROTO_INET}, ch.Table.Family)
+		if ip && ch.Hook >= 0 && ch.Hook < len(hooks) && !isOwnTable(ch.Table.Name) {
+			all = append(all, ch)
+		}
+	})
 	if err != nil {
-		return nil, fmt.Errorf("list the chains of nf_tables: %w", err)
+		return nil, err
 	}
 	var out []BaseChain
 	for _, ch := range all {
-		family := families[ch.Table.Family]
-		if ch.Hooknum == nil || family == "" || isOwnTable(ch.Table.Name) {
-			continue
+		b := BaseChain{Table: ch.Table.String(), Name: ch.Name, Type: ch.Type, Hook: hooks[ch.Hook], Priority: ch.Priority}
+		last := false
+		if err := c.Rules(ch.Table, ch.Name, func(r nfnl.Rule) { b.Rules, last = b.Rules+1, dropsAll(r.Exprs) }); err != nil {
+			return nil, fmt.Errorf("%s %s: %w", ch.Table, ch.Name, err)
 		}
-		rules, err := c.GetRules(ch.Table, ch)
-		if err != nil {
-			return nil, fmt.Errorf("list the rules of %s %s %s: %w", family, ch.Table.Name, ch.Name, err)
-		}
-		b := BaseChain{Table: family + " " + ch.Table.Name, Name: ch.Name, Type: string(ch.Type), Hook: hooks[*ch.Hooknum], Rules: len(rules)}
-		if ch.Priority != nil {
-			b.Priority = int(*ch.Priority)
-		}
-		b.Drop = ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop || len(rules) > 0 && dropsAll(rules[len(rules)-1])
+		b.Drop = ch.Drop || last
 		out = append(out, b)
 	}
 	slices.SortFunc(out, func(a, b BaseChain) int { return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Name, b.Name)) })
 	return out, nil
 }
 
-// dropsAll reports whether a rule drops or rejects every packet, as the last one of firewalld's chains does.
-func dropsAll(r *nftables.Rule) (drops bool) {
-	for _, e := range r.Exprs {
-		switch x := e.(type) {
-		case *expr.Counter, *expr.Log:
-		case *expr.Reject:
+// dropsAll reports whether a rule of these expressions drops or rejects every packet, as the last one of firewalld's chains does.
+func dropsAll(exprs []byte) (drops bool) {
+	for name, data := range nfnl.Exprs(exprs) {
+		switch name {
+		case "counter", "log":
+		case "reject":
 			drops = true
-		case *expr.Verdict:
-			if x.Kind != expr.VerdictDrop {
+		case "immediate":
+			if code, _, ok := nfnl.Verdict(data); !ok || code != nfDrop {
 				return false
 			}
 			drops = true
-		case *expr.Target: // of iptables-nft
-			if x.Name != "REJECT" {
+		case "target": // of iptables-nft
+			if nfnl.Text(nfnl.Attr(data, unix.NFTA_TARGET_NAME)) != "REJECT" {
 				return false
 			}
 			drops = true
@@ -95,6 +90,8 @@ func dropsAll(r *nftables.Rule) (drops bool) {
 	}
 	return drops
 }
+
+const nfDrop = 0 // NF_DROP
 
 // Foreign reports chains of other programs that may drop connections to Services, or translate their addresses first. err is that of
 // listing them.

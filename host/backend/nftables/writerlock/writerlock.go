@@ -13,19 +13,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/host/backend/nftables/nfnl"
+	"github.com/sluice-proxy/sluice/host/util/nfnl"
 )
 
-// tableName is the name of the table, in family ip. It has no chains.
-const tableName = "sluice-lock"
-
-// Constants that golang.org/x/sys/unix lacks, from linux/netfilter/nf_tables.h and libnftnl.
-const (
-	nftaTableUserdata = 6
-	nftaTableOwner    = 7
-	nftTableFlagOwner = 2
-	udTableComment    = 0
-)
+// lock is the table. It has no chains.
+var lock = nfnl.Table{Family: unix.NFPROTO_IPV4, Name: "sluice-lock"}
 
 // HeldError is returned while another process has the lock.
 type HeldError struct {
@@ -34,7 +26,7 @@ type HeldError struct {
 }
 
 func (e *HeldError) Error() string {
-	return fmt.Sprintf("table ip %s belongs to %s", tableName, e.Holder)
+	return fmt.Sprintf("table %s belongs to %s", lock, e.Holder)
 }
 
 // Acquire takes the lock in the network namespace of a file descriptor (zero is the current one), until release is called
@@ -61,7 +53,7 @@ func take(conn *nfnl.Conn) error {
 			return err
 		}
 		// Another socket owns it, or we lack CAP_NET_ADMIN.
-		owner, comment, rerr := read(conn)
+		owner, comment, rerr := conn.TableOwner(lock)
 		switch {
 		case errors.Is(rerr, unix.ENOENT): // released meanwhile
 		case rerr == nil && owner != 0:
@@ -76,28 +68,10 @@ func take(conn *nfnl.Conn) error {
 func create(conn *nfnl.Conn, replace bool) error {
 	b := nfnl.NewBatch(conn)
 	if replace {
-		b.DeleteTable(unix.NFPROTO_IPV4, tableName)
+		b.DeleteTable(lock)
 	}
-	b.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, unix.NFPROTO_IPV4, "create table", "ip "+tableName)
-	b.PutString(unix.NFTA_TABLE_NAME, tableName)
-	b.PutUint32(unix.NFTA_TABLE_FLAGS, nftTableFlagOwner)
-	text := append([]byte(ownComment()), 0)
-	b.PutBytes(nftaTableUserdata, append([]byte{udTableComment, byte(len(text))}, text...))
-	b.End()
+	b.NewTable(unix.NLM_F_EXCL, lock, nfnl.TableOwner, ownComment())
 	return b.Commit()
-}
-
-// read returns the port ID of the socket that owns the table, 0 if none does, and the table's comment.
-func read(conn *nfnl.Conn) (owner uint32, comment string, err error) {
-	var m nfnl.Encoder
-	m.Begin(unix.NFT_MSG_GETTABLE, unix.NLM_F_ACK, conn.NextSeq(), unix.NFPROTO_IPV4)
-	m.PutString(unix.NFTA_TABLE_NAME, tableName)
-	m.End()
-	err = conn.Dump(m.Buf, func(body []byte) {
-		owner = nfnl.Uint32(nfnl.Attr(body[4:], nftaTableOwner))
-		comment = nfnl.Comment(nfnl.Attr(body[4:], nftaTableUserdata))
-	})
-	return owner, comment, err
 }
 
 const commentPrefix = "held by sluice, "

@@ -10,7 +10,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
-	"github.com/sluice-proxy/sluice/host/backend/nftables/rules"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/node/config"
 	"github.com/sluice-proxy/sluice/host/node/probe"
@@ -34,8 +33,8 @@ func nftablesMode() Mode {
 	}
 }
 
-func affinityLimits(cfg *config.Config) rules.AffinityLimits {
-	return rules.AffinityLimits{Reserved: uint32(cfg.SessionAffinity.ReservedClients), Shared: uint32(cfg.SessionAffinity.SharedClients)}
+func affinityLimits(cfg *config.Config) nftables.AffinityLimits {
+	return nftables.AffinityLimits{Reserved: uint32(cfg.SessionAffinity.ReservedClients), Shared: uint32(cfg.SessionAffinity.SharedClients)}
 }
 
 // AffinityUsage reads how many clients with session affinity are recorded, in either mode.

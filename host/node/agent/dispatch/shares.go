@@ -19,7 +19,7 @@ const (
 // perCall and perEndpoint are added to the CPU time of each call for the work of the engine that it causes: building the request,
 // planning and programming the answer. Measured for a Service of 10 endpoints, in CPU time: 3 µs for the call (BenchmarkCall),
 // 7 µs for planning (BenchmarkEndpointUpdate of package planner), 17 to 22 µs for programming an endpoint that changes
-// (BenchmarkReplaceEndpoint of package rules).
+// (BenchmarkReplaceEndpoint of package nftables).
 const (
 	perCall     = 20 * time.Microsecond
 	perEndpoint = time.Microsecond

@@ -1,8 +1,0 @@
-// Package rules programs plans into two nf_tables tables, ip sluice and ip6 sluice. The rules rarely change: a Service is
-// only elements of a few sets and maps. The nftables and the IPVS backend share the tables; Balancing is the part in which
-// they differ.
-//
-// Rules are built from the expressions of google/nftables. The messages around them are encoded by package nfnl, for type
-// information that makes nft print slot numbers, errors that name the frontend, and transactions that fit the socket
-// buffer that the kernel granted.
-package rules
