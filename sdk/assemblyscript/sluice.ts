@@ -91,6 +91,20 @@ export class View {
 
 const view = new View();
 
+// Reports whether two texts are the same.
+export function same(a: View, b: View): bool {
+  return a.length == b.length && memory.compare(a.at, b.at, a.length) == 0;
+}
+
+// Returns a text with memory of its own.
+export function textOf(text: string): View {
+  const v = new View();
+  v.length = u32(text.length);
+  v.at = heap.alloc(v.length);
+  for (let i: u32 = 0; i < v.length; i++) store<u8>(v.at + i, u8(text.charCodeAt(i)));
+  return v;
+}
+
 // Positions of the strings of a request by their ids: open addressing. A slot has the number of the request and the position, 4 bytes each;
 // one whose request is another is free. begin begins it, and the first text fills it.
 const INDEX: u32 = 1 << 14;
@@ -565,12 +579,13 @@ export function writeKeys(keys: string, at: usize, room: u32): i32 {
   return keys.length;
 }
 
-// Settings: a JSON object whose values are integers and durations. See parse.
+// Settings: a JSON object. See parse.
 export class Settings {
   at: usize = 0;
   end: usize = 0;
   name: View = new View();
   begun: bool = false;
+  inList: bool = false;
   failed: bool = false; // with a message in the log
 
   private space(): void {
@@ -611,7 +626,22 @@ export class Settings {
     this.name.at = this.at;
     while (this.at < this.end && load<u8>(this.at) != 0x22) this.at++;
     this.name.length = u32(this.at - this.name.at);
-    return this.skip(0x22) || this.fail("settings: want the name of a field");
+    if (!this.skip(0x22)) return this.fail("settings: want the name of a field");
+    return this.skip(0x3a) || this.fail("settings: want : after the name of a field"); // :
+  }
+
+  // Goes to the next item of the field's list, which the methods below read. Reports whether there is one.
+  item(problem: string): bool {
+    if (this.failed) return false;
+    if (!this.inList) {
+      if (!this.skip(0x5b)) return this.fail(problem); // [
+      this.inList = true;
+      if (!this.skip(0x5d)) return true; // ]
+    } else {
+      if (this.skip(0x2c)) return true;
+      if (!this.skip(0x5d)) return this.fail(problem);
+    }
+    return (this.inList = false);
   }
 
   private finish(): bool {
@@ -628,7 +658,6 @@ export class Settings {
   // Returns the field's value, an integer of at most nine digits. Any other is refused with a message.
   integer(least: u32, most: u32, problem: string): u32 {
     let n: u32 = 0, digits = 0, zero = false;
-    const colon = this.skip(0x3a);
     this.space();
     for (; this.at < this.end && digits < 10; this.at++, digits++) {
       const c = u32(load<u8>(this.at)) - 0x30;
@@ -636,14 +665,14 @@ export class Settings {
       if (digits == 0) zero = c == 0;
       n = n * 10 + c;
     }
-    if (!colon || digits == 0 || digits == 10 || (zero && digits > 1) || n < least || n > most) this.fail(problem);
+    if (digits == 0 || digits == 10 || (zero && digits > 1) || n < least || n > most) this.fail(problem);
     return n;
   }
 
   // Returns the field's value in milliseconds, a duration: a text such as "30s", "1m30s" or "500ms", one to four integers of at most five
   // digits, each with the unit h, m, s or ms, as in the Gateway API (GEP-2257). Any other is refused with a message.
   duration(least: u32, most: u32, problem: string): u32 {
-    let sum: u64 = 0, parts = 0, ok = this.skip(0x3a) && this.skip(0x22);
+    let sum: u64 = 0, parts = 0, ok = this.skip(0x22);
     for (; ok && this.peek() != 0x22; parts++) {
       let n: u64 = 0, digits = 0;
       for (; digits < 5 && this.peek() >= 0x30 && this.peek() <= 0x39; this.at++, digits++) n = n * 10 + (this.peek() - 0x30);
@@ -662,6 +691,101 @@ export class Settings {
     return u32(sum);
   }
 
+  // Returns the field's value in millionths, a number of at most nine digits and six decimals: ONE is 1. Any other is refused with a message.
+  fraction(least: u64, most: u64, problem: string): u64 {
+    let n: u64 = 0, unit: u64 = ONE, digits = 0;
+    this.space();
+    const zero = this.peek() == 0x30;
+    for (; digits < 9 && this.digit(); this.at++, digits++) n = n * 10 + (this.peek() - 0x30);
+    n *= ONE;
+    let ok = digits == 1 || (digits > 1 && !zero);
+    if (this.peek() == 0x2e) { // .
+      for (this.at++; unit > 1 && this.digit(); this.at++) n += u64(this.peek() - 0x30) * (unit /= 10);
+      ok = ok && unit < ONE;
+    }
+    if (!ok || n < least || n > most) this.fail(problem);
+    return n;
+  }
+
+  // Returns the field's value, true or false. Any other is refused with a message.
+  boolean(problem: string): bool {
+    this.space();
+    const yes = this.word("true");
+    if (!yes && !this.word("false")) this.fail(problem);
+    return yes;
+  }
+
+  private word(text: string): bool {
+    for (let i = 0; i < text.length; i++) {
+      if (this.at + i >= this.end || load<u8>(this.at + i) != text.charCodeAt(i)) return false;
+    }
+    this.at += text.length;
+    return true;
+  }
+
+  // Returns the field's value, a text of least to most bytes, in memory of its own. Any other is refused with a message.
+  text(least: u32, most: u32, problem: string): View {
+    const v = new View();
+    v.at = heap.alloc(most + 4);
+    let ok = this.skip(0x22);
+    while (ok && this.peek() != 0x22) {
+      let c: i32 = this.peek(), n: u32 = 1;
+      ok = c >= 0x20; // 0 is the end
+      this.at++;
+      const escaped = c == 0x5c;
+      if (escaped) {
+        c = this.escape();
+        ok = ok && c >= 0;
+        n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+      }
+      ok = ok && v.length + n <= most;
+      if (!ok) break;
+      for (let i = n; escaped && i-- > 1; c >>= 6) store<u8>(v.at + v.length + i, 0x80 | (c & 0x3f));
+      store<u8>(v.at + v.length, n == 1 ? c : (0xf00 >> n & 0xff) | c);
+      v.length += n;
+    }
+    this.at++;
+    if (!ok || v.length < least) this.fail(problem);
+    return v;
+  }
+
+  // Reads the character of an escape, after its backslash. A surrogate without its other half is U+FFFD. -1: it is none.
+  private escape(): i32 {
+    const c = this.peek();
+    this.at++;
+    if (c == 0x22 || c == 0x5c || c == 0x2f) return c;
+    if (c == 0x62) return 8; // b
+    if (c == 0x66) return 12; // f
+    if (c == 0x6e) return 10; // n
+    if (c == 0x72) return 13; // r
+    if (c == 0x74) return 9; // t
+    const high = c == 0x75 ? this.unit() : -1; // u
+    if (high < 0xd800 || high > 0xdfff) return high;
+    const before = this.at;
+    if (high < 0xdc00 && this.word("\\u")) {
+      const low = this.unit();
+      if (low >= 0xdc00 && low <= 0xdfff) return 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
+    }
+    this.at = before;
+    return 0xfffd;
+  }
+
+  // Reads the four digits of an escape. -1: they are none.
+  private unit(): i32 {
+    let n = 0;
+    for (let i = 0; i < 4; i++, this.at++) {
+      const c = this.peek(), lower = c | 0x20;
+      if (this.digit()) n = (n << 4) | (c - 0x30);
+      else if (lower >= 0x61 && lower <= 0x66) n = (n << 4) | (lower - 0x57);
+      else return -1;
+    }
+    return n;
+  }
+
+  private digit(): bool {
+    return this.peek() >= 0x30 && this.peek() <= 0x39;
+  }
+
   // Returns the next character, 0 at the end.
   private peek(): u32 {
     return this.at < this.end ? load<u8>(this.at) : 0;
@@ -675,6 +799,7 @@ export function parse(json: usize, length: u32): Settings {
   settings.at = json;
   settings.end = json + length;
   settings.begun = false;
+  settings.inList = false;
   settings.failed = false;
   return settings;
 }

@@ -380,11 +380,8 @@ static inline int sluice_json_skip(sluice_json *t, const char *want) {
 	return 1;
 }
 
-/* Reads a colon and an integer of at most six digits. Returns whether there is one from least to most. */
+/* Reads an integer of at most six digits. Returns whether there is one from least to most. */
 static inline int sluice_json_integer(sluice_json *t, uint32_t least, uint32_t most, uint32_t *value) {
-	if (!sluice_json_skip(t, ":"))
-		return 0;
-	sluice_json_space(t);
 	const char *begin = t->at;
 	uint32_t n = 0;
 	for (; t->at < t->end && *t->at >= '0' && *t->at <= '9' && t->at - begin < 6; t->at++)
@@ -393,10 +390,10 @@ static inline int sluice_json_integer(sluice_json *t, uint32_t least, uint32_t m
 	return t->at > begin && (*begin != '0' || t->at - begin == 1) && n >= least && n <= most;
 }
 
-/* Reads a colon and a duration, a text such as "30s", "1m30s" or "500ms": one to four integers of at most five digits, each with the unit
- * h, m, s or ms, as in the Gateway API (GEP-2257). Returns whether there is one from least to most, in milliseconds. */
+/* Reads a duration, a text such as "30s", "1m30s" or "500ms": one to four integers of at most five digits, each with the unit h, m, s or
+ * ms, as in the Gateway API (GEP-2257). Returns whether there is one from least to most, in milliseconds. */
 static inline int sluice_json_duration(sluice_json *t, uint32_t least, uint32_t most, uint32_t *value) {
-	if (!sluice_json_skip(t, ":") || !sluice_json_skip(t, "\""))
+	if (!sluice_json_skip(t, "\""))
 		return 0;
 	uint64_t sum = 0;
 	int parts = 0;
@@ -418,13 +415,147 @@ static inline int sluice_json_duration(sluice_json *t, uint32_t least, uint32_t 
 	return t->at < t->end && *t->at++ == '"' && parts > 0 && parts <= 4 && sum >= least && sum <= most;
 }
 
+/* Reads a number of at most four digits and six decimals. Returns whether there is one from least to most, in millionths. */
+static inline int sluice_json_fraction(sluice_json *t, uint32_t least, uint32_t most, uint32_t *value) {
+	const char *begin = t->at;
+	uint64_t n = 0, unit = SLUICE_ONE;
+	for (; t->at < t->end && *t->at >= '0' && *t->at <= '9' && t->at - begin < 4; t->at++)
+		n = n * 10 + (uint64_t)(*t->at - '0');
+	if (t->at == begin || (*begin == '0' && t->at - begin > 1))
+		return 0;
+	n *= SLUICE_ONE;
+	if (t->at < t->end && *t->at == '.') {
+		for (t->at++; t->at < t->end && *t->at >= '0' && *t->at <= '9' && unit > 1; t->at++)
+			n += (uint64_t)(*t->at - '0') * (unit /= 10);
+		if (unit == SLUICE_ONE)
+			return 0;
+	}
+	*value = (uint32_t)n;
+	return n >= least && n <= most;
+}
+
+/* A text of settings. Who declares it sets at to a buffer of as many bytes as it may have. */
+typedef struct { char *at; uint32_t length; } sluice_buffer;
+
+/* Reads the four digits of an escape \\uXXXX. Returns -1 if they are none. */
+static inline int32_t sluice_json_unit(sluice_json *t) {
+	int32_t n = 0;
+	for (int i = 0; i < 4; i++, t->at++) {
+		char c = t->at < t->end ? *t->at : 0;
+		if (c >= '0' && c <= '9')
+			n = n << 4 | (c - '0');
+		else if ((c | 32) >= 'a' && (c | 32) <= 'f')
+			n = n << 4 | ((c | 32) - 'a' + 10);
+		else
+			return -1;
+	}
+	return n;
+}
+
+/* Reads the character of an escape, after its backslash. A surrogate without its other half is U+FFFD. Returns -1 if it is none. */
+static inline int32_t sluice_json_escape(sluice_json *t) {
+	static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+	char c = t->at < t->end ? *t->at++ : 0;
+	for (int i = 0; i < 8; i++)
+		if (c == names[i])
+			return values[i];
+	int32_t high = c == 'u' ? sluice_json_unit(t) : -1;
+	if (high < 0xD800 || high > 0xDFFF)
+		return high;
+	sluice_json rest = *t;
+	if (high > 0xDBFF || rest.end - rest.at < 6 || *rest.at++ != '\\' || *rest.at++ != 'u')
+		return 0xFFFD;
+	int32_t low = sluice_json_unit(&rest);
+	if (low < 0xDC00 || low > 0xDFFF)
+		return 0xFFFD;
+	*t = rest;
+	return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
+}
+
+/* Reads a text. Returns whether there is one of least to most bytes. */
+static inline int sluice_json_text(sluice_json *t, uint32_t least, uint32_t most, sluice_buffer *value) {
+	value->length = 0;
+	if (!sluice_json_skip(t, "\""))
+		return 0;
+	while (t->at < t->end && *t->at != '"') {
+		uint8_t bytes[4];
+		uint32_t n = 1;
+		bytes[0] = (uint8_t)*t->at++;
+		if (bytes[0] < ' ')
+			return 0;
+		if (bytes[0] == '\\') {
+			int32_t c = sluice_json_escape(t);
+			if (c < 0)
+				return 0;
+			n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+			for (uint32_t i = n; i-- > 1; c >>= 6)
+				bytes[i] = (uint8_t)(0x80 | (c & 0x3F));
+			bytes[0] = (uint8_t)(n == 1 ? c : (0xF00 >> n & 0xFF) | c);
+		}
+		if (value->length + n > most)
+			return 0;
+		for (uint32_t i = 0; i < n; i++)
+			value->at[value->length++] = (char)bytes[i];
+	}
+	return t->at < t->end && *t->at++ == '"' && value->length >= least;
+}
+
+/* What a field of the settings has. */
+enum {
+	SLUICE_INTEGER,  /* value is a uint32_t */
+	SLUICE_DURATION, /* a uint32_t; value, least and most are in milliseconds */
+	SLUICE_FRACTION, /* a uint32_t; value, least and most are in millionths: SLUICE_ONE is 1 */
+	SLUICE_BOOLEAN,  /* a uint32_t, 0 or 1; least and most mean nothing */
+	SLUICE_TEXT,     /* a sluice_buffer; least and most count its bytes */
+	SLUICE_LIST,     /* a sluice_list; least and most count its items */
+};
+
 /* A field of the settings. */
 typedef struct {
-	const char *name;    /* in quotes */
-	uint32_t least, most, *value;
+	const char *name; /* in quotes */
+	uint32_t least, most;
+	void *value;
 	const char *problem; /* what the log says of any other value */
-	int duration;        /* 0: an integer; 1: a duration, whose value, least and most are in milliseconds */
+	int kind;
 } sluice_field;
+
+/* A list of settings. item describes an item, without a name: its value is the first of as many as there may be, one every size bytes. */
+typedef struct {
+	uint32_t count, size;
+	sluice_field item;
+} sluice_list;
+
+/* Reads the value of a field, or an item of a list. Returns whether it is as the field says. */
+static inline int sluice_json_value(sluice_json *t, const sluice_field *f, void *value) {
+	sluice_json_space(t);
+	switch (f->kind) {
+	case SLUICE_INTEGER:
+		return sluice_json_integer(t, f->least, f->most, value);
+	case SLUICE_DURATION:
+		return sluice_json_duration(t, f->least, f->most, value);
+	case SLUICE_FRACTION:
+		return sluice_json_fraction(t, f->least, f->most, value);
+	case SLUICE_BOOLEAN:
+		*(uint32_t *)value = (uint32_t)sluice_json_skip(t, "true");
+		return *(uint32_t *)value || sluice_json_skip(t, "false");
+	case SLUICE_TEXT:
+		return sluice_json_text(t, f->least, f->most, value);
+	}
+	return 0;
+}
+
+static inline int sluice_json_list(sluice_json *t, uint32_t least, uint32_t most, sluice_list *list) {
+	list->count = 0;
+	if (!sluice_json_skip(t, "["))
+		return 0;
+	if (sluice_json_skip(t, "]"))
+		return !least;
+	do
+		if (list->count == most || !sluice_json_value(t, &list->item, (char *)list->item.value + list->count++ * list->size))
+			return 0;
+	while (sluice_json_skip(t, ","));
+	return sluice_json_skip(t, "]") && list->count >= least;
+}
 
 /* Parses settings, a JSON object with some of the fields. Returns 0, or SLUICE_FAILED after it has logged what is wrong. */
 static inline int32_t sluice_parse(const char *text, uint32_t length, const sluice_field *fields, uint32_t count, const char *unknown) {
@@ -438,8 +569,9 @@ static inline int32_t sluice_parse(const char *text, uint32_t length, const slui
 				i++;
 			if (i == count)
 				return sluice_fail(unknown);
-			if (!(fields[i].duration ? sluice_json_duration : sluice_json_integer)(&t, fields[i].least, fields[i].most, fields[i].value))
-				return sluice_fail(fields[i].problem);
+			const sluice_field *f = &fields[i];
+			if (!sluice_json_skip(&t, ":") || !(f->kind == SLUICE_LIST ? sluice_json_list(&t, f->least, f->most, f->value) : sluice_json_value(&t, f, f->value)))
+				return sluice_fail(f->problem);
 		} while (sluice_json_skip(&t, ","));
 		if (!sluice_json_skip(&t, "}"))
 			return sluice_fail("settings: want , or } after a value");

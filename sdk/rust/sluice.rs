@@ -11,6 +11,7 @@
 
 use core::cell::Cell;
 use core::mem::MaybeUninit;
+use core::ops::RangeInclusive;
 
 /// Bits of [`Plugin::needs`]. A host refuses a module that needs what it cannot give.
 pub const NEED_CONNECTIONS: u32 = 1;
@@ -791,6 +792,7 @@ impl Tail {
 }
 
 /// A short text that is put together without a heap. What is beyond `N` bytes is cut.
+#[derive(Clone, Copy)]
 pub struct Text<const N: usize> {
     bytes: [u8; N],
     length: usize,
@@ -805,6 +807,17 @@ impl<const N: usize> Default for Text<N> {
 impl<const N: usize> Text<N> {
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A text for constants. More than `N` bytes do not compile there.
+    pub const fn of(text: &[u8]) -> Self {
+        let mut bytes = [0; N];
+        let mut at = 0;
+        while at < text.len() {
+            bytes[at] = text[at];
+            at += 1;
+        }
+        Text { bytes, length: at }
     }
 
     pub fn push(mut self, text: impl AsRef<[u8]>) -> Self {
@@ -864,18 +877,120 @@ fn no_room() -> i32 {
     error(NO_ROOM, "the result does not fit the buffer")
 }
 
-/// A value in settings.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value {
-    Integer(u32),
-    /// Milliseconds of a text such as "30s", "1m30s" or "500ms": one to four integers of at most five digits, each with the unit h, m, s
-    /// or ms, as in the Gateway API (GEP-2257).
-    Duration(u64),
+/// A value in settings: JSON text. Its methods return None for any other value.
+#[derive(Clone, Copy)]
+pub struct Value<'a> {
+    text: &'a [u8],
 }
 
-/// Parses settings, a JSON object whose values are integers from 0 to 2^32-1 and durations. `field` gets the name and the value of each,
-/// None if it is neither, and returns the message of an error. Names do not have escapes.
-pub fn parse(text: &[u8], mut field: impl FnMut(&[u8], Option<Value>) -> Result<(), &'static str>) -> Result<(), &'static str> {
+impl<'a> Value<'a> {
+    pub fn integer(&self, range: RangeInclusive<u32>) -> Option<u32> {
+        let n = whole(self.text)?;
+        u32::try_from(n).ok().filter(|n| range.contains(n))
+    }
+
+    /// A number of at most six decimals, in millionths: [`ONE`] is 1.
+    pub fn fraction(&self, range: RangeInclusive<u64>) -> Option<u64> {
+        let point = self.text.iter().position(|c| *c == b'.').unwrap_or(self.text.len());
+        let decimals = self.text.get(point + 1..).unwrap_or(b"0");
+        if decimals.is_empty() || decimals.len() > 6 || !decimals.iter().all(|c| c.is_ascii_digit()) {
+            return None;
+        }
+        let below = (0..6).fold(0, |n, i| n * 10 + decimals.get(i).map_or(0, |c| (c - b'0') as u64));
+        let n = whole(&self.text[..point])?.checked_mul(ONE as u64)?.checked_add(below)?;
+        Some(n).filter(|n| range.contains(n))
+    }
+
+    /// Milliseconds of a text such as "30s", "1m30s" or "500ms": one to four integers of at most five digits, each with the unit h, m, s
+    /// or ms, as in the Gateway API (GEP-2257).
+    pub fn duration(&self, range: RangeInclusive<u64>) -> Option<u64> {
+        match self.text {
+            [b'"', text @ .., b'"'] => duration(text).filter(|n| range.contains(n)),
+            _ => None,
+        }
+    }
+
+    pub fn boolean(&self) -> Option<bool> {
+        match self.text {
+            b"true" => Some(true),
+            b"false" => Some(false),
+            _ => None,
+        }
+    }
+
+    /// A text of at least so many bytes, and at most `N`.
+    pub fn text<const N: usize>(&self, least: usize) -> Option<Text<N>> {
+        let mut s = match self.text {
+            [b'"', text @ .., b'"'] => Scanner { rest: text },
+            _ => return None,
+        };
+        let mut out = Text::new();
+        while let Some(c) = s.rest.first() {
+            let (mut utf8, mut bytes) = ([0; 4], &s.rest[..1]);
+            s.rest = &s.rest[1..];
+            if *c < b' ' {
+                return None;
+            }
+            if *c == b'\\' {
+                bytes = s.escape()?.encode_utf8(&mut utf8).as_bytes();
+            }
+            if out.length + bytes.len() > N {
+                return None;
+            }
+            out = out.push(bytes);
+        }
+        Some(out).filter(|t| t.length >= least)
+    }
+
+    /// The items of a list.
+    pub fn list(&self) -> Option<List<'a>> {
+        let mut s = Scanner { rest: self.text };
+        if !s.skip(b'[') {
+            return None;
+        }
+        let mut check = List { rest: Scanner { rest: s.rest }, first: true };
+        while check.next().is_some() {}
+        if !check.rest.skip(b']') {
+            return None;
+        }
+        Some(List { rest: s, first: true })
+    }
+
+    /// The fields of an object, as [`parse`] passes those of the settings.
+    pub fn object(&self, field: impl FnMut(&[u8], Value<'a>) -> Result<(), &'static str>) -> Result<(), &'static str> {
+        parse(self.text, field)
+    }
+}
+
+/// The items of a list in settings.
+pub struct List<'a> {
+    rest: Scanner<'a>,
+    first: bool,
+}
+
+impl<'a> Iterator for List<'a> {
+    type Item = Value<'a>;
+
+    fn next(&mut self) -> Option<Value<'a>> {
+        if core::mem::take(&mut self.first) {
+            self.rest.space();
+            if self.rest.rest.first() == Some(&b']') {
+                return None;
+            }
+        } else if !self.rest.skip(b',') {
+            return None;
+        }
+        let value = self.rest.value();
+        if value.is_none() {
+            self.rest.rest = b""; // a comma that nothing follows
+        }
+        value
+    }
+}
+
+/// Parses settings, a JSON object. `field` gets the name and the value of each field, and returns the message of an error. Names do not have
+/// escapes.
+pub fn parse<'a>(text: &'a [u8], mut field: impl FnMut(&[u8], Value<'a>) -> Result<(), &'static str>) -> Result<(), &'static str> {
     let mut s = Scanner { rest: text };
     if !s.skip(b'{') {
         return Err("settings must be a JSON object");
@@ -883,7 +998,10 @@ pub fn parse(text: &[u8], mut field: impl FnMut(&[u8], Option<Value>) -> Result<
     if !s.skip(b'}') {
         loop {
             let name = s.name().ok_or("settings: want the name of a field")?;
-            field(name, s.value())?;
+            if !s.skip(b':') {
+                return Err("settings: want : after the name of a field");
+            }
+            field(name, s.value().ok_or("settings: want a value")?)?;
             if s.skip(b'}') {
                 break;
             }
@@ -933,30 +1051,68 @@ impl<'a> Scanner<'a> {
         Some(name)
     }
 
-    fn value(&mut self) -> Option<Value> {
-        if !self.skip(b':') {
-            return None;
-        }
+    /// Takes a value: a text, a list or an object up to its end, anything else up to what cannot belong to it.
+    fn value(&mut self) -> Option<Value<'a>> {
         self.space();
-        if self.rest.first() == Some(&b'"') {
-            return duration(self.name()?).map(Value::Duration);
+        let (mut depth, mut quoted, mut at) = (0, false, 0);
+        loop {
+            match self.rest.get(at) {
+                None if depth > 0 || quoted => return None,
+                None => break,
+                Some(b'\\') if quoted => at += 1,
+                Some(b'"') => quoted = !quoted,
+                Some(_) if quoted => {}
+                Some(b'[' | b'{') => depth += 1,
+                Some(b']' | b'}') if depth > 0 => depth -= 1,
+                Some(b']' | b'}' | b',' | b' ' | b'\n' | b'\r' | b'\t') if depth == 0 => break,
+                Some(_) => {}
+            }
+            at += 1;
         }
-        self.integer().map(Value::Integer)
+        let (text, rest) = self.rest.split_at(at.min(self.rest.len()));
+        self.rest = rest;
+        Some(Value { text }).filter(|v| !v.text.is_empty())
     }
 
-    fn integer(&mut self) -> Option<u32> {
-        let digits = self.rest.iter().position(|c| !c.is_ascii_digit()).unwrap_or(self.rest.len());
-        let (digits, rest) = self.rest.split_at(digits);
-        if digits.is_empty() || digits[0] == b'0' && digits.len() > 1 {
-            return None;
-        }
-        let mut n = 0u32;
-        for c in digits {
-            n = n.checked_mul(10)?.checked_add((c - b'0') as u32)?;
-        }
+    /// Takes an escape, after its backslash. A surrogate without its other half is U+FFFD.
+    fn escape(&mut self) -> Option<char> {
+        let (c, rest) = self.rest.split_first()?;
         self.rest = rest;
-        Some(n)
+        Some(match c {
+            b'"' | b'\\' | b'/' => *c as char,
+            b'b' => '\x08',
+            b'f' => '\x0c',
+            b'n' => '\n',
+            b'r' => '\r',
+            b't' => '\t',
+            b'u' => {
+                let high = self.unit()?;
+                if let (0xD800..=0xDBFF, [b'\\', b'u', rest @ ..]) = (high, self.rest) {
+                    let mut low = Scanner { rest };
+                    if let Some(n @ 0xDC00..=0xDFFF) = low.unit() {
+                        self.rest = low.rest;
+                        return char::from_u32(0x10000 + ((high - 0xD800) << 10) + (n - 0xDC00));
+                    }
+                }
+                char::from_u32(high).unwrap_or(char::REPLACEMENT_CHARACTER)
+            }
+            _ => return None,
+        })
     }
+
+    fn unit(&mut self) -> Option<u32> {
+        let digits = self.rest.get(..4)?;
+        self.rest = &self.rest[4..];
+        digits.iter().try_fold(0, |n, c| Some(n * 16 + (*c as char).to_digit(16)?))
+    }
+}
+
+/// Returns an integer of at most ten digits.
+fn whole(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || digits.len() > 10 || digits[0] == b'0' && digits.len() > 1 || !digits.iter().all(|c| c.is_ascii_digit()) {
+        return None;
+    }
+    Some(digits.iter().fold(0, |n, c| n * 10 + (c - b'0') as u64))
 }
 
 fn duration(mut text: &[u8]) -> Option<u64> {

@@ -15,13 +15,12 @@ impl Plugin for Probe {
 
     fn configure(settings: &[u8]) -> Result<Probe, &'static str> {
         let mut p = Probe::DEFAULT;
-        parse(settings, |name, value| match (name, value) {
-            (b"what", Some(Value::Integer(n))) => {
-                p.what = n;
-                Ok(())
+        parse(settings, |name, value| {
+            match name {
+                b"what" => p.what = value.integer(0..=u32::MAX).ok_or("what: want an integer")?,
+                _ => return Err("unknown field: want what"),
             }
-            (b"what", _) => Err("what: want an integer"),
-            _ => Err("unknown field: want what"),
+            Ok(())
         })?;
         Ok(p)
     }
@@ -187,9 +186,66 @@ fn durations() {
         (" 1s", None),
     ] {
         let mut got = None;
-        parse(format!("{{\"d\":\"{}\"}}", text).as_bytes(), |_, value| Ok(got = value)).unwrap_or_default();
-        assert_eq!(got, want.map(Value::Duration), "{}", text);
+        parse(format!("{{\"d\":\"{}\"}}", text).as_bytes(), |_, value| Ok(got = value.duration(0..=u64::MAX))).unwrap();
+        assert_eq!(got, want, "{}", text);
     }
+}
+
+#[test]
+fn values_of_all_types() {
+    let shown = |text: &str| {
+        let text = format!(r#"{{"v": {} }}"#, text);
+        let mut got = String::new();
+        let result = parse(text.as_bytes(), |_, v| {
+            let words = |v: Value| v.text::<8>(1).map(|t| String::from_utf8_lossy(t.as_bytes()).into_owned());
+            let list = v.list().map(|l| l.map(|i| words(i).unwrap_or("?".into())).collect::<Vec<_>>().join(" "));
+            let n = v.integer(1..=5_000_000).map(|n| n.to_string());
+            let f = v.fraction(500_000..=10_000_000_000).map(|n| format!("{}e-6", n));
+            got = [n, f, v.boolean().map(|b| b.to_string()), words(v), list].into_iter().flatten().collect::<Vec<_>>().join("; ");
+            Ok(())
+        });
+        result.map(|_| got).unwrap_or_else(|e| e.to_string())
+    };
+    for (text, want) in [
+        ("7", "7; 7000000e-6"),
+        ("0.5", "500000e-6"),
+        ("1.000001", "1000001e-6"),
+        ("9999", "9999; 9999000000e-6"),
+        ("0.4", ""),
+        ("1.", ""),
+        (".5", ""),
+        ("01.5", ""),
+        ("1.0000001", ""),
+        ("-1", ""),
+        ("1e3", ""),
+        ("true", "true"),
+        ("false", "false"),
+        ("null", ""),
+        (r#""abc""#, "abc"),
+        (r#""""#, ""),
+        (r#""12345678""#, "12345678"),
+        (r#""123456789""#, ""),
+        (r#""\u003c\"\\\n\/""#, "<\"\\\n/"),
+        (r#""\u00e9\ud83d\ude00""#, "é😀"),
+        (r#""\ud83d\u0041""#, "\u{FFFD}A"),
+        (r#""\ude00""#, "\u{FFFD}"),
+        (r#""\x""#, ""),
+        (r#""\u12""#, ""),
+        ("\"a\nb\"", ""),
+        (r#"["a", "b,]" ,"c"]"#, "a b,] c"),
+        ("[]", ""),
+        (r#"["a" "b"]"#, ""),
+        (r#"["a",]"#, ""),
+        (r#"[1, ["x"]]"#, "? ?"),
+        (r#"{"a": [1]}"#, ""),
+        ("", "settings: want a value"),
+        (r#""a"#, "settings: want a value"),
+    ] {
+        assert_eq!(shown(text), want, "{}", text);
+    }
+    let mut inner = 0;
+    parse(br#"{"o": {"a": {"b": 3}}}"#, |_, v| v.object(|_, v| v.object(|_, v| v.integer(0..=9).map(|n| inner = n).ok_or("no"))).map(|_| ())).unwrap();
+    assert_eq!(inner, 3);
 }
 
 #[test]

@@ -26,7 +26,8 @@ func TestSDKsDecideTheSameInTwoHosts(t *testing.T) {
 		t.Cleanup(func() { _ = h.Close() })
 		two[name] = h
 	}
-	for policy, settings := range map[string]string{"zone-weight": `{"factor": 7, "busyConnections": 20}`, "slow-start": `{"steps": 4, "stepDuration": "10s"}`} {
+	for policy, settings := range map[string]string{"zone-weight": `{"factor": 7, "busyConnections": 20}`, "slow-start": `{"steps": 4, "stepDuration": "10s"}`,
+		"tiers": `{"factor": 0.5, "only": true, "note": "a \u003c b", "tiers": ["gold", "silver"]}`} {
 		var want []*hosts.Response
 		for _, guest := range testenv.SDKGuests(t, policy) {
 			for name, host := range two {

@@ -5,7 +5,7 @@
 #[path = "../../rust/sluice.rs"]
 mod sluice;
 
-use sluice::{Endpoint, Plugin, Request, Response, Text, Value, ELIGIBLE};
+use sluice::{Endpoint, Plugin, Request, Response, Text, ELIGIBLE};
 
 #[derive(Clone, Copy)]
 struct SlowStart {
@@ -26,11 +26,9 @@ impl Plugin for SlowStart {
     fn configure(settings: &[u8]) -> Result<SlowStart, &'static str> {
         let mut p = SlowStart::DEFAULT;
         sluice::parse(settings, |name, value| {
-            match (name, value) {
-                (b"steps", Some(Value::Integer(n @ 2..=9))) => p.steps = n as i64,
-                (b"steps", _) => return Err("steps: want an integer from 2 to 9"),
-                (b"stepDuration", Some(Value::Duration(ms @ 1000..=600_000))) => p.step_ms = ms as i64,
-                (b"stepDuration", _) => return Err("stepDuration: want a duration from 1s to 10m"),
+            match name {
+                b"steps" => p.steps = value.integer(2..=9).ok_or("steps: want an integer from 2 to 9")? as i64,
+                b"stepDuration" => p.step_ms = value.duration(1000..=600_000).ok_or("stepDuration: want a duration from 1s to 10m")? as i64,
                 _ => return Err("unknown field: want steps, stepDuration"),
             }
             Ok(())

@@ -4,7 +4,7 @@
 #[path = "../../rust/sluice.rs"]
 mod sluice;
 
-use sluice::{Plugin, Request, Response, Text, Value, MAX_REASON, NEED_CONNECTIONS, NO_STRING, READY};
+use sluice::{Plugin, Request, Response, Text, MAX_REASON, NEED_CONNECTIONS, NO_STRING, READY};
 
 #[derive(Clone, Copy)]
 struct ZoneWeight {
@@ -20,11 +20,9 @@ impl Plugin for ZoneWeight {
     fn configure(settings: &[u8]) -> Result<ZoneWeight, &'static str> {
         let mut p = ZoneWeight::DEFAULT;
         sluice::parse(settings, |name, value| {
-            match (name, value) {
-                (b"factor", Some(Value::Integer(n @ 1..=100))) => p.factor = n,
-                (b"factor", _) => return Err("factor: want an integer from 1 to 100"),
-                (b"busyConnections", Some(Value::Integer(n @ 0..=100_000))) => p.busy = n,
-                (b"busyConnections", _) => return Err("busyConnections: want an integer from 0 to 100000"),
+            match name {
+                b"factor" => p.factor = value.integer(1..=100).ok_or("factor: want an integer from 1 to 100")?,
+                b"busyConnections" => p.busy = value.integer(0..=100_000).ok_or("busyConnections: want an integer from 0 to 100000")?,
                 _ => return Err("unknown field: want factor, busyConnections"),
             }
             Ok(())
