@@ -116,7 +116,8 @@ function checkSettings(fields, depth) {
   if (!depth) refuse("settings nested too deeply");
   for (const f of fields) {
     if (f.name !== undefined && !/^[A-Za-z][-A-Za-z0-9_]{0,62}$/.test(f.name)) refuse(`the name ${f.name}`);
-    if (f.min > f.max || f.default < f.min || f.default > f.max) refuse(`the range of ${f.name}`);
+    const [min, max, value] = [f.min, f.max, f.default].map((v) => (typeof v === "number" ? v : NaN)); // not of durations
+    if (min > max || value < min || value > max) refuse(`the range of ${f.name}`);
     checkSettings(f.fields ?? [], depth - 1);
     checkSettings(f.items ? [f.items] : [], depth - 1);
   }
