@@ -18,9 +18,8 @@ import (
 
 // neededSettings are settings of bundled plugins that work with some only.
 var neededSettings = map[string]string{
-	"failover": `{"groups": [{"values": ["zone-a"]}]}`,
-	"canary":   `{"groups": [{"value": "canary", "percent": 5}]}`,
-	"subset":   `{"endpoints": 3}`,
+	"canary": `{"groups": [{"value": "canary", "percent": 5}]}`,
+	"subset": `{"endpoints": 3}`,
 }
 
 // bundled returns the names of the plugins in the image.

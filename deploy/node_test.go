@@ -207,11 +207,11 @@ func (n *node) waitForLog(p *process, text string) {
 	testenv.Eventually(n, "logs "+text, func() bool { return strings.Contains(p.String(), text) }, p.String)
 }
 
-// waitForPlugins waits until all plugins of overlays/policies are loaded, without compiling them: zone-spill in a chain and in a shadow,
-// staged-drain.
+// waitForPlugins waits until all plugins of overlays/policies are loaded, without compiling them: locality in a chain and in a shadow,
+// lifecycle.
 func (n *node) waitForPlugins(p *process) {
 	n.Helper()
-	for _, plugin := range []string{"staged-drain", "zone-spill", "zone-spill/shadow"} {
+	for _, plugin := range []string{"lifecycle", "locality", "locality/shadow"} {
 		loaded := regexp.MustCompile(fmt.Sprintf(`"msg":"loaded plugin","plugin":"%s",.*"settings":1,.*"code":"precompiled","duration":`, plugin))
 		testenv.Eventually(n, "all plugins are loaded: "+loaded.String(), func() bool { return loaded.MatchString(p.String()) }, p.String)
 	}

@@ -95,7 +95,7 @@ func TestImageForwardsWithManifestRights(t *testing.T) {
 	}
 	explain := n.container(main)
 	explain.Args = []string{"/sluice", "explain", "-n", "shop", "web"}
-	if out, err := n.run(explain); err != nil || !strings.Contains(out, "zone-spill") || !strings.Contains(out, "10.244.0.1:8080") {
+	if out, err := n.run(explain); err != nil || !strings.Contains(out, "locality") || !strings.Contains(out, "10.244.0.1:8080") {
 		t.Errorf("explain: %v\n%s", err, out)
 	}
 	check := n.container(main)

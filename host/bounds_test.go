@@ -142,6 +142,10 @@ func readDefaults(t *testing.T) map[string]constant.Value {
 				walk(prefix+name+".", v)
 			case float64:
 				out[prefix+name] = constant.ToInt(constant.MakeFloat64(v))
+			case string:
+				if d, err := time.ParseDuration(v); err == nil {
+					out[prefix+name] = constant.MakeInt64(int64(d / time.Second)) // documents have seconds
+				}
 			}
 		}
 	}

@@ -9,15 +9,13 @@ import (
 
 	"github.com/sluice-proxy/sluice/plugins/canary/canary"
 	"github.com/sluice-proxy/sluice/plugins/capacity/capacity"
-	"github.com/sluice-proxy/sluice/plugins/failover/failover"
 	"github.com/sluice-proxy/sluice/plugins/least-loaded/leastloaded"
+	"github.com/sluice-proxy/sluice/plugins/lifecycle/lifecycle"
+	"github.com/sluice-proxy/sluice/plugins/locality/locality"
 	"github.com/sluice-proxy/sluice/plugins/maglev/maglev"
 	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
 	"github.com/sluice-proxy/sluice/plugins/rebalance/rebalance"
-	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
-	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
 	"github.com/sluice-proxy/sluice/plugins/subset/subset"
-	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/manifest"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
@@ -27,8 +25,8 @@ var update = flag.Bool("update", false, "write the tables of settings into the R
 
 func bundled() map[string]func() sdk.Plugin {
 	return map[string]func() sdk.Plugin{
-		"canary": canary.New, "capacity": capacity.New, "failover": failover.New, "least-loaded": leastloaded.New, "maglev": maglev.New, "outlier": outlier.New,
-		"rebalance": rebalance.New, "slow-start": slowstart.New, "staged-drain": stageddrain.New, "subset": subset.New, "zone-spill": zonespill.New,
+		"canary": canary.New, "capacity": capacity.New, "least-loaded": leastloaded.New, "lifecycle": lifecycle.New, "locality": locality.New,
+		"maglev": maglev.New, "outlier": outlier.New, "rebalance": rebalance.New, "subset": subset.New,
 	}
 }
 

@@ -10,20 +10,19 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/config"
 	"github.com/sluice-proxy/sluice/plugins/canary/canary"
 	"github.com/sluice-proxy/sluice/plugins/capacity/capacity"
-	"github.com/sluice-proxy/sluice/plugins/failover/failover"
 	"github.com/sluice-proxy/sluice/plugins/least-loaded/leastloaded"
+	"github.com/sluice-proxy/sluice/plugins/lifecycle/lifecycle"
+	"github.com/sluice-proxy/sluice/plugins/locality/locality"
 	"github.com/sluice-proxy/sluice/plugins/maglev/maglev"
 	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
 	"github.com/sluice-proxy/sluice/plugins/rebalance/rebalance"
-	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
 	"github.com/sluice-proxy/sluice/plugins/subset/subset"
-	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-// Each bundled plugin that boutique/sluice.yaml does not use, and zone-spill, has an example, with settings that it accepts, and is bound to a Service.
+// Each bundled plugin that boutique/sluice.yaml does not use, and locality and lifecycle, has an example, with settings that it accepts, and is bound to a Service.
 func TestExamplesOfBundledPlugins(t *testing.T) {
-	bundled := map[string]func() sdk.Plugin{"zone-spill": zonespill.New, "slow-start": slowstart.New, "failover": failover.New, "canary": canary.New, "capacity": capacity.New,
+	bundled := map[string]func() sdk.Plugin{"locality": locality.New, "lifecycle": lifecycle.New, "canary": canary.New, "capacity": capacity.New,
 		"least-loaded": leastloaded.New, "maglev": maglev.New, "outlier": outlier.New, "rebalance": rebalance.New, "subset": subset.New}
 	files, err := filepath.Glob("../../examples/boutique/policies/*.yaml")
 	if err != nil {

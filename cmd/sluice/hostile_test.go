@@ -99,10 +99,10 @@ func TestNoCommandPrintsHostileNamesUnescaped(t *testing.T) {
 	write("manifests/a.json", object{"apiVersion": "v1", "kind": "List", "items": hostileManifests()})
 	write("manifests/"+fileName+".yaml", "kind: [")
 	write("manifests/twice.yaml", `{"`+strings.Trim(strconv.QuoteToASCII(hostile), `"`)+`": 1}`)
-	plugin := filepath.Join(testenv.Plugins(t, "plugins/zone-spill"), "zone-spill.wasm")
+	plugin := filepath.Join(testenv.Plugins(t, "plugins/locality"), "locality.wasm")
 	good := write("sluice.yaml", object{"apiVersion": "sluice.dev/v1alpha1", "kind": "SluiceConfiguration",
-		"plugins":  []object{{"name": "zone-spill", "file": plugin}},
-		"policies": []object{{"name": "zoned", "plugins": []object{{"name": "zone-spill", "settings": object{"minEndpointsPerZone": 1}}}}},
+		"plugins":  []object{{"name": "locality", "file": plugin}},
+		"policies": []object{{"name": "zoned", "plugins": []object{{"name": "locality", "settings": object{"minEndpointsPerZone": 1}}}}},
 		"bindings": []object{{"selector": object{"matchLabels": object{"app": "web"}}, "policy": "zoned"}}})
 	bad := write("bad "+fileName, object{"apiVersion": "sluice.dev/v1alpha1", "kind": "SluiceConfiguration", hostile: hostile, "mode": hostile,
 		"clusterCIDR": hostile, "hostnameOverride": hostile, "logging": object{"format": hostile, hostile: 1}, "plugins": []object{{"name": hostile, "file": hostile, "digest": hostile}},
@@ -151,7 +151,7 @@ func TestNoCommandPrintsHostileNamesUnescaped(t *testing.T) {
 	}
 	// One row for each endpoint, one step of the plugin, whose reason names the zone.
 	text := outputs["explain shop/web"]
-	if rows := strings.Count(text, "\n  10.244.1."); rows != 2 || !strings.Contains(text, `x\nforged 1\r\n`) || !strings.Contains(text, "zone-spill: ") {
+	if rows := strings.Count(text, "\n  10.244.1."); rows != 2 || !strings.Contains(text, `x\nforged 1\r\n`) || !strings.Contains(text, "locality: ") {
 		t.Errorf("%d rows:\n%s", rows, text)
 	}
 }

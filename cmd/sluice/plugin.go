@@ -42,8 +42,8 @@ No module can crash or block the check. The exit code is 1 if 'sluice run' would
 
 With --conformance, proves the module against the requirements of the plugin ABI instead, and prints a verdict for each: for authors of SDKs, and of
 plugins without one. The exit code is 1 if a MUST fails.`,
-		Example: `  sluice plugin check bin/plugins/zone-spill.wasm
-  sluice plugin check bin/plugins/staged-drain.wasm --settings '{"stages": [{"weight": 50, "seconds": 10}]}' --answers
+		Example: `  sluice plugin check bin/plugins/locality.wasm
+  sluice plugin check bin/plugins/lifecycle.wasm --settings '{"drain": {"stages": [{"percent": 50, "duration": "10s"}]}}' --answers
   sluice plugin check near.wasm --conformance`,
 		Args: oneArg("WebAssembly module"),
 		RunE: func(cmd *cobra.Command, args []string) error {

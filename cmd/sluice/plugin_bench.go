@@ -35,7 +35,7 @@ request, decide, decode the response.
 
 With --against, both modules are called alternately, in blocks of some milliseconds, so that what else the machine does affects both. The ratio is that of
 the medians of their blocks, with its 95 % confidence interval.`,
-		Example: `  sluice plugin bench bin/plugins/zone-spill.wasm
+		Example: `  sluice plugin bench bin/plugins/locality.wasm
   sluice plugin bench new.wasm --against old.wasm --request shop.cart.http.json`,
 		Args: oneArg("WebAssembly module"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -46,7 +46,7 @@ func newPluginInspectCommand() *cobra.Command {
 		Long: `Prints what a WebAssembly module says of itself (title, version, licence, role, settings), its digest, size, memory, imports, exports and
 producers, the inputs that the plugin asks for with its settings, and the limits of its calls. A module that cannot be read is an error. One that
 'sluice run' would refuse is not: the reason is part of the result; 'sluice plugin check' judges.`,
-		Example: "  sluice plugin inspect bin/plugins/zone-spill.wasm\n  sluice plugin inspect near.wasm -o json",
+		Example: "  sluice plugin inspect bin/plugins/locality.wasm\n  sluice plugin inspect near.wasm -o json",
 		Args:    oneArg("WebAssembly module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkOutput(output, "text", "json", "yaml"); err != nil {

@@ -39,9 +39,9 @@ decision. With several modules, a scenario says in a line 'chain NAME…' which 
 sdk/scenario/README.md has the format. sdktest.RunScenario runs the same files natively, under 'go test'.
 
 The exit code is 1 if a scenario prints something else, or cannot be run.`,
-		Example: `  sluice plugin test --module bin/plugins/staged-drain.wasm plugins/staged-drain/testdata/*.scenario
+		Example: `  sluice plugin test --module bin/plugins/lifecycle.wasm plugins/lifecycle/testdata/*.scenario
   sluice plugin test --module hello.wasm --update hello.scenario
-  sluice plugin test --module bin/plugins/zone-spill.wasm --module mine=hello.wasm chain.scenario`,
+  sluice plugin test --module bin/plugins/locality.wasm --module mine=hello.wasm chain.scenario`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usageError{errors.New("plugin test: missing argument: a scenario")}

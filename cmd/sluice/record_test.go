@@ -11,7 +11,7 @@ import (
 // TestRunRecordsAndReplayCompares records a node in a network namespace while an endpoint is added, and replays that while it runs, and after it was
 // killed, with a policy and without.
 func TestRunRecordsAndReplayCompares(t *testing.T) {
-	module := filepath.Join(testenv.Plugins(t, "plugins/zone-spill"), "zone-spill.wasm")
+	module := filepath.Join(testenv.Plugins(t, "plugins/locality"), "locality.wasm")
 	line := `mkdir m; cat > m/a.yaml <<EOF
 apiVersion: v1
 kind: Node

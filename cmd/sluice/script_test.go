@@ -101,8 +101,8 @@ func TestScripts(t *testing.T) {
 // buildPlugins compiles the plugins of the tests.
 func buildPlugins(t *testing.T) string {
 	return testenv.Plugins(t,
-		"plugins/canary", "plugins/capacity", "plugins/failover", "plugins/least-loaded", "plugins/maglev", "plugins/outlier", "plugins/rebalance", "plugins/slow-start",
-		"plugins/staged-drain", "plugins/subset", "plugins/zone-spill",
+		"plugins/canary", "plugins/capacity", "plugins/least-loaded", "plugins/lifecycle", "plugins/locality", "plugins/maglev", "plugins/outlier", "plugins/rebalance",
+		"plugins/subset",
 		"cmd/sluice/testdata/plugins/counting", "cmd/sluice/testdata/plugins/demanding", "cmd/sluice/testdata/plugins/weighing")
 }
 

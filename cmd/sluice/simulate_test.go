@@ -18,7 +18,7 @@ func simulateBoutique(t *testing.T, timeline string) *simulation.Result {
 	if err != nil {
 		t.Fatal(err)
 	}
-	modules := testenv.Plugins(t, "plugins/staged-drain", "plugins/zone-spill")
+	modules := testenv.Plugins(t, "plugins/lifecycle", "plugins/locality")
 	t.Setenv("XDG_CACHE_HOME", testenv.PluginCache(t)) // not before: go build has its cache there, too
 	file := filepath.Join(t.TempDir(), "sluice.yaml")
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(text), "../../bin/plugins", modules)), 0o600); err != nil {

@@ -5,8 +5,8 @@ import "math"
 // expected returns the share of each Pod in new connections, computed from the cluster alone: an independent check of
 // sluice's decision, in addition to whether the kernel follows it.
 //
-// It implements the boutique's policy. staged-drain: a terminating endpoint counts as the fraction part of one. Then
-// zone-spill: with e a zone's share of the endpoints and d its share of the demand (CPU of its nodes), the zone of the client
+// It implements the boutique's policy. lifecycle: a terminating endpoint counts as the fraction part of one. Then
+// locality: with e a zone's share of the endpoints and d its share of the demand (CPU of its nodes), the zone of the client
 // keeps min(1, e ÷ d), and the others share the rest in proportion to their spare capacity max(0, e − d).
 func expected(zone string, demand map[string]float64, pods []pod, part float64) map[string]float64 {
 	weight := map[condition]float64{ready: 1, terminating: part}
@@ -41,7 +41,7 @@ func expected(zone string, demand map[string]float64, pods []pod, part float64) 
 	return out
 }
 
-// tolerance allows for small integer weights: zone-spill accepts a deviation of 1 % of the connections.
+// tolerance allows for small integer weights: locality accepts a deviation of 1 % of the connections.
 const tolerance = 0.01
 
 // deviates reports whether a measured share deviates from the expected one by more than the tolerance and five standard

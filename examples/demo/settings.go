@@ -15,13 +15,14 @@ import (
 // one endpoint per zone, and no hysteresis, so that the shares of each step are exact.
 func settings(plugin string, stage int) map[string]any {
 	switch plugin {
-	case "staged-drain":
-		return map[string]any{"stages": []any{
-			map[string]any{"weight": 100, "seconds": stage},
-			map[string]any{"weight": 50, "seconds": stage},
-			map[string]any{"weight": 10, "seconds": stage},
-		}}
-	case "zone-spill":
+	case "lifecycle":
+		duration := fmt.Sprintf("%ds", stage)
+		return map[string]any{"drain": map[string]any{"stages": []any{
+			map[string]any{"percent": 100, "duration": duration},
+			map[string]any{"percent": 50, "duration": duration},
+			map[string]any{"percent": 10, "duration": duration},
+		}}}
+	case "locality":
 		return map[string]any{"minEndpointsPerZone": 1, "hysteresisPercent": 0}
 	}
 	return nil

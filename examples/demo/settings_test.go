@@ -39,18 +39,18 @@ func TestAdaptedConfigurationIsValid(t *testing.T) {
 	for _, p := range c.Policies {
 		for _, s := range p.Plugins {
 			switch s.Name {
-			case "staged-drain":
+			case "lifecycle":
 				drain = string(s.Settings)
-			case "zone-spill":
+			case "locality":
 				spill = string(s.Settings)
 			}
 		}
 	}
-	if strings.Count(drain, `"seconds":7`) != 3 || !strings.Contains(drain, `"weight":50`) {
-		t.Errorf("staged-drain: %s", drain)
+	if strings.Count(drain, `"duration":"7s"`) != 3 || !strings.Contains(drain, `"percent":50`) {
+		t.Errorf("lifecycle: %s", drain)
 	}
 	if !strings.Contains(spill, `"minEndpointsPerZone":1`) || !strings.Contains(spill, `"demand":"cpu"`) {
-		t.Errorf("zone-spill: %s: want the demo's settings over the boutique's", spill)
+		t.Errorf("locality: %s: want the demo's settings over the boutique's", spill)
 	}
 }
 

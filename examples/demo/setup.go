@@ -48,7 +48,7 @@ func (p paths) check() error {
 	if !isProgram(p.sluice) {
 		errs = append(errs, fmt.Errorf("%s is not built", p.sluice))
 	}
-	for _, file := range []string{filepath.Join(p.plugins, brokenPlugin), filepath.Join(p.plugins, "staged-drain.wasm"), p.runaway} {
+	for _, file := range []string{filepath.Join(p.plugins, brokenPlugin), filepath.Join(p.plugins, "lifecycle.wasm"), p.runaway} {
 		if _, err := os.Stat(file); err != nil {
 			errs = append(errs, fmt.Errorf("%s is not built", file))
 		}

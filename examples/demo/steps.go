@@ -12,7 +12,7 @@ import (
 )
 
 // brokenPlugin is the plugin that the last step breaks.
-const brokenPlugin = "zone-spill.wasm"
+const brokenPlugin = "locality.wasm"
 
 // steps are the steps of the demo, in order.
 var steps = []struct {
@@ -48,7 +48,7 @@ func (d *demo) check(ctx context.Context, by string) error {
 
 func (d *demo) calm(ctx context.Context) error {
 	d.paragraph("A client Pod on %s in %s connects to %s (%s). kube-proxy would send two thirds of its connections to other zones. "+
-		"The plugin zone-spill sees that %s can carry its own demand and keeps all connections there.", node, zone, catalog, d.vip, zone)
+		"The plugin locality sees that %s can carry its own demand and keeps all connections there.", node, zone, catalog, d.vip, zone)
 	return d.check(ctx, byPolicy)
 }
 
@@ -83,7 +83,7 @@ func (d *demo) drain(ctx context.Context) error {
 		return err
 	}
 	d.paragraph("A client opens a long-lived connection to %s and keeps using it. Then that Pod is deleted: it terminates but still serves. "+
-		"kube-proxy would stop sending it new connections at once; the plugin staged-drain reduces its share in stages of %d s.", draining, d.stage)
+		"kube-proxy would stop sending it new connections at once; the plugin lifecycle reduces its share in stages of %d s.", draining, d.stage)
 	d.picture = &picture{began: time.Now(), draining: draining, peers: map[string]bool{}}
 	for _, p := range pods[1:] {
 		d.picture.peers[p.name] = true
@@ -164,7 +164,7 @@ func (d *demo) grow(ctx context.Context) error {
 		return err
 	}
 	d.paragraph("The drained Pod is gone and two new ones are ready: the zones now have four, three and three. Kubernetes would withdraw topology hints; "+
-		"zone-spill keeps all connections in %s, a quarter for each endpoint.", zone)
+		"locality keeps all connections in %s, a quarter for each endpoint.", zone)
 	return d.check(ctx, byPolicy)
 }
 
@@ -177,7 +177,7 @@ func (d *demo) breakPlugin(ctx context.Context) error {
 	if err := lab.ReplaceFile(target, []byte("#!/bin/sh\necho this is not a plugin\n")); err != nil {
 		return err
 	}
-	if err := d.showLog(ctx, mark, "ERROR", "plugin zone-spill"); err != nil {
+	if err := d.showLog(ctx, mark, "ERROR", "plugin locality"); err != nil {
 		return err
 	}
 	if err := d.check(ctx, byPolicy); err != nil {

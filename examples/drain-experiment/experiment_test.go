@@ -35,15 +35,15 @@ func shortForm() size {
 	return z
 }
 
-// A rolling restart with staged-drain: no connection fails, all Pods have been replaced, and all of them had connections.
+// A rolling restart with a drain in stages: no connection fails, all Pods have been replaced, and all of them had connections.
 func TestNoConnectionFailsInARollingRestart(t *testing.T) {
 	z := shortForm()
 	all := z.experiments()
 	e := all[3]
-	if e.name != "staged-drain, preStop" {
+	if e.name != "drain, preStop" {
 		t.Fatalf("experiment 3 is %s", e.name)
 	}
-	r, err := e.run(t.Context(), built(t, "plugins/staged-drain"), "nftables", &z)
+	r, err := e.run(t.Context(), built(t, "plugins/lifecycle"), "nftables", &z)
 	if err != nil {
 		t.Fatal(err)
 	}

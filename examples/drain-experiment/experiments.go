@@ -18,10 +18,10 @@ type size struct {
 	hold         time.Duration
 	startup      time.Duration // of a Pod, until it is ready
 	preStop      time.Duration // sleep of a Pod before SIGTERM
-	stages       []stage       // of staged-drain
+	stages       []stage       // of a drain
 	connections  int           // at least so many in the rolling restart
 	warmUp       time.Duration // of a new Pod, in the scale-up, until it serves limit connections
-	slowStart    int           // seconds of the window of slow-start
+	slowStart    int           // seconds until a new Pod is no longer new, for lifecycle
 	after        time.Duration // how long the load goes on after a scale-up of short connections, and after the failure of an endpoint
 	timeout      time.Duration // of a client
 	failTimeout  time.Duration // of a client in the outlier experiment
@@ -41,7 +41,7 @@ func longForm() size {
 	}
 }
 
-// stage is a stage of staged-drain.
+// stage is a stage of a drain.
 type stage struct{ percent, seconds int }
 
 // slow multiplies the times by a factor, all but those of the control plane.
@@ -55,13 +55,13 @@ func (z *size) slow(factor int) {
 	}
 }
 
-// drain returns staged-drain with its settings.
+// drain returns lifecycle with its settings for a drain.
 func (z *size) drain() step {
 	var stages []string
 	for _, s := range z.stages {
-		stages = append(stages, fmt.Sprintf("{weight: %d, seconds: %d}", s.percent, s.seconds))
+		stages = append(stages, fmt.Sprintf("{percent: %d, duration: %ds}", s.percent, s.seconds))
 	}
-	return step{"staged-drain", "{stages: [" + strings.Join(stages, ", ") + "]}"}
+	return step{"lifecycle", "{drain: {stages: [" + strings.Join(stages, ", ") + "]}}"}
 }
 
 // server returns the server of a Pod.
@@ -265,8 +265,8 @@ func (z *size) silence(ctx context.Context, c *cluster, l *load) error {
 // experiments returns all experiments.
 func (z *size) experiments() []*experiment {
 	drain := []step{z.drain()}
-	slow := step{"slow-start", fmt.Sprintf("{windowSeconds: %d}", z.slowStart)}
-	rebalance := step{"rebalance", "{percentPerMinute: 50, durationSeconds: 60, delaySeconds: 10, jitterSeconds: 0}"}
+	slow := step{"lifecycle", fmt.Sprintf("{warm: {duration: %ds}}", z.slowStart)}
+	rebalance := step{"rebalance", "{maxShedPercentPerMinute: 50, duration: 1m, delay: 10s, jitter: 0s}"}
 	restart := func(name string, chain []step, preStop time.Duration, connections int) *experiment {
 		return &experiment{group: "rolling restart", name: name, chain: chain, servers: z.pods, clients: z.clients, timeout: z.timeout,
 			act: z.restart(preStop, connections)}
@@ -287,12 +287,12 @@ func (z *size) experiments() []*experiment {
 	}
 	return []*experiment{
 		restart("default rules, no preStop", nil, 0, 0),
-		restart("staged-drain, no preStop", drain, 0, 0),
+		restart("drain, no preStop", drain, 0, 0),
 		restart("default rules, preStop", nil, z.preStop, 0),
-		restart("staged-drain, preStop", drain, z.preStop, z.connections).never(),
-		scale("default rules"), scale("slow-start", slow).never(),
+		restart("drain, preStop", drain, z.preStop, z.connections).never(),
+		scale("default rules"), scale("warm", slow).never(),
 		scaleLong("default rules"), scaleLong("rebalance", rebalance).never(),
-		slowPod("default rules"), slowPod("least-loaded", step{"least-loaded", "{intervalSeconds: 2}"}).balances(0.45, 0.6),
+		slowPod("default rules"), slowPod("least-loaded", step{"least-loaded", "{interval: 2s}"}).balances(0.45, 0.6),
 		silent("default rules"), silent("outlier", step{"outlier", "{}"}).within(3 * time.Second),
 	}
 }

@@ -23,8 +23,8 @@ func TestKernelWeightsArePrintedPerFrontendWhereTheyDiffer(t *testing.T) {
 func TestPoolThatWaitsForItsPluginSaysSo(t *testing.T) {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	var out strings.Builder
-	printPool(&out, &api.Pool{Port: "http", Pending: &api.Pending{Plugin: "zone-spill", Since: at, ThrottledSince: &at}}, nil)
-	want := "waiting for plugin zone-spill since 2026-01-01T12:00:00Z; throttled since 2026-01-01T12:00:00Z: it has used up its share of CPU time\n"
+	printPool(&out, &api.Pool{Port: "http", Pending: &api.Pending{Plugin: "locality", Since: at, ThrottledSince: &at}}, nil)
+	want := "waiting for plugin locality since 2026-01-01T12:00:00Z; throttled since 2026-01-01T12:00:00Z: it has used up its share of CPU time\n"
 	if !strings.Contains(out.String(), want) {
 		t.Errorf("got\n%s\nwant %s", out.String(), want)
 	}

@@ -38,7 +38,7 @@ func TestEventsReachTheAPIServer(t *testing.T) {
 	r.configure(strings.Replace(s.policies(1, ""), "policies: [in-zone, gentle]", "policies: [gentle]", 1))
 	expectEvent("a policy that it may not choose", s.ns, "service/web", "PolicyNotAllowed")
 	none := filepath.Join(r.dir, "none.wasm")
-	r.configure(strings.Replace(s.policies(1, ""), s.plugins["zone-spill"], none, 1))
+	r.configure(strings.Replace(s.policies(1, ""), s.plugins["locality"], none, 1))
 	expectEvent("a plugin that cannot be loaded", "default", "node/n1", "PluginLoadFailed")
 	expectEvent("its file", "default", "node/n1", none)
 }

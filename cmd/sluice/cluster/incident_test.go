@@ -33,7 +33,7 @@ func TestIncident(t *testing.T) {
 		s.pod(fmt.Sprint("web-", i), "web", s.nodes[node], "")
 	}
 	s.stateAPI()
-	old, err := os.ReadFile(s.plugins["zone-spill"])
+	old, err := os.ReadFile(s.plugins["locality"])
 	s.must(err)
 	next := append(old[:len(old):len(old)], 0, 8, 7, 'v', 'e', 'r', 's', 'i', 'o', 'n') // a custom section: another digest
 	for i := 1; i <= 5; i++ {
@@ -88,8 +88,8 @@ func (s *scene) runWithModule(node string, module []byte) {
 	r := s.prepare(node, "")
 	r.replaceModule(module)
 	r.configure(fmt.Sprintf(`
-plugins: [{name: zone-spill, file: %s}]
-policies: [{name: in-zone, plugins: [{name: zone-spill}]}]
+plugins: [{name: locality, file: %s}]
+policies: [{name: in-zone, plugins: [{name: locality}]}]
 defaultPolicy: in-zone
 metricsBindAddress: 0.0.0.0:10249
 `+stateConfig, r.module()))
@@ -98,7 +98,7 @@ metricsBindAddress: 0.0.0.0:10249
 	r.logged("loaded plugin")
 }
 
-func (r *run) module() string { return filepath.Join(r.dir, "zone-spill.wasm") }
+func (r *run) module() string { return filepath.Join(r.dir, "locality.wasm") }
 
 // replaceModule replaces the module atomically.
 func (r *run) replaceModule(text []byte) {
@@ -218,7 +218,7 @@ func (i *incident) execute(actions map[string]func()) {
 	const file = "../../../deploy/prometheus/incident.md"
 	text, err := os.ReadFile(file)
 	i.must(err)
-	modules := regexp.MustCompile(`/[^ "]*/zone-spill\.wasm`)
+	modules := regexp.MustCompile(`/[^ "]*/locality\.wasm`)
 	blocks := 0
 	out := commandBlock.ReplaceAllStringFunc(string(text), func(block string) string {
 		blocks++
@@ -235,7 +235,7 @@ func (i *incident) execute(actions map[string]func()) {
 		got := ""
 		i.eventually(command, func() error { // a node may be late, and Prometheus
 			got, _ = i.sh(command) // what it prints shows whether it has failed
-			got = modules.ReplaceAllString(got, "/var/lib/sluice/zone-spill.wasm")
+			got = modules.ReplaceAllString(got, "/var/lib/sluice/locality.wasm")
 			if !*update && withoutRunDependent(got) != withoutRunDependent(want) {
 				return fmt.Errorf("it prints\n%s\n--- the document has\n%s", withoutRunDependent(got), withoutRunDependent(want))
 			}

@@ -6,19 +6,19 @@ import (
 	"testing"
 )
 
-// policies returns a configuration with zone-spill and a minimum of endpoints per zone; more is appended. Annotations may choose all policies.
+// policies returns a configuration with locality and a minimum of endpoints per zone; more is appended. Annotations may choose all policies.
 func (s *scene) policies(least int, more string) string {
 	return fmt.Sprintf(`
 plugins:
-- {name: zone-spill, file: %s}
-- {name: staged-drain, file: %s}
+- {name: locality, file: %s}
+- {name: lifecycle, file: %s}
 policies:
 - name: in-zone
-  plugins: [{name: zone-spill, settings: {minEndpointsPerZone: %d, hysteresisPercent: 0, holdSeconds: 0}}]
+  plugins: [{name: locality, settings: {minEndpointsPerZone: %d, hysteresisPercent: 0, hold: 0s}}]
 - name: gentle
-  plugins: [{name: staged-drain, settings: {stages: [{weight: 50, seconds: 600}]}}]
+  plugins: [{name: lifecycle, settings: {drain: {stages: [{percent: 50, duration: 10m}]}}}]
 allow: [{policies: [in-zone, gentle]}]
-%s`, s.plugins["zone-spill"], s.plugins["staged-drain"], least, more)
+%s`, s.plugins["locality"], s.plugins["lifecycle"], least, more)
 }
 
 // TestPoliciesAreAttachedChangedAndRemoved: by annotation and by the configuration's bindings, under load.
@@ -49,7 +49,7 @@ func TestPoliciesAreAttachedChangedAndRemoved(t *testing.T) {
 	kept("none", 0.25)
 	s.kubectl("annotate", "service", "web", "sluice.dev/policy=in-zone")
 	kept("attached by annotation", 0.5)
-	if explanation := r.explain("web"); !strings.Contains(explanation, "zone-spill") {
+	if explanation := r.explain("web"); !strings.Contains(explanation, "locality") {
 		t.Errorf("explain does not name the plugin:\n%s", explanation)
 	}
 	r.configure(s.policies(2, ""))
@@ -75,7 +75,7 @@ func TestPoliciesAreAttachedChangedAndRemoved(t *testing.T) {
 	}
 }
 
-// TestZoneChangesWithAPolicy: zone-spill sees the current zones of this Node and of the others.
+// TestZoneChangesWithAPolicy: locality sees the current zones of this Node and of the others.
 func TestZoneChangesWithAPolicy(t *testing.T) {
 	s := newScene(t, "spill")
 	n1 := s.nodes["n1"]
@@ -105,8 +105,8 @@ func TestZoneChangesWithAPolicy(t *testing.T) {
 	s.expectShare(n1.client, vip, 1.0/3, "a")
 }
 
-// TestStagedDrainContinuesAfterRestart: a terminating Pod keeps its stage when sluice is killed.
-func TestStagedDrainContinuesAfterRestart(t *testing.T) {
+// TestDrainContinuesAfterRestart: a terminating Pod keeps its stage when sluice is killed.
+func TestDrainContinuesAfterRestart(t *testing.T) {
 	s := newScene(t, "drain")
 	n1 := s.nodes["n1"]
 	s.apply(strings.Replace(web, "name: web}", "name: web, annotations: {sluice.dev/policy: gentle}}", 1))

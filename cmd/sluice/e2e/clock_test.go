@@ -32,15 +32,15 @@ func TestSettingTheWallClockMovesNoDrain(t *testing.T) {
 	}
 	n := newNode(t)
 	config := n.configured(fmt.Sprintf(`
-pluginLimits: {compileSeconds: 300}
-plugins: [{name: staged-drain, file: %s}]
+pluginLimits: {compileTime: 5m}
+plugins: [{name: lifecycle, file: %s}]
 policies:
 - name: drain
-  plugins: [{name: staged-drain, settings: {stages: [{weight: 50, seconds: 10}], resetAfterSeconds: 5}}]
+  plugins: [{name: lifecycle, settings: {drain: {stages: [{percent: 50, duration: 10s}], resetAfter: 5s}}}]
 defaultPolicy: drain
 metricsBindAddress: ""
 healthzBindAddress: ""
-`, filepath.Join(filepath.Dir(program), "plugins", "staged-drain.wasm")))
+`, filepath.Join(filepath.Dir(program), "plugins", "lifecycle.wasm")))
 	n.run("--config", config, "-v", "1")
 	n.logs("loaded plugin")
 	n.expect("running", "p1 p2")

@@ -25,7 +25,7 @@ func guardedConfig(plugins string, terminating bool) string {
 kind: SluiceConfiguration
 metricsBindAddress: 127.0.0.1:10249
 healthzBindAddress: ''
-pluginLimits: {compileSeconds: 300}
+pluginLimits: {compileTime: 5m}
 plugins: [{name: prefer, file: %s}]
 policies:
 - {name: trial, guard: {failedPercent: 2, window: 5s}, plugins: [{name: prefer, settings: {terminating: %t}}]}

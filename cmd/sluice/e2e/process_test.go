@@ -40,7 +40,7 @@ func TestPluginsKilledAtRandomTimesFailNoConnection(t *testing.T) {
 	n.run("--config", n.configured(fmt.Sprintf(`
 metricsBindAddress: ''
 healthzBindAddress: ''
-pluginLimits: {compileSeconds: 300}
+pluginLimits: {compileTime: 5m}
 plugins: [{name: prefer, file: %s}]
 policies: [{name: trial, plugins: [{name: prefer, settings: {terminating: false}}]}]
 bindings: [{namespaces: [shop], policy: trial}]

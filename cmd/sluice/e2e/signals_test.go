@@ -40,7 +40,7 @@ func (n *node) runWithSignals(requeueSeconds int) {
 kind: SluiceConfiguration
 metricsBindAddress: ''
 healthzBindAddress: ''
-pluginLimits: {compileSeconds: 300}
+pluginLimits: {compileTime: 5m}
 plugins: [{name: signals, file: %s}]
 policies: [{name: signals, plugins: [{name: signals, settings: {requeueSeconds: %d}}]}]
 defaultPolicy: signals

@@ -30,7 +30,7 @@ func sample() Layout {
 	image := func(arch string) Image {
 		return Image{Platform: v1.Platform{OS: "linux", Architecture: arch}, Config: v1.ImageConfig{Entrypoint: []string{"/sluice"}}, Files: []File{
 			{Name: "sluice", Mode: 0o755, Body: []byte("binary of " + arch)},
-			{Name: "plugins/zone-spill.wasm", Mode: 0o644, Body: []byte("\x00asm")},
+			{Name: "plugins/locality.wasm", Mode: 0o644, Body: []byte("\x00asm")},
 			{Name: "licenses/go/LICENSE", Mode: 0o644, Body: bytes.Repeat([]byte("license "), 1000)},
 		}}
 	}
@@ -153,7 +153,7 @@ func TestLayerFilesAreSortedAndOwnedByRoot(t *testing.T) {
 				t.Errorf("%s: %+v", h.Name, h)
 			}
 		}
-		want := "bin 777 usr/bin|licenses/ 755|licenses/go/ 755|licenses/go/LICENSE 644|plugins/ 755|plugins/zone-spill.wasm 644|sluice 755|tmp/ 1777"
+		want := "bin 777 usr/bin|licenses/ 755|licenses/go/ 755|licenses/go/LICENSE 644|plugins/ 755|plugins/locality.wasm 644|sluice 755|tmp/ 1777"
 		if strings.Join(got, "|") != want {
 			t.Errorf("level %d: got  %s\nwant %s", level, strings.Join(got, "|"), want)
 		}

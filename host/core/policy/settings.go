@@ -133,7 +133,7 @@ func (p *Policy) noPlugin(name string) error {
 			names = append(names, s.name())
 		}
 	}
-	return fmt.Errorf("policy %s has no plugin %.*q (plugins: %s)", p.Name, maxQuoted, name, strings.Join(names, ", "))
+	return fmt.Errorf("policy %s has no plugin %.*q (plugins: %s)%s", p.Name, maxQuoted, name, strings.Join(names, ", "), FormerPlugin(name))
 }
 
 // parseObject returns the members of a JSON object. A name that occurs twice is an error: parsers differ in which value they use.

@@ -27,8 +27,8 @@ type guest struct {
 var guests = []guest{
 	{name: "trivial, in C (`examples/plugin-c`)", module: "bench-guests/c.wasm", missing: "not measured: built without clang and lld"},
 	{name: "trivial, in Go (`host/lab/bench/guest`)", module: "bench-guests/go.wasm"},
-	{name: "`zone-spill`", module: "zone-spill"},
-	{name: "`staged-drain`, a fifth terminating", module: "staged-drain", leaving: true},
+	{name: "`locality`", module: "locality"},
+	{name: "`lifecycle`, a fifth terminating", module: "lifecycle", leaving: true},
 }
 
 var callSizes = []int{1, 10, 100, 1000} // endpoints

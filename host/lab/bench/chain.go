@@ -19,7 +19,7 @@ import (
 )
 
 // chainPlugins are the plugins of the policy that every Service has in measureChain.
-var chainPlugins = []string{"outlier", "staged-drain", "zone-spill"}
+var chainPlugins = []string{"outlier", "lifecycle", "locality"}
 
 const (
 	failingEndpoints = 1000 // each of another Service

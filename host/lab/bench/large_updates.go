@@ -46,7 +46,7 @@ func measureLargeUpdates(ctx context.Context, s size, how settings) (out []large
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, ticks.stop()) }()
-	l, err := newHarness(ctx, harnessOptions{modules: how.modules, chain: []string{"zone-spill"}, alternating: true, locked: how.engineCPU})
+	l, err := newHarness(ctx, harnessOptions{modules: how.modules, chain: []string{"locality"}, alternating: true, locked: how.engineCPU})
 	if err != nil {
 		return nil, err
 	}

@@ -14,8 +14,8 @@ import (
 
 // memoryGuests are bundled plugins in the order in which they are loaded, with settings of those that need some.
 var memoryGuests = []struct{ name, settings string }{
-	{name: "zone-spill"}, {name: "staged-drain"}, {name: "slow-start"}, {name: "outlier"}, {name: "capacity"}, {name: "least-loaded"}, {name: "rebalance"},
-	{name: "maglev"}, {name: "failover", settings: `{"groups": [{"values": ["zone-a"]}]}`}, {name: "canary", settings: `{"groups": [{"value": "canary", "percent": 5}]}`},
+	{name: "locality"}, {name: "lifecycle"}, {name: "outlier"}, {name: "capacity"}, {name: "least-loaded"}, {name: "rebalance"}, {name: "maglev"},
+	{name: "subset"}, {name: "canary", settings: `{"groups": [{"value": "canary", "percent": 5}]}`},
 }
 
 // printPluginMemory prints the memory of this process and of its plugins' processes with 1, 2, 5 and 10 plugins, each with its code and an

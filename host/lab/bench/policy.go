@@ -107,7 +107,7 @@ type policyRun struct {
 }
 
 func policyCost(ctx context.Context, m modules, s size) (*policyRun, error) {
-	p, done, err := m.load(ctx, "zone-spill")
+	p, done, err := m.load(ctx, "locality")
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func policyCost(ctx context.Context, m modules, s size) (*policyRun, error) {
 	bare := planner.New(planner.Settings{Node: nodeName(0)}, plugins)
 	r.without = timeIt(func() { bare.Apply(all); bare.Plan(now) })
 
-	zoned := &policy.Policy{Name: "zoned", Steps: []policy.Step{{Plugin: "zone-spill"}}}
+	zoned := &policy.Policy{Name: "zoned", Steps: []policy.Step{{Plugin: "locality"}}}
 	pl := planner.New(planner.Settings{Node: nodeName(0), Policies: &policy.Set{
 		Policies: map[string]*policy.Policy{"zoned": zoned}, Default: "zoned",
 	}}, plugins)
@@ -161,7 +161,7 @@ func (r *policyRun) print(w io.Writer) {
 | full plan, with the policy (%d plugin calls) | %.0f ms |
 | full replan, nothing changed (%d plugin calls) | %.0f ms |
 | one slice updated | %.3f ms |
-`, r.size, "`zone-spill`", r.without*1000, r.calls, r.with*1000, r.callsMore, r.unchanged*1000, r.changed)
+`, r.size, "`locality`", r.without*1000, r.calls, r.with*1000, r.callsMore, r.unchanged*1000, r.changed)
 }
 
 // alternating is a plugin: every other endpoint gets a share, 999 or 1 in turn, beginning with the first or the second.

@@ -72,7 +72,7 @@ const churnRate = 1000
 // measureProgramming measures one size in the present network namespace.
 func measureProgramming(ctx context.Context, s size, how settings) (programmingResult, error) {
 	f, noise := programmingResult{Size: s.String()}, startOtherCPU()
-	l, err := newHarness(ctx, harnessOptions{modules: how.modules, chain: []string{"zone-spill"}, bound: how.withPolicy})
+	l, err := newHarness(ctx, harnessOptions{modules: how.modules, chain: []string{"locality"}, bound: how.withPolicy})
 	if err != nil {
 		return f, err
 	}

@@ -28,7 +28,7 @@ const (
 // printRecordings measures the size of recordings, and what it takes to write and to replay them.
 func (o *options) printRecordings(ctx context.Context, out *bytes.Buffer) error {
 	fmt.Fprintf(out, "\n**Recording and replay**, %s at %d changes of EndpointSlices per second, in virtual time\n\n"+
-		"| Services × endpoints | readings of outcomes | size, MiB (of the state) | bytes per change | writing and generating, µs per change | reading, s | replay with `zone-spill`, s | … against no policy, s |\n|---|---|---|---|---|---|---|---|\n",
+		"| Services × endpoints | readings of outcomes | size, MiB (of the state) | bytes per change | writing and generating, µs per change | reading, s | replay with `locality`, s | … against no policy, s |\n|---|---|---|---|---|---|---|---|\n",
 		recordedTime, recordedChanges)
 	for _, c := range []struct {
 		size
@@ -42,7 +42,7 @@ func (o *options) printRecordings(ctx context.Context, out *bytes.Buffer) error 
 }
 
 func (o *options) printRecording(ctx context.Context, out *bytes.Buffer, s size, readings bool) error {
-	p, done, err := o.modules.load(ctx, "zone-spill")
+	p, done, err := o.modules.load(ctx, "locality")
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (o *options) printRecording(ctx context.Context, out *bytes.Buffer, s size,
 	}
 	plugins := func(string) (policy.Plugin, error) { return p, nil }
 	a := replay.Config{Plugins: plugins, Settings: planner.Settings{Policies: &policy.Set{
-		Policies: map[string]*policy.Policy{"zoned": {Name: "zoned", Steps: []policy.Step{{Plugin: "zone-spill"}}}}, Default: "zoned",
+		Policies: map[string]*policy.Policy{"zoned": {Name: "zoned", Steps: []policy.Step{{Plugin: "locality"}}}}, Default: "zoned",
 	}}}
 	var took [2]float64
 	for i, configs := range [][]replay.Config{{a}, {a, {Plugins: plugins}}} {

@@ -23,9 +23,9 @@ type simulationCase struct {
 
 var simulationCases = []simulationCase{
 	{"no policy", "", 5000, 10000, 10, ""},
-	{"`zone-spill`", "zone-spill", 5000, 10000, 10, ""},
+	{"`locality`", "locality", 5000, 10000, 10, ""},
 	{"`subset`, which depends on the node", "subset", 500, 10000, 10, ""},
-	{"`zone-spill`, 10 minutes in which a zone is lost", "zone-spill", 5000, 1000, 10, "at 10s\nzone zone-1 lost\nuntil 10m\n"},
+	{"`locality`, 10 minutes in which a zone is lost", "locality", 5000, 1000, 10, "at 10s\nzone zone-1 lost\nuntil 10m\n"},
 }
 
 // simulationCost is what a run costs.

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/manifest"
 )
 
-// Plugins compiles packages of this module, such as "plugins/zone-spill", to WebAssembly and returns the directory with
+// Plugins compiles packages of this module, such as "plugins/locality", to WebAssembly and returns the directory with
 // the modules, each named for its package.
 func Plugins(t testing.TB, packages ...string) string {
 	t.Helper()

@@ -26,7 +26,7 @@ func TestRunLeavesNothingBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer squatter.Close()
-	plugin := filepath.Join(testenv.Plugins(t, "plugins/zone-spill"), "zone-spill.wasm")
+	plugin := filepath.Join(testenv.Plugins(t, "plugins/locality"), "locality.wasm")
 	for _, c := range []struct {
 		name, config string
 		socket       string

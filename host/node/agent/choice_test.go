@@ -12,7 +12,7 @@ import (
 
 // TestAnnotationChoosesAmongAllowedPolicies: annotations and configuration are files that change while sluice runs, and it restarts.
 func TestAnnotationChoosesAmongAllowedPolicies(t *testing.T) {
-	const policies = "policies: [{name: a, panic: {below: 50}}, {name: b, panic: {below: 60}}, {name: secret, panic: {below: 70}}]\ndefaultPolicy: secret\n"
+	const policies = "policies: [{name: a, panic: {belowPercent: 50}}, {name: b, panic: {belowPercent: 60}}, {name: secret, panic: {belowPercent: 70}}]\ndefaultPolicy: secret\n"
 	metrics := "healthzBindAddress: ''\nmetricsBindAddress: " + freeAddress(t, 3) + "\n"
 	allow := func(names string) string {
 		return metrics + policies + "allow: [{namespaces: [shop], policies: [" + names + "]}]\n"

@@ -170,12 +170,12 @@ func (b *browser) look(axe, name string) {
 // SLUICE_SCREENSHOTS set to a folder it keeps pictures there.
 func TestStatusPageInABrowser(t *testing.T) {
 	testenv.RequireProgram(t, "chromium", "chromium")
-	plugin := filepath.Join(testenv.Plugins(t, "plugins/staged-drain"), "staged-drain.wasm")
+	plugin := filepath.Join(testenv.Plugins(t, "plugins/lifecycle"), "lifecycle.wasm")
 	r := newRig(t, pageConfig+`
-plugins: [{name: staged-drain, file: `+plugin+`}]
+plugins: [{name: lifecycle, file: `+plugin+`}]
 policies:
-- {name: gentle, plugins: [{name: staged-drain, settings: {stages: [{weight: 50, seconds: 2}, {weight: 10, seconds: 2}]}}]}
-- {name: trial, plugins: [], shadow: [{name: staged-drain, settings: {stages: [{weight: 100, seconds: 600}]}}]}
+- {name: gentle, plugins: [{name: lifecycle, settings: {drain: {stages: [{percent: 50, duration: 2s}, {percent: 10, duration: 2s}]}}}]}
+- {name: trial, plugins: [], shadow: [{name: lifecycle, settings: {drain: {stages: [{percent: 100, duration: 10m}]}}}]}
 bindings:
 - {selector: {matchExpressions: [{key: app, operator: In, values: [cart, catalog, checkout]}]}, policy: gentle}
 - {selector: {matchLabels: {app: payment}}, policy: trial}
@@ -205,7 +205,7 @@ bindings:
 	b.do(chromedp.Click(chromedp.CSS("#live tbody a")))
 	b.openFrom(of, time.Now())
 	b.waitFor("h1", "shop/catalog")
-	b.waitFor("#live", "staged-drain")
+	b.waitFor("#live", "lifecycle")
 
 	b.open(url + "drains")
 	b.waitFor("#live", "Nothing drains")

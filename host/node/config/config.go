@@ -146,9 +146,9 @@ const (
 
 // PluginLimits are limits of all plugins together.
 type PluginLimits struct {
-	CPUPercent     int `json:"cpuPercent" default:"10" min:"0" max:"1000"`                   // of one core in any minute; 0 means no limit
-	MemoryMiB      int `json:"memoryMiB" default:"256" min:"240" max:"65536" restart:"true"` // compiling alone may take 208 MiB
-	CompileSeconds int `json:"compileSeconds" default:"30" min:"1" max:"600" restart:"true"` // the maximum is far above what the largest module takes
+	CPUPercent  int           `json:"cpuPercent" default:"10" min:"0" max:"1000"`                            // of one core in any minute; 0 means no limit
+	MemoryMiB   int           `json:"memoryMiB" default:"256" min:"240" max:"65536" restart:"true"`          // compiling alone may take 208 MiB
+	CompileTime time.Duration `json:"compileTime" default:"30s" min:"1s" max:"10m" unit:"1s" restart:"true"` // the maximum is far above what the largest module takes
 }
 
 // PluginImages is how modules are pulled from registries.

@@ -66,34 +66,34 @@ healthzBindAddress: 0.0.0.0:10256
 statusPageBindAddress: 127.0.0.1:10251
 stateBindAddress: 127.0.0.1:10252
 pluginCacheDir: /var/cache/sluice
-pluginLimits: {cpuPercent: 25, memoryMiB: 512, compileSeconds: 60}
+pluginLimits: {cpuPercent: 25, memoryMiB: 512, compileTime: 1m}
 pluginImages: {cacheMiB: 128, dockerConfig: pull/config.json, caFile: /etc/ca.crt, plainHTTP: ["registry.lab:5000"]}
 signals: {period: 5s}
 metrics: {serviceConnections: All}
 plugins:
-- name: zone-spill
-  file: plugins/zone-spill.wasm
+- name: locality
+  file: plugins/locality.wasm
   digest: sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
   limits: {memoryMiB: 16, instances: 40}
   isolation: Namespace
   repeatOneIn: 8
-- name: staged-drain
-  file: /opt/staged-drain.wasm
+- name: lifecycle
+  file: /opt/lifecycle.wasm
 - name: pulled
   image: registry.lab:5000/acme/spill@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 policies:
 - name: zone-aware
   plugins:
-  - name: staged-drain
-    settings: {stages: [{weight: 50, seconds: 10}], b: 9007199254740993, a: 0.5}
-  - name: zone-spill
+  - name: lifecycle
+    settings: {drain: {stages: [{percent: 50, duration: 10s}], b: 9007199254740993, a: 0.5}}
+  - name: locality
     serviceSettings: [hysteresisPercent, demand]
 - name: watch
   failurePolicy: Default
-  shadow: [{name: zone-spill, settings: {}, serviceSettings: [demand]}]
-- {name: hold, panic: {below: 50}}
-- {name: guarded, plugins: [{name: zone-spill}], guard: {failedPercent: 3, window: 45s}}
-- {name: hold-longer, ignoreHints: true, maxShedPercentPerSecond: 5, panic: {below: 70, hold: 10m}, plugins: [{name: zone-spill}]}
+  shadow: [{name: locality, settings: {}, serviceSettings: [demand]}]
+- {name: hold, panic: {belowPercent: 50}}
+- {name: guarded, plugins: [{name: locality}], guard: {failedPercent: 3, window: 45s}}
+- {name: hold-longer, ignoreHints: true, maxShedPercentPerSecond: 5, panic: {belowPercent: 70, hold: 10m}, plugins: [{name: locality}]}
 bindings:
 - selector:
     matchLabels: {tier: back, app.kubernetes.io/name: cart}
@@ -104,7 +104,7 @@ bindings:
   policy: zone-aware
 - namespaces: [lab]
   policy: watch
-  settings: {zone-spill: {demand: cpu}}
+  settings: {locality: {demand: cpu}}
 - namespaces: [shop]
   nodes: {percent: 0.3, selector: {matchLabels: {pool: web}}}
   policy: hold
@@ -121,7 +121,7 @@ func TestParseEveryField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const drain = `{"a":0.5,"b":9007199254740993,"stages":[{"seconds":10,"weight":50}]}`
+	const drain = `{"drain":{"a":0.5,"b":9007199254740993,"stages":[{"duration":"10s","percent":50}]}}`
 	percent := func(n float64) *float64 { return &n }
 	want := &Config{
 		HostnameOverride:    "node-a1",
@@ -156,7 +156,7 @@ func TestParseEveryField(t *testing.T) {
 		StatusPageBindAddress: "127.0.0.1:10251",
 		StateBindAddress:      "127.0.0.1:10252",
 		PluginCacheDir:        "/var/cache/sluice",
-		PluginLimits:          PluginLimits{CPUPercent: 25, MemoryMiB: 512, CompileSeconds: 60},
+		PluginLimits:          PluginLimits{CPUPercent: 25, MemoryMiB: 512, CompileTime: time.Minute},
 		PluginImages: PluginImages{
 			CacheMiB: 128, DockerConfig: "/etc/sluice/pull/config.json", CAFile: "/etc/ca.crt", PlainHTTP: []string{"registry.lab:5000"},
 		},
@@ -164,25 +164,25 @@ func TestParseEveryField(t *testing.T) {
 		Metrics: Metrics{ServiceConnections: ConnectionsAll},
 		Plugins: []Plugin{
 			{
-				Name: "zone-spill", File: "/etc/sluice/plugins/zone-spill.wasm", Limits: Limits{MemoryMiB: 16, Instances: 40},
+				Name: "locality", File: "/etc/sluice/plugins/locality.wasm", Limits: Limits{MemoryMiB: 16, Instances: 40},
 				Digest:    "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
 				Isolation: IsolateNamespace, RepeatOneIn: 8,
 			},
-			{Name: "staged-drain", File: "/opt/staged-drain.wasm", Limits: Limits{64, 16}, Isolation: IsolateNone, RepeatOneIn: 64},
+			{Name: "lifecycle", File: "/opt/lifecycle.wasm", Limits: Limits{64, 16}, Isolation: IsolateNone, RepeatOneIn: 64},
 			{
 				Name: "pulled", Limits: Limits{64, 16}, Isolation: IsolateNone, RepeatOneIn: 64,
 				Image: imageref.Ref{Registry: "registry.lab:5000", Repository: "acme/spill", Digest: "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
 			},
 		},
 		Policies: []Policy{
-			{Name: "zone-aware", Plugins: []Step{{Name: "staged-drain", Settings: drain}, {Name: "zone-spill", ServiceSettings: []string{"hysteresisPercent", "demand"}}}, MaxShed: 1},
+			{Name: "zone-aware", Plugins: []Step{{Name: "lifecycle", Settings: drain}, {Name: "locality", ServiceSettings: []string{"hysteresisPercent", "demand"}}}, MaxShed: 1},
 			{
 				Name: "watch", FailurePolicy: policy.Default, MaxShed: 1,
-				Shadow: []Step{{Name: "zone-spill", Settings: "{}", ServiceSettings: []string{"demand"}}},
+				Shadow: []Step{{Name: "locality", Settings: "{}", ServiceSettings: []string{"demand"}}},
 			},
 			{Name: "hold", Panic: &Panic{Below: 50, Hold: 5 * time.Minute}, MaxShed: 1},
-			{Name: "guarded", Plugins: []Step{{Name: "zone-spill"}}, Guard: &Guard{FailedPercent: 3, Window: 45 * time.Second}, MaxShed: 1},
-			{Name: "hold-longer", IgnoreHints: true, Plugins: []Step{{Name: "zone-spill"}}, Panic: &Panic{Below: 70, Hold: 10 * time.Minute}, MaxShed: 5},
+			{Name: "guarded", Plugins: []Step{{Name: "locality"}}, Guard: &Guard{FailedPercent: 3, Window: 45 * time.Second}, MaxShed: 1},
+			{Name: "hold-longer", IgnoreHints: true, Plugins: []Step{{Name: "locality"}}, Panic: &Panic{Below: 70, Hold: 10 * time.Minute}, MaxShed: 5},
 		},
 		Bindings: []Binding{
 			{
@@ -192,7 +192,7 @@ func TestParseEveryField(t *testing.T) {
 					MatchExpressions: []Requirement{{"app", "NotIn", []string{"redis", ""}}, {"canary", "DoesNotExist", nil}},
 				},
 			},
-			{Namespaces: []string{"lab"}, Policy: "watch", Settings: map[string]Settings{"zone-spill": `{"demand":"cpu"}`}},
+			{Namespaces: []string{"lab"}, Policy: "watch", Settings: map[string]Settings{"locality": `{"demand":"cpu"}`}},
 			{Namespaces: []string{"shop"}, Policy: "hold", Nodes: &Nodes{percent(0.3), &Selector{MatchLabels: map[string]string{"pool": "web"}}}},
 			{Policy: "hold", Nodes: &Nodes{Percent: percent(20)}},
 		},
@@ -205,15 +205,15 @@ func TestParseEveryField(t *testing.T) {
 	if got.MasqueradeMark() != 1 {
 		t.Errorf("mark %#x", got.MasqueradeMark())
 	}
-	if all := got.SettingsOf("zone-spill"); !slices.Equal(all, []PluginSettings{
+	if all := got.SettingsOf("locality"); !slices.Equal(all, []PluginSettings{
 		{"", "policies[0].plugins[1].settings"},
 	}) {
-		t.Errorf("settings of zone-spill: %q", all)
+		t.Errorf("settings of locality: %q", all)
 	}
-	if all := got.SettingsOf("zone-spill/shadow"); !slices.Equal(all, []PluginSettings{
-		{"{}", "policies[1].shadow[0].settings"}, {`{"demand":"cpu"}`, "bindings[1].settings[zone-spill]"},
+	if all := got.SettingsOf("locality/shadow"); !slices.Equal(all, []PluginSettings{
+		{"{}", "policies[1].shadow[0].settings"}, {`{"demand":"cpu"}`, "bindings[1].settings[locality]"},
 	}) {
-		t.Errorf("settings of zone-spill in shadows: %q", all)
+		t.Errorf("settings of locality in shadows: %q", all)
 	}
 	set := got.PolicySet()
 	if set.Bindings[1].Applied.Shadow[0].Settings != `{"demand":"cpu"}` || set.Bindings[0].Applied != nil {
@@ -232,11 +232,11 @@ func TestParseEveryField(t *testing.T) {
 		t.Errorf("nodes %+v, want %+v", set.Bindings[2].Nodes, want)
 	}
 	for _, want := range []*policy.Policy{
-		{Name: "zone-aware", Steps: []policy.Step{{Plugin: "staged-drain", Settings: drain}, {Plugin: "zone-spill", ServiceSettings: []string{"demand", "hysteresisPercent"}}}, MaxShedPercentPerSecond: 1},
-		{Name: "watch", OnFailure: policy.Default, MaxShedPercentPerSecond: 1, Shadow: []policy.Step{{Plugin: "zone-spill/shadow", Settings: "{}", ServiceSettings: []string{"demand"}}}},
+		{Name: "zone-aware", Steps: []policy.Step{{Plugin: "lifecycle", Settings: drain}, {Plugin: "locality", ServiceSettings: []string{"demand", "hysteresisPercent"}}}, MaxShedPercentPerSecond: 1},
+		{Name: "watch", OnFailure: policy.Default, MaxShedPercentPerSecond: 1, Shadow: []policy.Step{{Plugin: "locality/shadow", Settings: "{}", ServiceSettings: []string{"demand"}}}},
 		{Name: "hold", Panic: policy.Panic{Below: 50, Hold: 5 * time.Minute}, MaxShedPercentPerSecond: 1},
-		{Name: "guarded", Steps: []policy.Step{{Plugin: "zone-spill"}}, Guard: policy.Guard{FailedPercent: 3, Window: 45 * time.Second}, MaxShedPercentPerSecond: 1},
-		{Name: "hold-longer", IgnoreHints: true, Steps: []policy.Step{{Plugin: "zone-spill"}}, Panic: policy.Panic{Below: 70, Hold: 10 * time.Minute}, MaxShedPercentPerSecond: 5},
+		{Name: "guarded", Steps: []policy.Step{{Plugin: "locality"}}, Guard: policy.Guard{FailedPercent: 3, Window: 45 * time.Second}, MaxShedPercentPerSecond: 1},
+		{Name: "hold-longer", IgnoreHints: true, Steps: []policy.Step{{Plugin: "locality"}}, Panic: policy.Panic{Below: 70, Hold: 10 * time.Minute}, MaxShedPercentPerSecond: 5},
 	} {
 		if d := cmp.Diff(want, set.Policies[want.Name]); d != "" {
 			t.Errorf("%s: -want +got\n%s", want.Name, d)

@@ -34,12 +34,12 @@ ipvs: {scheduler: "wrr;", tcpTimeout: 1500ms, udpTimeout: -1s, excludeCIDRs: [10
 clientConnection: {server: "192.0.2.1:6443", qps: 5}
 oomScoreAdj: -1001
 logging: {format: yaml, verbosity: -1, flushFrequency: 5s}
-pluginLimits: {cpuPercent: 1001, memoryMiB: 100, compileSeconds: 601, memory: 1}
+pluginLimits: {cpuPercent: 1001, memoryMiB: 100, compileTime: 601s, memory: 1}
 signals: {period: 100ms}
 metrics: {serviceConnections: all}
 plugins:
-- {name: zone-spill, file: a.wasm, digest: "md5:1", limits: {memoryMiB: 65, instances: 1, cpu: 1}, isolation: namespace, repeatOneIn: 1}
-- {name: zone-spill, file: b.wasm}
+- {name: locality, file: a.wasm, digest: "md5:1", limits: {memoryMiB: 65, instances: 1, cpu: 1}, isolation: namespace, repeatOneIn: 1}
+- {name: locality, file: b.wasm}
 - {name: no file}
 - {file: c.wasm}
 - {name: tagged, image: "ghcr.io/acme/spill:v1"}
@@ -47,11 +47,11 @@ plugins:
 pluginImages: {cacheMiB: 16, plainHTTP: [a.b, registry, a.b]}
 policies:
 - {name: a, mode: Try, failurePolicy: Never, plugins: []}
-- {name: p, ignoreHints: true, panic: {below: 101, hold: 1500ms, above: 1}, maxShedPercentPerSecond: 0}
-- {name: q, mode: Observe, panic: {hold: 2h}, shadow: [{name: zonespil, serviceSettings: [""]}]}
+- {name: p, ignoreHints: true, panic: {belowPercent: 101, hold: 1500ms, above: 1}, maxShedPercentPerSecond: 0}
+- {name: q, mode: Observe, panic: {hold: 2h}, shadow: [{name: localty, serviceSettings: [""]}]}
 - name: b
   plugins:
-  - {name: zonespil, settings: [1]}
+  - {name: localty, settings: [1]}
   - name: 7
 bindings:
 - {policy: c, namespaces: [S], selector: {matchLabels: {"a b": "-", tier: 5}, matchExpressions: [{key: x, operator: in}, {key: "", operator: In}, {key: zone, operator: Exists, values: [z]}]}}
@@ -115,7 +115,7 @@ pluginLimits.memory: unknown field
 metricsBindAddress: "localhost:10249" is not an IP address and port such as 127.0.0.1:10249 or [::]:10249
 pluginLimits.cpuPercent: 1001 is not between 0 and 1000
 pluginLimits.memoryMiB: 100 is not between 240 and 65536
-pluginLimits.compileSeconds: 601 is not between 1 and 600
+pluginLimits.compileTime: 10m1s is more than 10m0s
 signals.period: 100ms is less than 500ms
 metrics.serviceConnections: "all": must be Watched or All (did you mean "All"?)
 plugins[0].digest: "md5:1" is not sha256: followed by 64 lowercase hexadecimal digits
@@ -123,7 +123,7 @@ plugins[0].limits.memoryMiB: 65 is not between 1 and 64
 plugins[0].limits.instances: 1 is not between 2 and 256
 plugins[0].isolation: "namespace": must be Shared or Namespace (did you mean "Namespace"?)
 plugins[0].repeatOneIn: 1 is neither 0 nor between 2 and 1000000
-plugins[1].name: "zone-spill": duplicate name of plugins[0]
+plugins[1].name: "locality": duplicate name of plugins[0]
 plugins[2].name: "no file" is not a name of lowercase letters, digits, '-' and '.'
 plugins[2].file: required, or image
 plugins[3].name: required
@@ -137,15 +137,15 @@ policies[0].mode: has been replaced by shadow: plugins that are listed there are
 policies[0].failurePolicy: "Never": must be LastGood or Default
 policies[0].plugins: at least one plugin, shadow, or panic, is required
 policies[1].maxShedPercentPerSecond: 0 is not between 1 and 100
-policies[1].panic.below: 101 is not between 1 and 100
+policies[1].panic.belowPercent: 101 is not between 1 and 100
 policies[1].panic.hold: 1.5s is not a whole number of seconds
 policies[1].ignoreHints: without plugins the default rules decide, which follow hints
 policies[2].mode: has been replaced by shadow: plugins that are listed there are asked and compared, and never enforced
-policies[2].panic.below: required: a percentage of the endpoints
+policies[2].panic.belowPercent: required: a percentage of the endpoints
 policies[2].panic.hold: 2h0m0s is more than 1h0m0s
-policies[2].shadow[0].name: no plugin "zonespil" (did you mean "zone-spill"?)
+policies[2].shadow[0].name: no plugin "localty" (did you mean "locality"?)
 policies[2].shadow[0].serviceSettings[0]: required
-policies[3].plugins[0].name: no plugin "zonespil" (did you mean "zone-spill"?)
+policies[3].plugins[0].name: no plugin "localty" (did you mean "locality"?)
 policies[3].plugins[0].settings: a list is not an object
 plugins[5].verify.key: required: a file with a public key
 bindings[0].namespaces[0]: "S" is not a name of lowercase letters, digits, '-' and '.'
@@ -310,7 +310,7 @@ func TestMarkMask(t *testing.T) {
 func TestDurationsHaveAnUpperBound(t *testing.T) {
 	for field, text := range map[string]string{
 		"syncPeriod": "syncPeriod: 2000000h", "minSyncPeriod": "minSyncPeriod: 2000000h", "signals.period": "signals: {period: 2000000h}", "conntrack.udpTimeout": "conntrack: {udpTimeout: 2000000h}",
-		"ipvs.tcpTimeout": "ipvs: {tcpTimeout: 2000000h}", "policies[0].panic.hold": "policies: [{name: p, panic: {below: 5, hold: 2000000h}}]",
+		"ipvs.tcpTimeout": "ipvs: {tcpTimeout: 2000000h}", "policies[0].panic.hold": "policies: [{name: p, panic: {belowPercent: 5, hold: 2000000h}}]",
 		"policies[0].guard.window": "plugins: [{name: a, file: a}]\npolicies: [{name: p, plugins: [{name: a}], guard: {failedPercent: 5, window: 2000000h}}]",
 	} {
 		if _, err := Parse([]byte(head+text+"\n"), ""); err == nil || !strings.Contains(err.Error(), field+": ") {

@@ -17,7 +17,7 @@ func TestInvalidGuardsAreReported(t *testing.T) {
 		plugins + "guard: {failedPercent: 2, window: 11m}":     "policies[0].guard.window: 11m0s is more than 10m0s",
 		plugins + "guard: {failedPercent: 2, window: soon}":    "policies[0].guard.window: ",
 		plugins + "guard: {failedPercent: 2, after: 3}":        "policies[0].guard.after: unknown field",
-		"panic: {below: 50}, guard: {failedPercent: 2}":        "policies[0].guard: plugins required",
+		"panic: {belowPercent: 50}, guard: {failedPercent: 2}": "policies[0].guard: plugins required",
 		plugins + "guard: {failedPercent: 2, window: 7s}":      "",
 		plugins + "guard: {failedPercent: 100, window: 10m0s}": "",
 	} {

@@ -11,7 +11,7 @@ func TestInPodNamesWhatThePodDoesNotHave(t *testing.T) {
 clientConnection: {server: "https://192.0.2.1:6443"}
 oomScoreAdj: -997
 pluginCacheDir: /run/sluice/plugins
-plugins: [{name: a, file: /plugins/zone-spill.wasm}, {name: b, file: mine.wasm}, {name: c, file: /modules/near.wasm.gz}]
+plugins: [{name: a, file: /plugins/locality.wasm}, {name: b, file: mine.wasm}, {name: c, file: /modules/near.wasm.gz}]
 pluginImages: {dockerConfig: /etc/sluice/docker.json, caFile: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}
 `, "", ""},
 		"kube-proxy's": {`
@@ -75,7 +75,7 @@ func TestWarningsOfSchedulers(t *testing.T) {
 		"mode: ipvs\nipvs: {scheduler: wlcr}\n": `ipvs.scheduler: "wlcr" is not a scheduler of Linux (did you mean "wlc"?): the kernel needs a module ip_vs_wlcr`,
 		"ipvs: {scheduler: wlcr}\n":             "",
 		"mode: ipvs\nipvs: {scheduler: rr}\n":   "",
-		"mode: ipvs\nipvs: {scheduler: rr}\npolicies: [{name: p, panic: {below: 10}}]\ndefaultPolicy: p\n": "ipvs.scheduler: rr does not use weights: policies can exclude endpoints and nothing else; wrr and wlc use them",
+		"mode: ipvs\nipvs: {scheduler: rr}\npolicies: [{name: p, panic: {belowPercent: 10}}]\ndefaultPolicy: p\n": "ipvs.scheduler: rr does not use weights: policies can exclude endpoints and nothing else; wrr and wlc use them",
 	} {
 		cfg, err := Parse([]byte(head+ok+text), "")
 		if err != nil {

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/policy"
@@ -46,7 +48,7 @@ type Step struct {
 
 // Panic is policy.Panic.
 type Panic struct {
-	Below int           `json:"below" required:"a percentage of the endpoints" min:"1" max:"100"`
+	Below int           `json:"belowPercent" required:"a percentage of the endpoints" min:"1" max:"100"`
 	Hold  time.Duration `json:"hold" default:"5m" min:"1s" max:"1h" unit:"1s"`
 }
 
@@ -231,6 +233,9 @@ func (p *parser) pluginList(list []Plugin) {
 			p.errorf(path+".file", "required, or image")
 		case m.File != "" && hasImage:
 			p.errorf(path+".file", "the plugin has an image as well; one of both is required")
+		}
+		if now := policy.FormerPlugin(strings.TrimSuffix(filepath.Base(m.File), ".wasm")); now != "" && filepath.Dir(m.File) == daemonSetPlugins {
+			p.errorf(path+".file", "%s is not in the image%s", m.File, now)
 		}
 		if m.Verify.Key != "" && !hasImage {
 			p.errorf(path+".verify", "only images have signatures; digest says what a file must be")

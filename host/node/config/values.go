@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/plugin/imageref"
 	"github.com/sluice-proxy/sluice/host/util/strictyaml"
 )
@@ -239,8 +240,13 @@ var checks = map[string]func(p *parser, s string) (string, error){
 		}
 		return a.String(), nil
 	},
-	"name":   func(_ *parser, s string) (string, error) { return s, checkName(s) },
-	"plugin": func(p *parser, s string) (string, error) { return s, p.known("plugin", s, p.plugins) },
+	"name": func(_ *parser, s string) (string, error) { return s, checkName(s) },
+	"plugin": func(p *parser, s string) (string, error) {
+		if now := policy.FormerPlugin(s); now != "" && !slices.Contains(p.plugins, s) {
+			return s, fmt.Errorf("no plugin %q%s", s, now)
+		}
+		return s, p.known("plugin", s, p.plugins)
+	},
 	"policy": func(p *parser, s string) (string, error) {
 		if s == "" {
 			return s, errRequired

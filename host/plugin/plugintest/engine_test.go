@@ -16,15 +16,13 @@ import (
 	"github.com/sluice-proxy/sluice/host/plugin/wasm"
 	"github.com/sluice-proxy/sluice/plugins/canary/canary"
 	"github.com/sluice-proxy/sluice/plugins/capacity/capacity"
-	"github.com/sluice-proxy/sluice/plugins/failover/failover"
 	"github.com/sluice-proxy/sluice/plugins/least-loaded/leastloaded"
+	"github.com/sluice-proxy/sluice/plugins/lifecycle/lifecycle"
+	"github.com/sluice-proxy/sluice/plugins/locality/locality"
 	"github.com/sluice-proxy/sluice/plugins/maglev/maglev"
 	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
 	"github.com/sluice-proxy/sluice/plugins/rebalance/rebalance"
-	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
-	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
 	"github.com/sluice-proxy/sluice/plugins/subset/subset"
-	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/scenario"
 	"github.com/sluice-proxy/sluice/sdk/scenario/scenariotest"
@@ -40,15 +38,17 @@ var bundled = map[string]struct {
 }{
 	"canary":       {canary.New, []string{`{"by": "label:track", "groups": [{"value": "canary", "percent": 5}]}`, `{"by": "label:track", "groups": [{"value": "canary", "percent": 50}]}`}},
 	"capacity":     {capacity.New, []string{`{"from": "annotation:example.com/capacity"}`, `{"from": "request:cpu"}`}},
-	"failover":     {failover.New, []string{`{"by": "label:track", "groups": [{"values": ["stable"]}, {"values": ["canary", ""]}]}`}},
 	"least-loaded": {leastloaded.New, []string{"", `{"smoothingPercent": 50, "maxChangePercent": 100, "tolerancePercent": 0}`}},
-	"maglev":       {maglev.New, []string{""}},
-	"outlier":      {outlier.New, []string{"", `{"maxEjectionPercent": 30, "panicPercent": 30}`}},
-	"rebalance":    {rebalance.New, []string{"", `{"durationSeconds": 86400, "delaySeconds": 0, "minConnections": 1, "tolerancePercent": 1}`}},
-	"slow-start":   {slowstart.New, []string{"", `{"windowSeconds": 120, "aggression": 1.7}`}},
-	"staged-drain": {stageddrain.New, []string{"", `{"stages": [{"weight": 50, "seconds": 7}], "resetAfterSeconds": 5}`}},
-	"subset":       {subset.New, []string{`{"endpoints": 2}`, `{"endpoints": 4}`}},
-	"zone-spill":   {zonespill.New, []string{"", `{"demandByZone": {"zone-a": 3, "zone-b": 1, "zone-x": 2}}`}},
+	"lifecycle": {lifecycle.New, []string{
+		"", `{"warm": {"duration": "2m", "aggression": 1.7}}`, `{"drain": {"stages": [{"percent": 50, "duration": "7s"}], "resetAfter": "5s"}}`,
+	}},
+	"locality": {locality.New, []string{
+		"", `{"demandByZone": {"zone-a": 3, "zone-b": 1, "zone-x": 2}}`, `{"mode": "priority", "by": "label:track", "groups": [{"values": ["stable"]}, {"values": ["canary", ""]}]}`,
+	}},
+	"maglev":    {maglev.New, []string{""}},
+	"outlier":   {outlier.New, []string{"", `{"maxEjectionPercent": 30, "panicPercent": 30}`}},
+	"rebalance": {rebalance.New, []string{"", `{"duration": "24h", "delay": "0s", "minConnections": 1, "tolerancePercent": 1}`}},
+	"subset":    {subset.New, []string{`{"endpoints": 2}`, `{"endpoints": 4}`}},
 }
 
 // sandbox loads modules of the bundled plugins.

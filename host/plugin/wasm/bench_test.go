@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/plugin/wasm/meter"
-	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
+	"github.com/sluice-proxy/sluice/plugins/locality/locality"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -20,7 +20,7 @@ type benchGuest struct {
 func benchGuests(b *testing.B) []benchGuest {
 	return []benchGuest{
 		{"C", cGuest(b, "../../../examples/plugin-c/zone_first.c")},
-		{"Go", goGuest(b, "../../../plugins/zone-spill")},
+		{"Go", goGuest(b, "../../../plugins/locality")},
 	}
 }
 
@@ -33,7 +33,7 @@ func BenchmarkDecideInAProcess(b *testing.B) {
 // BenchmarkDecide measures a whole call: encode, call, decide, decode.
 func BenchmarkDecide(b *testing.B) {
 	benchmarkDecide(b, newHost(b, Options{}))
-	native, err := sdk.NewNativePlugin(zonespill.New, nil)
+	native, err := sdk.NewNativePlugin(locality.New, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -174,8 +174,8 @@ func BenchmarkSelfTest(b *testing.B) {
 func BenchmarkServiceSettings(b *testing.B) {
 	const services = 10_000
 	for _, g := range []struct{ name, folder, format string }{
-		{"zone-spill", "../../../plugins/zone-spill", `{"demand":"nodes","holdSeconds":%d,"minEndpointsPerZone":%d}`},
-		{"staged-drain", "../../../plugins/staged-drain", `{"stages":[{"weight":100,"seconds":%d},{"weight":50,"seconds":%d}]}`},
+		{"locality", "../../../plugins/locality", `{"demand":"nodes","hold":"%ds","minEndpointsPerZone":%d}`},
+		{"lifecycle", "../../../plugins/lifecycle", `{"drain": {"stages":[{"percent": 100, "duration": "%ds"},{"percent": 50, "duration": "%ds"}]}}`},
 	} {
 		req := SampleRequest(10)
 		var resp abi.Response

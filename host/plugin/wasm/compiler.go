@@ -130,7 +130,7 @@ func (c *compiler) explain(ctx context.Context, err error, state *os.ProcessStat
 	case state.ExitCode() == exitExecutable:
 		return notExecutable(errors.New("in the process that compiles"))
 	case state.ExitCode() == exitCPUTime:
-		return fmt.Errorf("module refused: compile: more than the limit of %s of CPU time (pluginLimits.compileSeconds)", c.limits.CPU)
+		return fmt.Errorf("module refused: compile: more than the limit of %s of CPU time (pluginLimits.compileTime)", c.limits.CPU)
 	case outOfMemory(stderr):
 		return fmt.Errorf("module refused: compile: more than the limit of %d MiB of memory", c.limits.Memory>>20)
 	}

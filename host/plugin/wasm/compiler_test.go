@@ -254,7 +254,7 @@ func TestChildProcessLimits(t *testing.T) {
 		limits CompileLimits
 		want   string
 	}{
-		{"CPU time", slow, CompileLimits{CPU: time.Second, Memory: 256 << 20}, "module refused: compile: more than the limit of 1s of CPU time (pluginLimits.compileSeconds)"},
+		{"CPU time", slow, CompileLimits{CPU: time.Second, Memory: 256 << 20}, "module refused: compile: more than the limit of 1s of CPU time (pluginLimits.compileTime)"},
 		{"memory", large, CompileLimits{CPU: 20 * time.Second, Memory: 160 << 20}, "module refused: compile: more than the limit of 160 MiB of memory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -138,7 +138,7 @@ func TestModuleThatEndsItsProcessIsSuspended(t *testing.T) {
 func BenchmarkRestart(b *testing.B) {
 	h := newHost(b, Options{CacheDir: b.TempDir() + "/cache", Compiler: childCommand("compile"), Process: childCommand("plugin")})
 	var all []*Plugin
-	for _, path := range []string{"../../../plugins/zone-spill", "../../../plugins/staged-drain", "../../lab/bench/guest"} {
+	for _, path := range []string{"../../../plugins/locality", "../../../plugins/lifecycle", "../../lab/bench/guest"} {
 		all = append(all, load(b, h, goGuest(b, path), ""))
 	}
 	for b.Loop() {

@@ -265,7 +265,7 @@ func TestInvalidLimitsAreRefused(t *testing.T) {
 
 func TestDecideDoesNotAllocate(t *testing.T) {
 	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
-	for name, module := range map[string][]byte{"C": cGuest(t, "../../../examples/plugin-c/zone_first.c"), "Go": goGuest(t, "../../../plugins/zone-spill")} {
+	for name, module := range map[string][]byte{"C": cGuest(t, "../../../examples/plugin-c/zone_first.c"), "Go": goGuest(t, "../../../plugins/locality")} {
 		if n := allocations(t, load(t, h, module, "")); n != 0 {
 			t.Errorf("%s: %v allocations a call", name, n)
 		}

@@ -90,7 +90,7 @@ func TestSelfTestOrders(t *testing.T) {
 }
 
 func TestSelfTestIsReported(t *testing.T) {
-	p := load(t, newHost(t, Options{CacheDir: testenv.PluginCache(t)}), goGuest(t, "../../../plugins/zone-spill"), "")
+	p := load(t, newHost(t, Options{CacheDir: testenv.PluginCache(t)}), goGuest(t, "../../../plugins/locality"), "")
 	s := p.Report().SelfTest
 	n := len(Samples())
 	if s.Samples != n || s.Orders != 6 || s.Calls != 7*n || s.Instances != 3 || s.Fuel <= 0 {
@@ -103,8 +103,8 @@ func TestSelfTestIsReported(t *testing.T) {
 func TestBundledPluginsArePure(t *testing.T) {
 	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
 	for name, module := range map[string][]byte{
-		"zone-spill":        goGuest(t, "../../../plugins/zone-spill"),
-		"staged-drain":      goGuest(t, "../../../plugins/staged-drain"),
+		"locality":          goGuest(t, "../../../plugins/locality"),
+		"lifecycle":         goGuest(t, "../../../plugins/lifecycle"),
 		"plugin-hello":      goGuest(t, "../../../examples/plugin-hello"),
 		"plugin-zone-first": goGuest(t, "../../../examples/plugin-zone-first"),
 		"plugin-c":          cGuest(t, "../../../examples/plugin-c/zone_first.c"),

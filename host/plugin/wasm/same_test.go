@@ -12,15 +12,13 @@ import (
 	"github.com/sluice-proxy/sluice/host/plugin/wasm/meter"
 	"github.com/sluice-proxy/sluice/plugins/canary/canary"
 	"github.com/sluice-proxy/sluice/plugins/capacity/capacity"
-	"github.com/sluice-proxy/sluice/plugins/failover/failover"
 	"github.com/sluice-proxy/sluice/plugins/least-loaded/leastloaded"
+	"github.com/sluice-proxy/sluice/plugins/lifecycle/lifecycle"
+	"github.com/sluice-proxy/sluice/plugins/locality/locality"
 	"github.com/sluice-proxy/sluice/plugins/maglev/maglev"
 	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
 	"github.com/sluice-proxy/sluice/plugins/rebalance/rebalance"
-	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
-	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
 	"github.com/sluice-proxy/sluice/plugins/subset/subset"
-	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/manifest"
@@ -192,15 +190,15 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 		native   func() sdk.Plugin
 		settings string
 	}{
-		{"zone-spill", goGuest(t, "../../../plugins/zone-spill"), zonespill.New, ""},
-		{"zone-spill, demand from settings", goGuest(t, "../../../plugins/zone-spill"), zonespill.New, `{"demandByZone": {"zone-a": 3, "zone-b": 1, "zone-x": 2}}`},
-		{"staged-drain", goGuest(t, "../../../plugins/staged-drain"), stageddrain.New, ""},
-		{"slow-start", goGuest(t, "../../../plugins/slow-start"), slowstart.New, `{"windowSeconds": 120, "aggression": 1.7}`},
-		{"failover", goGuest(t, "../../../plugins/failover"), failover.New, `{"by": "label:track", "groups": [{"values": ["stable"]}, {"values": ["canary", ""]}]}`},
+		{"locality", goGuest(t, "../../../plugins/locality"), locality.New, ""},
+		{"locality, demand from settings", goGuest(t, "../../../plugins/locality"), locality.New, `{"demandByZone": {"zone-a": 3, "zone-b": 1, "zone-x": 2}}`},
+		{"lifecycle", goGuest(t, "../../../plugins/lifecycle"), lifecycle.New, ""},
+		{"lifecycle, warm", goGuest(t, "../../../plugins/lifecycle"), lifecycle.New, `{"warm": {"duration": "2m", "aggression": 1.7}}`},
+		{"locality by priority", goGuest(t, "../../../plugins/locality"), locality.New, `{"mode": "priority", "by": "label:track", "groups": [{"values": ["stable"]}, {"values": ["canary", ""]}]}`},
 		{"canary", goGuest(t, "../../../plugins/canary"), canary.New, `{"by": "label:track", "groups": [{"value": "canary", "percent": 5}]}`},
 		{"capacity", goGuest(t, "../../../plugins/capacity"), capacity.New, `{"from": "annotation:example.com/capacity"}`},
 		{"least-loaded", goGuest(t, "../../../plugins/least-loaded"), leastloaded.New, `{"smoothingPercent": 50, "maxChangePercent": 100, "tolerancePercent": 0}`},
-		{"rebalance", goGuest(t, "../../../plugins/rebalance"), rebalance.New, `{"durationSeconds": 86400, "delaySeconds": 0, "minConnections": 1, "tolerancePercent": 1}`},
+		{"rebalance", goGuest(t, "../../../plugins/rebalance"), rebalance.New, `{"duration": "24h", "delay": "0s", "minConnections": 1, "tolerancePercent": 1}`},
 		{"outlier", goGuest(t, "../../../plugins/outlier"), outlier.New, `{"maxEjectionPercent": 30, "panicPercent": 30}`},
 		{"maglev", goGuest(t, "../../../plugins/maglev"), maglev.New, ""},
 		{"subset", goGuest(t, "../../../plugins/subset"), subset.New, `{"endpoints": 2}`},
@@ -275,7 +273,7 @@ func TestGoAndCGuestsDecideTheSame(t *testing.T) {
 
 func TestFuelIsTheSameOnEveryMachine(t *testing.T) {
 	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
-	module := goGuest(t, "../../../plugins/zone-spill")
+	module := goGuest(t, "../../../plugins/locality")
 	var fuel [2][]uint64
 	for i := range fuel {
 		p := load(t, h, module, "")

@@ -6,10 +6,10 @@ import (
 )
 
 func TestDidYouMean(t *testing.T) {
-	names := []string{"zone-spill", "staged-drain", "slow-start", "a"}
+	names := []string{"least-loaded", "zone-aware", "own-group", "a"}
 	for s, want := range map[string]string{
-		"zonespil": "zone-spill", "Zone_Spill": "zone-spill", "stageddrain": "staged-drain", "capacity": "", "zoen-spill": "zone-spill", "solw-satrt": "slow-start", "b": "", "": "", "a": "",
-		"SlowStart": "slow-start", "slow-stort": "slow-start",
+		"leastloded": "least-loaded", "Least_Loaded": "least-loaded", "zoneaware": "zone-aware", "capacity": "", "laest-loaded": "least-loaded", "onw-gruop": "own-group", "b": "", "": "", "a": "",
+		"OwnGroup": "own-group", "own-groop": "own-group",
 	} {
 		got := DidYouMean(s, names)
 		if want != "" {

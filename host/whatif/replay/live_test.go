@@ -24,10 +24,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/whatif/recording"
 	"github.com/sluice-proxy/sluice/host/whatif/replay"
 	"github.com/sluice-proxy/sluice/plugins/least-loaded/leastloaded"
+	"github.com/sluice-proxy/sluice/plugins/lifecycle/lifecycle"
+	"github.com/sluice-proxy/sluice/plugins/locality/locality"
 	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
-	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
-	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
-	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -44,11 +43,11 @@ var bundled = map[string]struct {
 	create   func() sdk.Plugin
 	settings string
 }{
-	"zone-spill":   {zonespill.New, `{"minEndpointsPerZone": 1}`},
-	"slow-start":   {slowstart.New, `{"windowSeconds": 10, "steps": 4}`},
-	"staged-drain": {stageddrain.New, `{"stages": [{"weight": 100, "seconds": 3}, {"weight": 30, "seconds": 3}]}`},
-	"outlier":      {outlier.New, `{"windowSeconds": 4, "baseEjectionSeconds": 6, "maxEjectionPercent": 60}`},
-	"least-loaded": {leastloaded.New, `{"intervalSeconds": 3}`},
+	"locality":     {locality.New, `{"minEndpointsPerZone": 1}`},
+	"warm":         {lifecycle.New, `{"warm": {"duration": "10s", "steps": 4}}`},
+	"drain":        {lifecycle.New, `{"drain": {"stages": [{"percent": 100, "duration": "3s"}, {"percent": 30, "duration": "3s"}]}}`},
+	"outlier":      {outlier.New, `{"window": "4s", "baseEjectionTime": "6s", "maxEjectionPercent": 60}`},
+	"least-loaded": {leastloaded.New, `{"interval": "3s"}`},
 }
 
 func newPlugins() func(string) (policy.Plugin, error) {
@@ -242,7 +241,7 @@ func randomChanges(r *rand.Rand, c *testgen.Cluster) (out []model.Change) {
 // TestReplayDecidesAsTheEngineDid records random histories of an engine, with outcomes, open connections, drains and requeues, and compares
 // the plans of a replay with the engine's at each time.
 func TestReplayDecidesAsTheEngineDid(t *testing.T) {
-	chains := [][]string{{"zone-spill"}, {"slow-start"}, {"staged-drain"}, {"outlier"}, {"least-loaded"}, {"zone-spill", "outlier"}, {}}
+	chains := [][]string{{"locality"}, {"warm"}, {"drain"}, {"outlier"}, {"least-loaded"}, {"outlier", "locality"}, {}}
 	readings := 0
 	for seed := range uint64(14) {
 		chain := chains[seed%uint64(len(chains))]

@@ -24,7 +24,7 @@ func result(samples, services int) *simulation.Result {
 	}
 	for n, name := range verdict.Runs {
 		run := simulation.Run{
-			Name: name, Config: []string{"new.yaml", "old.yaml"}[n], Plugins: []simulation.PluginInfo{{Name: "zone-spill", Digest: "sha256:" + strings.Repeat("ab", 32), Revision: "12ab"}},
+			Name: name, Config: []string{"new.yaml", "old.yaml"}[n], Plugins: []simulation.PluginInfo{{Name: "locality", Digest: "sha256:" + strings.Repeat("ab", 32), Revision: "12ab"}},
 			Policies: []simulation.PolicyInfo{{Name: "spill", Revision: "98fe", Services: services}, {}},
 			Summary:  simulation.Summary{MaxOverload: 1.4 + float64(n), CrossZoneShare: 0.3 + 0.3*float64(n), FailedShare: 0.001 * float64(1-n), Divergence: 0.4},
 		}

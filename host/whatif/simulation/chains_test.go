@@ -143,9 +143,9 @@ func acceptedOrders(plugins []string) (out [][]string) {
 // only gains and one that drains only loses; and in the end the chain decides what it would after a start.
 func TestEveryAcceptedChainComposes(t *testing.T) {
 	pods := chainPods()
-	zoned, _ := simulateChain(t, pods, []string{"zone-spill"}, "")
+	zoned, _ := simulateChain(t, pods, []string{"locality"}, "")
 	spill := zoned[0].crossZone
-	chains := acceptedOrders([]string{"outlier", "slow-start", "staged-drain", "canary", "zone-spill"})
+	chains := acceptedOrders([]string{"outlier", "warm", "drain", "canary", "locality"})
 	if len(chains) != 39 {
 		t.Errorf("%d chains are accepted: %v", len(chains), chains)
 	}
@@ -185,7 +185,7 @@ func checkShares(t *testing.T, chain []string, what string, got chainShares, spi
 	if slices.Contains(chain, "canary") && !near(chain, got.canary, canaryPercent/100.0) {
 		t.Errorf("%v: %s: the canary gets %.2f %%, want %d %%", chain, what, 100*got.canary, canaryPercent)
 	}
-	if slices.Contains(chain, "zone-spill") && !near(chain, got.crossZone, spill) {
+	if slices.Contains(chain, "locality") && !near(chain, got.crossZone, spill) {
 		t.Errorf("%v: %s: %.2f %% cross zones, want %.2f %%", chain, what, 100*got.crossZone, 100*spill)
 	}
 }
@@ -194,12 +194,12 @@ func checkShares(t *testing.T, chain []string, what string, got chainShares, spi
 // endpoints each, of which a ninth is a canary of 5 %.
 func TestChainsAtClusterScale(t *testing.T) {
 	pods := chainPods()
-	zoned, _ := simulateChain(t, pods, []string{"zone-spill"}, "")
+	zoned, _ := simulateChain(t, pods, []string{"locality"}, "")
 	t.Logf("%-75s %8s %11s %16s %16s", "chain", "canary", "cross-zone", "least of a mean", "most of a mean")
 	for _, text := range []string{
-		"canary", "zone-spill", "failover", "slow-start", "subset", "maglev", "least-loaded", "canary zone-spill", "slow-start zone-spill",
-		"canary failover", "zone-spill subset", "canary maglev", "slow-start staged-drain canary zone-spill",
-		"outlier slow-start staged-drain zone-spill", "outlier slow-start canary zone-spill subset", "outlier slow-start staged-drain canary zone-spill maglev rebalance least-loaded",
+		"canary", "locality", "priority", "lifecycle", "subset", "maglev", "least-loaded", "canary locality", "lifecycle locality",
+		"canary priority", "locality subset", "canary maglev", "lifecycle canary locality",
+		"outlier lifecycle locality", "outlier lifecycle canary locality subset", "outlier lifecycle canary locality maglev rebalance least-loaded",
 	} {
 		chain := strings.Fields(text)
 		all, _ := simulateChain(t, pods, chain, "")

@@ -11,15 +11,13 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/lab/testgen"
 	"github.com/sluice-proxy/sluice/plugins/canary/canary"
-	"github.com/sluice-proxy/sluice/plugins/failover/failover"
 	"github.com/sluice-proxy/sluice/plugins/least-loaded/leastloaded"
+	"github.com/sluice-proxy/sluice/plugins/lifecycle/lifecycle"
+	"github.com/sluice-proxy/sluice/plugins/locality/locality"
 	"github.com/sluice-proxy/sluice/plugins/maglev/maglev"
 	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
 	"github.com/sluice-proxy/sluice/plugins/rebalance/rebalance"
-	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
-	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
 	"github.com/sluice-proxy/sluice/plugins/subset/subset"
-	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
@@ -43,6 +41,11 @@ func (byName) Decide(req *sdk.Request, resp *sdk.Response) error {
 	return nil
 }
 
+const (
+	warm  = `{"duration": "10s", "steps": 4}`
+	drain = `{"stages": [{"percent": 100, "duration": "3s"}, {"percent": 30, "duration": "3s"}]}`
+)
+
 // bundled are plugins with settings that act within seconds.
 var bundled = map[string]struct {
 	create   func() sdk.Plugin
@@ -50,19 +53,20 @@ var bundled = map[string]struct {
 }{
 	"canary":       {canary.New, `{"by": "label:track", "groups": [{"value": "canary", "percent": 5}]}`},
 	"rebalance":    {rebalance.New, ``},
-	"zone-spill":   {zonespill.New, `{"minEndpointsPerZone": 1}`},
-	"failover":     {failover.New, `{"by": "zone", "groups": [{"values": ["@local"]}, {"values": ["b"]}]}`},
-	"slow-start":   {slowstart.New, `{"windowSeconds": 10, "steps": 4}`},
-	"staged-drain": {stageddrain.New, `{"stages": [{"weight": 100, "seconds": 3}, {"weight": 30, "seconds": 3}]}`},
+	"locality":     {locality.New, `{"minEndpointsPerZone": 1}`},
+	"priority":     {locality.New, `{"mode": "priority", "by": "zone", "groups": [{"values": ["@local"]}, {"values": ["b"]}]}`},
+	"lifecycle":    {lifecycle.New, `{"warm": ` + warm + `, "drain": ` + drain + `}`},
+	"warm":         {lifecycle.New, `{"warm": ` + warm + `}`},
+	"drain":        {lifecycle.New, `{"drain": ` + drain + `}`},
 	"maglev":       {maglev.New, ``},
 	"subset":       {subset.New, `{"endpoints": 2}`},
-	"outlier":      {outlier.New, `{"windowSeconds": 4, "baseEjectionSeconds": 6, "maxEjectionPercent": 60}`},
-	"least-loaded": {leastloaded.New, `{"intervalSeconds": 3}`},
+	"outlier":      {outlier.New, `{"window": "4s", "baseEjectionTime": "6s", "maxEjectionPercent": 60}`},
+	"least-loaded": {leastloaded.New, `{"interval": "3s"}`},
 	"by-name":      {func() sdk.Plugin { return byName{} }, ``},
 }
 
 // byInput are the plugins whose decisions do not depend on the node itself.
-var byInput = []string{"zone-spill", "failover", "slow-start", "staged-drain", "maglev"}
+var byInput = []string{"locality", "priority", "lifecycle", "warm", "drain", "maglev"}
 
 // newPlugins returns instances of the plugins for one evaluator.
 func newPlugins() Plugins {

@@ -56,15 +56,15 @@ func simulate(t *testing.T, in Input, timeline string, workers int) *Result {
 	})
 }
 
-// Three zones of ten Nodes; the Service has four Pods: two in a, one in b, one in c. Zone-spill and the default rules by hand.
+// Three zones of ten Nodes; the Service has four Pods: two in a, one in b, one in c. By priority and by the default rules, computed by hand.
 func TestLoadByHand(t *testing.T) {
 	c := shop(30, 4)
-	r := simulate(t, Input{Cluster: c, Runs: []Config{{}, {Settings: policyOf("failover")}}}, "", 1)
+	r := simulate(t, Input{Cluster: c, Runs: []Config{{}, {Settings: policyOf("priority")}}}, "", 1)
 	a, b := &r.Runs[0], &r.Runs[1]
 	if got := a.Services[0]; got.MaxOverload != 1 || math.Abs(got.CrossZoneShare-2.0/3) > 1e-6 {
 		t.Errorf("A: %+v", got)
 	}
-	// Failover keeps connections in the zone: 10 connections/s to the two in zone a, and to each of the others; the fair share is 7.5.
+	// By priority, nodes keep connections in the zone: 10 connections/s to the two in zone a, and to each of the others; the fair share is 7.5.
 	got := b.Services[0]
 	for i, want := range []float64{5, 10, 10, 5} { // n00 a, n01 b, n02 c, n03 a
 		if got.Endpoints[i].Load[0] != want || math.Abs(got.Endpoints[i].Overload[0]-want/7.5) > 1e-6 {
@@ -80,7 +80,7 @@ func TestLoadByHand(t *testing.T) {
 	for i := range c.Slices[model.Name{Namespace: "shop", Name: "web"}][0].Endpoints {
 		c.Pods[model.Name{Namespace: "shop", Name: []string{"web-0", "web-1", "web-2", "web-3"}[i]}].MilliCPU = []int64{1000, 2000, 2000, 1000}[i]
 	}
-	sized := simulate(t, Input{Cluster: c, Capacity: "request:cpu", Runs: []Config{{Settings: policyOf("failover")}}}, "", 1)
+	sized := simulate(t, Input{Cluster: c, Capacity: "request:cpu", Runs: []Config{{Settings: policyOf("priority")}}}, "", 1)
 	if got := sized.Runs[0].Summary.MaxOverload; got != 1 {
 		t.Errorf("by CPU: overload %g", got)
 	}
@@ -89,7 +89,7 @@ func TestLoadByHand(t *testing.T) {
 // A policy that depends on the name of the node is found, and each node is computed.
 func TestPolicyThatDependsOnTheNode(t *testing.T) {
 	c := shop(300, 3)
-	for plugin, want := range map[string]bool{"zone-spill": false, "by-name": true, "subset": true} {
+	for plugin, want := range map[string]bool{"locality": false, "by-name": true, "subset": true} {
 		r := simulate(t, Input{Cluster: c, Runs: []Config{{Settings: policyOf(plugin)}}}, "", 2)
 		if got := r.Runs[0].Policies[0]; got.PerNode != want || got.Services != 1 {
 			t.Errorf("%s: %+v", plugin, got)
@@ -124,7 +124,7 @@ func TestOutlierIsEjected(t *testing.T) {
 func TestResultIsReproducible(t *testing.T) {
 	cluster, generated := randomCluster(4)
 	settings := generated.Settings
-	settings.Policies = policyOf("zone-spill").Policies
+	settings.Policies = policyOf("locality").Policies
 	in := Input{Cluster: cluster, Demand: CPUDemand(2), Runs: []Config{{Settings: settings}, {}}, Seed: 3}
 	var texts []string
 	for _, workers := range []int{1, 2, 5} {
@@ -144,7 +144,7 @@ func TestConservation(t *testing.T) {
 	for seed := range uint64(20) {
 		cluster, generated := randomCluster(seed)
 		settings := generated.Settings
-		settings.Policies = policyOf("zone-spill").Policies
+		settings.Policies = policyOf("locality").Policies
 		r := simulate(t, Input{Cluster: cluster, Runs: []Config{{Settings: settings}}, Step: 5 * time.Second}, "at 10s\nnode 40% lost\nuntil 100s", 1)
 		for _, s := range r.Runs[0].Series {
 			from, to := 0.0, 0.0
@@ -178,7 +178,7 @@ func TestInvalidInputs(t *testing.T) {
 func TestOneServiceAloneEqualsItAmongAll(t *testing.T) {
 	cluster, generated := randomCluster(4)
 	settings := generated.Settings
-	settings.Policies = policyOf("zone-spill").Policies
+	settings.Policies = policyOf("locality").Policies
 	in := Input{Cluster: cluster, Demand: NodesDemand(2), Runs: []Config{{Settings: settings}, {}}, EveryNode: true}
 	const timeline = "node 30% lost detect=5s evict=5s\nuntil 1m"
 	all := simulate(t, in, timeline, 2)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
+	"github.com/sluice-proxy/sluice/plugins/lifecycle/lifecycle"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
@@ -155,10 +155,10 @@ func TestSharesAgreeWithTheReference(t *testing.T) {
 }
 
 // A canary that has just started gets a part of its group's part.
-func TestSlowStartAndCanaryCompose(t *testing.T) {
+func TestWarmUpAndCanaryCompose(t *testing.T) {
 	req := request(track(2, "canary"), track(2, "stable"))
 	req.Endpoints[1].ReadySince = sdktest.Now - 30_000
-	slow, canary := sdktest.Native(t, slowstart.New, ""), sdktest.Native(t, New, `{"groups":[{"value":"canary","percent":30}]}`)
+	slow, canary := sdktest.Native(t, lifecycle.New, ""), sdktest.Native(t, New, `{"groups":[{"value":"canary","percent":30}]}`)
 	parts, err := sdktest.Parts(req, slow, canary)
 	if want := []float64{.2, .1, .35, .35}; err != nil || !near(parts, want) {
 		t.Errorf("parts %v, want %v, %v", parts, want, err)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/plugins/staged-drain/stageddrain"
+	"github.com/sluice-proxy/sluice/plugins/lifecycle/lifecycle"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
@@ -87,12 +87,12 @@ func TestEndpointsWithoutShareDoNotKeepThePoolAlive(t *testing.T) {
 	}
 }
 
-func TestCapacityAndStagedDrainCompose(t *testing.T) {
+func TestCapacityAndDrainCompose(t *testing.T) {
 	req := request(annotation, "1", "1", "4")
 	leaving := sdktest.Terminating("a", sdktest.Now-10_000)
 	leaving.Addr, leaving.Values = req.Endpoints[2].Addr, req.Endpoints[2].Values
 	req.Endpoints[2] = leaving
-	all := sdktest.MustRunChain(t, req, sdktest.Native(t, stageddrain.New, ""), sdktest.Native(t, New, ""))
+	all := sdktest.MustRunChain(t, req, sdktest.Native(t, lifecycle.New, ""), sdktest.Native(t, New, ""))
 	if got := sdktest.Answers(all[1]); !slices.Equal(got, []float64{1, 1, 2}) { // half of 4
 		t.Errorf("capacities %v", got)
 	}

@@ -118,7 +118,7 @@ func TestAveragesChangeOnceACount(t *testing.T) {
 }
 
 func TestOldOrMissingCountsHoldTheShares(t *testing.T) {
-	s := newSession(t, `{"maxAgeSeconds":30}`, ready(2)...)
+	s := newSession(t, `{"maxAge":"30s"}`, ready(2)...)
 	if resp := s.decide(); !slices.Equal(sdktest.Answers(resp), []float64{1, 1}) || resp.Results[0].Reason != "held: open connections are not counted" ||
 		resp.RequeueAfter != 10*time.Second {
 		t.Errorf("before the first count: %+v, requeue after %v", resp.Results, resp.RequeueAfter)
@@ -225,16 +225,16 @@ func TestAveragesStayWithTheirEndpoints(t *testing.T) {
 
 func TestBadSettingsAreRefusedByField(t *testing.T) {
 	sdktest.CheckRefused(t, New, map[string]string{
-		`{"intervalSeconds":1}`:               "intervalSeconds: 1 is not 2 to 300",
+		`{"interval":"1s"}`:                   "interval: 1s is not 2s to 5m",
 		`{"smoothingPercent":51}`:             "smoothingPercent: 51 is not 1 to 50",
 		`{"maxChangePercent":0}`:              "maxChangePercent: 0 is not 1 to 100",
 		`{"tolerancePercent":-1}`:             "tolerancePercent: -1 is not 0 to 50",
 		`{"minPercent":9}`:                    "minPercent: 9 is not 10 to 100",
 		`{"maxPercent":401}`:                  "maxPercent: 401 is not 100 to 400",
-		`{"maxAgeSeconds":0}`:                 "maxAgeSeconds: 0 is not 1 to 3600",
+		`{"maxAge":"0s"}`:                     "maxAge: 0s is not 1s to 1h",
 		`{"maxTotal":1000}`:                   `unknown field "maxTotal"`,
 		`{"minPercent":100,"maxPercent":100}`: "minPercent, maxPercent: both are 100",
-		`{"interval":5}`:                      `unknown field "interval"`,
-		`{"intervalSeconds":"5"}`:             "intervalSeconds: want an integer, got a string",
+		`{"interval":5}`:                      "interval: want a duration such as 30s or 1m30s, got a number",
+		`{"interval":"5"}`:                    `interval: "5" is not a duration such as 30s or 1m30s`,
 	})
 }

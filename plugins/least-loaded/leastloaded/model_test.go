@@ -101,8 +101,8 @@ func TestDecisionsAgreeWithTheModel(t *testing.T) {
 		s := defaults()
 		s.IntervalSeconds, s.SmoothingPercent, s.MaxChangePercent = 2+rnd.Int64N(20), 1+rnd.Int64N(50), 1+rnd.Int64N(100)
 		s.TolerancePercent, s.MinPercent, s.MaxPercent, s.MaxAgeSeconds = rnd.Int64N(20), 10+rnd.Int64N(91), 110+rnd.Int64N(291), 1+rnd.Int64N(60)
-		text := fmt.Sprintf(`{"intervalSeconds":%d,"smoothingPercent":%d,"maxChangePercent":%d,"tolerancePercent":%d,"minPercent":%d,"maxPercent":%d,`+
-			`"maxAgeSeconds":%d}`, s.IntervalSeconds, s.SmoothingPercent, s.MaxChangePercent, s.TolerancePercent, s.MinPercent, s.MaxPercent,
+		text := fmt.Sprintf(`{"interval":"%ds","smoothingPercent":%d,"maxChangePercent":%d,"tolerancePercent":%d,"minPercent":%d,"maxPercent":%d,`+
+			`"maxAge":"%ds"}`, s.IntervalSeconds, s.SmoothingPercent, s.MaxChangePercent, s.TolerancePercent, s.MinPercent, s.MaxPercent,
 			s.MaxAgeSeconds)
 		a, m := newSession(t, text), &model{s: s}
 		pool := sdktest.NewRequest("a", nil, ready(2+rnd.IntN(20))...).Endpoints

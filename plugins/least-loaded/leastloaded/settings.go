@@ -3,6 +3,7 @@ package leastloaded
 import (
 	"errors"
 
+	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
@@ -19,13 +20,13 @@ type settings struct {
 }
 
 func (s *settings) fields(f *sdk.Fields) {
-	f.Int("intervalSeconds", &s.IntervalSeconds, 2, 300)
+	weights.Seconds(f, "interval", &s.IntervalSeconds, 2, 300)
 	f.Int("smoothingPercent", &s.SmoothingPercent, 1, 50)
 	f.Int("maxChangePercent", &s.MaxChangePercent, 1, 100)
 	f.Int("tolerancePercent", &s.TolerancePercent, 0, 50)
 	f.Int("minPercent", &s.MinPercent, 10, 100)
 	f.Int("maxPercent", &s.MaxPercent, 100, 400)
-	f.Int("maxAgeSeconds", &s.MaxAgeSeconds, 1, 3600)
+	weights.Seconds(f, "maxAge", &s.MaxAgeSeconds, 1, 3600)
 }
 
 func defaults() settings {

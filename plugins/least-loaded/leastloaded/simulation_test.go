@@ -107,7 +107,7 @@ func poisson(rnd *rand.Rand) func(float64) float64 {
 
 // random returns settings, seconds that connections last by endpoint, and how often they are counted.
 func random(rnd *rand.Rand) (settings string, last []float64, age time.Duration) {
-	settings = fmt.Sprintf(`{"intervalSeconds":%d,"smoothingPercent":%d,"maxChangePercent":%d,"tolerancePercent":%d}`,
+	settings = fmt.Sprintf(`{"interval":"%ds","smoothingPercent":%d,"maxChangePercent":%d,"tolerancePercent":%d}`,
 		2+rnd.IntN(20), 10+rnd.IntN(41), 10+rnd.IntN(91), rnd.IntN(8))
 	base := math.Exp(rnd.Float64() * 7) // 1 s to 18 minutes
 	for range 2 + rnd.IntN(12) {

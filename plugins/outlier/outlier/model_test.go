@@ -179,8 +179,8 @@ func TestDecisionsAgreeWithTheModel(t *testing.T) {
 		s.WindowSeconds, s.FailedPercent, s.MinAttempts, s.ConsecutiveReadings = 2+rnd.Int64N(10), 20+rnd.Int64N(80), 1+rnd.Int64N(40), 1+rnd.Int64N(3)
 		s.NodeEndpoints, s.BaseEjectionSeconds, s.MaxEjectionPercent, s.PanicPercent = 2+rnd.Int64N(2), 3+rnd.Int64N(20), 1+rnd.Int64N(60), 30+rnd.Int64N(50)
 		s.MaxEjectionSeconds, s.JitterPercent = s.BaseEjectionSeconds*3-1, 0
-		text := fmt.Sprintf(`{"windowSeconds":%d,"failedPercent":%d,"minAttempts":%d,"consecutiveReadings":%d,"nodeEndpoints":%d,"baseEjectionSeconds":%d,`+
-			`"maxEjectionSeconds":%d,"jitterPercent":0,"maxEjectionPercent":%d,"panicPercent":%d}`, s.WindowSeconds, s.FailedPercent, s.MinAttempts,
+		text := fmt.Sprintf(`{"window":"%ds","failedPercent":%d,"minAttempts":%d,"consecutiveReadings":%d,"nodeEndpoints":%d,"baseEjectionTime":"%ds",`+
+			`"maxEjectionTime":"%ds","jitterPercent":0,"maxEjectionPercent":%d,"panicPercent":%d}`, s.WindowSeconds, s.FailedPercent, s.MinAttempts,
 			s.ConsecutiveReadings, s.NodeEndpoints, s.BaseEjectionSeconds, s.MaxEjectionSeconds, s.MaxEjectionPercent, s.PanicPercent)
 		m := &model{s: s}
 		var eps []abi.Endpoint
@@ -261,7 +261,7 @@ func ambiguous(m *model, now int64, readings []counts) bool {
 func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for round := range 60 {
-		text := `{"windowSeconds":4,"baseEjectionSeconds":5,"maxEjectionPercent":40,"minAttempts":8}`
+		text := `{"window":"4s","baseEjectionTime":"5s","maxEjectionPercent":40,"minAttempts":8}`
 		often, seldom := newSession(t, text, spread(6)...), newSession(t, text, spread(6)...)
 		var last []float64
 		wake, mood := int64(0), make([]bool, 6)

@@ -338,15 +338,15 @@ func TestThousandEndpointsThatFail(t *testing.T) {
 
 func TestBadSettingsAreRefusedByField(t *testing.T) {
 	sdktest.CheckRefused(t, New, map[string]string{
-		`{"windowSeconds":1}`:          "windowSeconds: 1 is not 2 to 60",
+		`{"window":"1s"}`:              "window: 1s is not 2s to 1m",
 		`{"failedPercent":0}`:          "failedPercent: 0",
 		`{"minAttempts":0}`:            "minAttempts: 0",
 		`{"consecutiveReadings":101}`:  "consecutiveReadings: 101",
 		`{"nodeEndpoints":1}`:          "nodeEndpoints: 1 is neither 0, for never, nor 2 to 100",
 		`{"nodeEndpoints":101}`:        "nodeEndpoints: 101",
-		`{"baseEjectionSeconds":0}`:    "baseEjectionSeconds: 0",
-		`{"maxEjectionSeconds":3601}`:  "maxEjectionSeconds: 3601",
-		`{"maxEjectionSeconds":29}`:    "maxEjectionSeconds: 29 is less than baseEjectionSeconds, 30",
+		`{"baseEjectionTime":"0s"}`:    "baseEjectionTime: 0s",
+		`{"maxEjectionTime":"3601s"}`:  "maxEjectionTime: 1h1s",
+		`{"maxEjectionTime":"29s"}`:    "maxEjectionTime: 29s is less than baseEjectionTime, 30s",
 		`{"jitterPercent":101}`:        "jitterPercent: 101",
 		`{"maxEjectionPercent":0}`:     "maxEjectionPercent: 0",
 		`{"panicPercent":0}`:           "panicPercent: 0",

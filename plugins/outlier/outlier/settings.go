@@ -2,8 +2,8 @@ package outlier
 
 import (
 	"errors"
-	"strconv"
 
+	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
@@ -23,13 +23,13 @@ type settings struct {
 }
 
 func (s *settings) fields(f *sdk.Fields) {
-	f.Int("windowSeconds", &s.WindowSeconds, 2, 60)
+	weights.Seconds(f, "window", &s.WindowSeconds, 2, 60)
 	f.Int("failedPercent", &s.FailedPercent, 1, 100)
 	f.Int("minAttempts", &s.MinAttempts, 1, 10000)
 	f.Int("consecutiveReadings", &s.ConsecutiveReadings, 0, 100)
 	f.Int("nodeEndpoints", &s.NodeEndpoints, 0, 100)
-	f.Int("baseEjectionSeconds", &s.BaseEjectionSeconds, 1, 3600)
-	f.Int("maxEjectionSeconds", &s.MaxEjectionSeconds, 1, 3600)
+	weights.Seconds(f, "baseEjectionTime", &s.BaseEjectionSeconds, 1, 3600)
+	weights.Seconds(f, "maxEjectionTime", &s.MaxEjectionSeconds, 1, 3600)
 	f.Int("jitterPercent", &s.JitterPercent, 0, 100)
 	f.Int("maxEjectionPercent", &s.MaxEjectionPercent, 1, 100)
 	f.Int("panicPercent", &s.PanicPercent, 1, 100)
@@ -55,12 +55,13 @@ func (p *plugin) Configure(text []byte) error {
 		return errors.New("nodeEndpoints: 1 is neither 0, for never, nor 2 to 100")
 	}
 	if s.MaxEjectionSeconds < s.BaseEjectionSeconds {
-		return errors.New("maxEjectionSeconds: " + strconv.FormatInt(s.MaxEjectionSeconds, 10) + " is less than baseEjectionSeconds, " +
-			strconv.FormatInt(s.BaseEjectionSeconds, 10))
+		return errors.New("maxEjectionTime: " + seconds(s.MaxEjectionSeconds) + " is less than baseEjectionTime, " + seconds(s.BaseEjectionSeconds))
 	}
 	p.settings = s
 	return nil
 }
+
+func seconds(n int64) string { return (sdk.Duration(n) * sdk.Second).String() }
 
 // maxTimes returns the number of ejections with which their time reaches its maximum.
 func (s *settings) maxTimes() int64 {

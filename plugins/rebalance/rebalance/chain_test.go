@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/plugins/least-loaded/leastloaded"
-	"github.com/sluice-proxy/sluice/plugins/slow-start/slowstart"
+	"github.com/sluice-proxy/sluice/plugins/lifecycle/lifecycle"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
@@ -117,7 +117,7 @@ func TestLeastLoadedMakesShedsMoreEffective(t *testing.T) {
 			}
 			return eps, open
 		}
-		const settings = `{"durationSeconds":86400,"tolerancePercent":10}`
+		const settings = `{"duration":"24h","tolerancePercent":10}`
 		eps, open := start()
 		alone, shedAlone := newChain(t, eps, open, native(t, New, settings)).until(.85)
 		eps, open = start()
@@ -129,11 +129,11 @@ func TestLeastLoadedMakesShedsMoreEffective(t *testing.T) {
 	}
 }
 
-// slow-start before it: the share of the newcomer grows, and it never has more connections than that.
-func TestShedsFollowSlowStart(t *testing.T) {
+// lifecycle before it: the share of the newcomer grows, and it never has more connections than that.
+func TestShedsFollowWarmUp(t *testing.T) {
 	eps, open := append(since(3, 48*time.Hour), since(1, 0)...), []float64{400, 400, 400, 0}
-	rebalance := native(t, New, `{"durationSeconds":86400,"percentPerMinute":100,"tolerancePercent":1,"delaySeconds":0,"jitterSeconds":0}`)
-	slow := native(t, slowstart.New, `{"windowSeconds":600}`)
+	rebalance := native(t, New, `{"duration":"24h","maxShedPercentPerMinute":100,"tolerancePercent":1,"delay":"0s","jitter":"0s"}`)
+	slow := native(t, lifecycle.New, `{"warm":{"duration":"10m"}}`)
 	c := newChain(t, eps, open, slow, rebalance)
 	for second := range 3600 {
 		c.step(second)

@@ -61,7 +61,7 @@ func TestSharesEvenOut(t *testing.T) {
 	for round := range 60 {
 		old, fresh := 1+rnd.IntN(8), 1+rnd.IntN(8)
 		percent := 5 + rnd.IntN(50)
-		s := newSession(t, fmt.Sprintf(`{"percentPerMinute":%d,"durationSeconds":86400,"tolerancePercent":10}`, percent), slices.Concat(since(old, 48*time.Hour), since(fresh, 0))...)
+		s := newSession(t, fmt.Sprintf(`{"maxShedPercentPerMinute":%d,"duration":"24h","tolerancePercent":10}`, percent), slices.Concat(since(old, 48*time.Hour), since(fresh, 0))...)
 		p := &closedLoop{s: s, open: make([]float64, old+fresh), count: 1 + rnd.IntN(20)}
 		for i := range old {
 			p.open[i] = float64(200 * (old + fresh) / old)
@@ -88,7 +88,7 @@ func TestSharesEvenOut(t *testing.T) {
 func TestNoMoreThanTheExcessIsShed(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(7, 8))
 	for round := range 100 {
-		s := newSession(t, `{"percentPerMinute":100,"jitterSeconds":20,"tolerancePercent":1,"durationSeconds":3600,"minConnections":1}`,
+		s := newSession(t, `{"maxShedPercentPerMinute":100,"jitter":"20s","tolerancePercent":1,"duration":"1h","minConnections":1}`,
 			slices.Concat(since(1+rnd.IntN(5), time.Hour), since(1+rnd.IntN(5), 0))...)
 		p := &closedLoop{s: s, open: make([]float64, len(s.Endpoints)), count: 1 + rnd.IntN(40)}
 		for i := range p.open {

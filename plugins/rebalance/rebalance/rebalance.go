@@ -205,7 +205,7 @@ func (p *plugin) begin(req *sdk.Request, end int64) {
 	for i := range p.endpoints {
 		e := &p.endpoints[i]
 		if have, share := e.open*p.total, open*e.fair; have > share {
-			m.values[e.index] = byte(min(permille(have-share, have)*part/1000, uint64(p.settings.PercentPerMinute)*10) / step)
+			m.values[e.index] = byte(min(permille(have-share, have)*part/1000, uint64(p.settings.MaxShedPercentPerMinute)*10) / step)
 		}
 	}
 }

@@ -59,7 +59,7 @@ func since(n int, ago time.Duration) []abi.Endpoint {
 }
 
 // atOnce are settings without delays.
-const atOnce = `{"delaySeconds":0,"jitterSeconds":0}`
+const atOnce = `{"delay":"0s","jitter":"0s"}`
 
 func TestOldEndpointsShedTheirExcessInRounds(t *testing.T) {
 	s := newSession(t, atOnce, slices.Concat(since(2, time.Hour), since(1, 0))...)
@@ -152,7 +152,7 @@ func TestNothingIsShedWithoutNeed(t *testing.T) {
 	}
 }
 
-// Fair shares are by capacity: a new endpoint that slow-start gives a tenth lacks little.
+// Fair shares are by capacity: a new endpoint that lifecycle gives a tenth lacks little.
 func TestFairSharesAreByCapacity(t *testing.T) {
 	eps := slices.Concat(since(2, time.Hour), since(2, 0))
 	capacities := func(s *session) {
@@ -160,7 +160,7 @@ func TestFairSharesAreByCapacity(t *testing.T) {
 			s.Endpoints[i].Capacity = c * 100_000
 		}
 	}
-	s := newSession(t, `{"delaySeconds":0,"jitterSeconds":0,"percentPerMinute":100,"minConnections":5,"tolerancePercent":10}`, eps...)
+	s := newSession(t, `{"delay":"0s","jitter":"0s","maxShedPercentPerMinute":100,"minConnections":5,"tolerancePercent":10}`, eps...)
 	capacities(s)
 	s.Now += 1000
 	// Fair are 200, 100, 10 and 90 of 400. The first has 40 too many, the second 25; the new ones lack 65.
@@ -168,7 +168,7 @@ func TestFairSharesAreByCapacity(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	// No more than the new ones lack: 20 of 40.
-	s = newSession(t, `{"delaySeconds":0,"jitterSeconds":0,"percentPerMinute":100,"minConnections":5,"tolerancePercent":10}`, eps...)
+	s = newSession(t, `{"delay":"0s","jitter":"0s","maxShedPercentPerMinute":100,"minConnections":5,"tolerancePercent":10}`, eps...)
 	capacities(s)
 	s.Now += 1000
 	if got := sheds(s.decide(240, 80, 5, 75)); !slices.Equal(got, []int{80, 0, 0, 0}) {
@@ -176,7 +176,7 @@ func TestFairSharesAreByCapacity(t *testing.T) {
 	}
 }
 
-// A draining endpoint keeps its connections, however small its capacity is: staged-drain says what becomes of them.
+// A draining endpoint keeps its connections, however small its capacity is: lifecycle says what becomes of them.
 func TestDrainingEndpointsShedNothing(t *testing.T) {
 	leaving := sdktest.Terminating("a", sdktest.Now)
 	eps := slices.Concat(since(2, time.Hour), since(1, 0), []abi.Endpoint{leaving})
@@ -198,7 +198,7 @@ func TestDrainingEndpointsShedNothing(t *testing.T) {
 func TestNodesBeginAtDifferentTimes(t *testing.T) {
 	begins := map[int64]int{}
 	for node := range 400 {
-		s := newSession(t, `{"delaySeconds":20,"jitterSeconds":50}`, slices.Concat(since(2, time.Hour), since(1, 0))...)
+		s := newSession(t, `{"delay":"20s","jitter":"50s"}`, slices.Concat(since(2, time.Hour), since(1, 0))...)
 		s.node = fmt.Sprint("node-", node)
 		resp := s.decide(300, 300, 0)
 		wait := resp.RequeueAfter
@@ -238,7 +238,7 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for round := range 40 {
 		eps := slices.Concat(since(4, time.Hour), since(2, 0))
-		often, seldom := newSession(t, `{"jitterSeconds":7}`, eps...), newSession(t, `{"jitterSeconds":7}`, eps...)
+		often, seldom := newSession(t, `{"jitter":"7s"}`, eps...), newSession(t, `{"jitter":"7s"}`, eps...)
 		wake := int64(0)
 		var last *abi.Response
 		for second := range 900 {
@@ -290,7 +290,7 @@ func exact(s settings, eps []abi.Endpoint, open []int, isNew []bool) (out []floa
 	}
 	for i, e := range eps {
 		if fair := total * float64(e.Capacity) / weight; e.Capacity > 0 && float64(open[i]) > fair {
-			out[i] = min((float64(open[i])-fair)*min(1, lack/excess), float64(open[i])*float64(s.PercentPerMinute)/100)
+			out[i] = min((float64(open[i])-fair)*min(1, lack/excess), float64(open[i])*float64(s.MaxShedPercentPerMinute)/100)
 		}
 	}
 	return out, edge
@@ -301,7 +301,7 @@ func TestRoundsAgreeWithTheModel(t *testing.T) {
 	shed := 0
 	for round := range 3000 {
 		s := settings{1 + rnd.Int64N(100), 900, 0, 0, 1 + rnd.Int64N(60), 1 + rnd.Int64N(100)}
-		text := fmt.Sprintf(`{"percentPerMinute":%d,"delaySeconds":0,"jitterSeconds":0,"tolerancePercent":%d,"minConnections":%d}`, s.PercentPerMinute,
+		text := fmt.Sprintf(`{"maxShedPercentPerMinute":%d,"delay":"0s","jitter":"0s","tolerancePercent":%d,"minConnections":%d}`, s.MaxShedPercentPerMinute,
 			s.TolerancePercent, s.MinConnections)
 		var eps []abi.Endpoint
 		var open []int
@@ -341,14 +341,14 @@ func TestRoundsAgreeWithTheModel(t *testing.T) {
 
 func TestBadSettingsAreRefusedByField(t *testing.T) {
 	sdktest.CheckRefused(t, New, map[string]string{
-		`{"percentPerMinute":0}`:   "percentPerMinute: 0 is not 1 to 100",
-		`{"durationSeconds":59}`:   "durationSeconds: 59 is not 60 to 86400",
-		`{"delaySeconds":-1}`:      "delaySeconds: -1 is not 0 to 3600",
-		`{"jitterSeconds":3601}`:   "jitterSeconds: 3601 is not 0 to 3600",
-		`{"tolerancePercent":0}`:   "tolerancePercent: 0 is not 1 to 90",
-		`{"minConnections":0}`:     "minConnections: 0 is not 1 to 1000000",
-		`{"percent":5}`:            `unknown field "percent"`,
-		`{"percentPerMinute":"5"}`: "percentPerMinute: want an integer, got a string",
+		`{"maxShedPercentPerMinute":0}`:   "maxShedPercentPerMinute: 0 is not 1 to 100",
+		`{"duration":"59s"}`:              "duration: 59s is not 1m to 24h",
+		`{"delay":"-1s"}`:                 `delay: "-1s" is not a duration such as`,
+		`{"jitter":"3601s"}`:              "jitter: 1h1s is not 0s to 1h",
+		`{"tolerancePercent":0}`:          "tolerancePercent: 0 is not 1 to 90",
+		`{"minConnections":0}`:            "minConnections: 0 is not 1 to 1000000",
+		`{"percent":5}`:                   `unknown field "percent"`,
+		`{"maxShedPercentPerMinute":"5"}`: "maxShedPercentPerMinute: want an integer, got a string",
 	})
 }
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/plugins/canary/canary"
-	"github.com/sluice-proxy/sluice/plugins/zone-spill/zonespill"
+	"github.com/sluice-proxy/sluice/plugins/locality/locality"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
@@ -301,7 +301,7 @@ func TestNodeThatIsNotReadyHasASubset(t *testing.T) {
 func TestZonesAndGroupsKeepTheirParts(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(9, 10))
 	chain := []*sdk.NativePlugin{
-		sdktest.Native(t, canary.New, `{"groups":[{"value":"canary","percent":5}]}`), sdktest.Native(t, zonespill.New, `{"minEndpointsPerZone":1}`),
+		sdktest.Native(t, canary.New, `{"groups":[{"value":"canary","percent":5}]}`), sdktest.Native(t, locality.New, `{"minEndpointsPerZone":1}`),
 	}
 	for round := range 300 {
 		eps := endpoints(20 + rnd.IntN(80))

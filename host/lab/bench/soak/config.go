@@ -42,13 +42,13 @@ pluginCacheDir: %q
 syncPeriod: 10s
 enableProfiling: %t
 plugins:
-- {name: staged-drain, file: %q}
-- {name: zone-spill, file: %q}
-`, c.cache, c.profiling, filepath.Join(c.plugins, "staged-drain.wasm"), filepath.Join(c.plugins, "zone-spill.wasm"))
+- {name: lifecycle, file: %q}
+- {name: locality, file: %q}
+`, c.cache, c.profiling, filepath.Join(c.plugins, "lifecycle.wasm"), filepath.Join(c.plugins, "locality.wasm"))
 	if hostile {
 		fmt.Fprintf(&b, "- {name: hostile, file: %q}\n", filepath.Join(c.guests, "hostile.wasm"))
 	}
-	b.WriteString("policies:\n- {name: good, plugins: [{name: staged-drain}, {name: zone-spill}]}\n")
+	b.WriteString("policies:\n- {name: good, plugins: [{name: lifecycle, settings: {drain: {}}}, {name: locality}]}\n")
 	bindings := "bindings:\n- {namespaces: [shop], policy: good}\n- {namespaces: [churn], policy: good}\n"
 	if hostile {
 		for _, m := range misbehaviors {

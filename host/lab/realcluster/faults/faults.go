@@ -34,7 +34,7 @@ func faults(o options) []*scenario {
 		{name: "a namespace with 500 Services deleted", web: server, act: deleteServices, after: 15 * time.Second},
 		{name: "the DaemonSet's image broken, a Deployment restarts, then undone", web: server, act: brokenImage},
 		{name: "a node drained", web: server, act: drain},
-		{name: "a node drained, staged-drain, server goes on for 30 s", only: realcluster.Sluice,
+		{name: "a node drained, lifecycle, server goes on for 30 s", only: realcluster.Sluice,
 			web: web{drain: 30 * time.Second, annotations: `sluice.dev/policy: staged`}, act: drain},
 		{name: "a node drained, server ends at SIGTERM", act: drain},
 		{name: "a node drained, server ends at SIGTERM, refused connections retried", only: realcluster.Sluice,

@@ -12,15 +12,15 @@ import (
 
 // configuration has the policies that Services choose by annotation.
 const configuration = `plugins:
-- {name: staged-drain, file: /plugins/staged-drain.wasm}
-- {name: slow-start, file: /plugins/slow-start.wasm}
+- {name: lifecycle, file: /plugins/lifecycle.wasm}
+- {name: lifecycle, file: /plugins/lifecycle.wasm}
 - {name: outlier, file: /plugins/outlier.wasm}
 - {name: canary, file: /plugins/canary.wasm}
 policies:
 - name: staged
-  plugins: [{name: staged-drain, settings: {stages: [{weight: 50, seconds: 8}, {weight: 10, seconds: 8}]}}]
+  plugins: [{name: lifecycle, settings: {drain: {stages: [{percent: 50, duration: 8s}, {percent: 10, duration: 8s}]}}}]
 - name: warm-up
-  plugins: [{name: slow-start, settings: {windowSeconds: 20}}]
+  plugins: [{name: lifecycle, settings: {warm: {duration: 20s}}}]
 - name: eject
   plugins: [{name: outlier, settings: {maxEjectionPercent: 50}}]
 - name: one-percent
@@ -38,13 +38,13 @@ func policies() []*scenario {
 	return []*scenario{
 		{name: "rolling restart, server goes on for 10 s", web: web{drain: 10 * time.Second}, act: restart, after: 12 * time.Second},
 		{name: "rolling restart, server goes on for 25 s", group: restartGroup, web: web{drain: 25 * time.Second}, act: restart, after: 27 * time.Second},
-		{name: "rolling restart, server goes on for 25 s, staged-drain", group: restartGroup, only: sluice, web: web{drain: 25 * time.Second, annotations: choose("staged")}, act: restart,
+		{name: "rolling restart, server goes on for 25 s, lifecycle", group: restartGroup, only: sluice, web: web{drain: 25 * time.Second, annotations: choose("staged")}, act: restart,
 			after: 27 * time.Second},
 		{name: "rolling restart, server ends at SIGTERM", group: restartGroup, act: restart},
 		{name: "rolling restart, server ends at SIGTERM, refused connections retried", group: restartGroup, only: sluice, web: web{annotations: "sluice.dev/refused-connections: retry"}, act: restart},
 		{name: "rolling restart, server ends at SIGTERM, preStop sleep of 1 s", web: web{preStop: 1}, act: restart},
 		{name: "scale-up from 2 to 4 Pods", group: scaleGroup, web: web{replicas: 2}, act: scaleUp, after: 30 * time.Second, tell: shareOfNew},
-		{name: "scale-up from 2 to 4 Pods, slow-start", group: scaleGroup, only: sluice, web: web{replicas: 2, annotations: choose("warm-up")}, act: scaleUp, after: 30 * time.Second, tell: shareOfNew},
+		{name: "scale-up from 2 to 4 Pods, lifecycle", group: scaleGroup, only: sluice, web: web{replicas: 2, annotations: choose("warm-up")}, act: scaleUp, after: 30 * time.Second, tell: shareOfNew},
 		{name: "a zone is lost", group: zoneGroup, avoid: "n3", web: web{}, act: loseZone},
 		{name: "a zone is lost, outlier", group: zoneGroup, avoid: "n3", only: sluice, web: web{annotations: choose("eject")}, act: loseZone},
 		{name: "a Pod hangs", group: hangGroup, web: web{slowProbe: true}, act: hang, after: 40 * time.Second},

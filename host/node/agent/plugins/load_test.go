@@ -22,7 +22,7 @@ import (
 // TestSlowLoadDelaysNoOtherPlugin: the callback for the first plugin returns only when the second one is loaded, and the other
 // way round.
 func TestSlowLoadDelaysNoOtherPlugin(t *testing.T) {
-	module, err := os.ReadFile(filepath.Join(testenv.Plugins(t, "plugins/zone-spill"), "zone-spill.wasm"))
+	module, err := os.ReadFile(filepath.Join(testenv.Plugins(t, "plugins/locality"), "locality.wasm"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestFailedLoadIsPassedOn(t *testing.T) {
 
 // A module is read, not mapped: whoever owns its file, or that of an image in the cache, cannot end sluice with it.
 func TestModuleFileIsTruncatedWhileItIsInUse(t *testing.T) {
-	module, err := os.ReadFile(filepath.Join(testenv.Plugins(t, "plugins/zone-spill"), "zone-spill.wasm"))
+	module, err := os.ReadFile(filepath.Join(testenv.Plugins(t, "plugins/locality"), "locality.wasm"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestPluginsFollowASwitchOfTheMode(t *testing.T) {
 	for _, order := range [][]string{{"counts", "counts nothing", "counts"}, {"counts nothing", "counts", "counts nothing"}} {
 		cfg := config.Default()
 		cfg.PluginCacheDir = testenv.PluginCache(t)
-		for _, name := range []string{"outlier", "zone-spill"} {
+		for _, name := range []string{"outlier", "locality"} {
 			cfg.Plugins = append(cfg.Plugins, config.Plugin{Name: name, File: filepath.Join(testenv.Plugins(t, "plugins/"+name), name+".wasm")})
 			cfg.Policies = append(cfg.Policies, config.Policy{Name: name, Plugins: []config.Step{{Name: name}}})
 		}
@@ -162,7 +162,7 @@ func TestPluginsFollowASwitchOfTheMode(t *testing.T) {
 			if refused := err != nil && strings.Contains(err.Error(), reason); refused != (mode != "counts") || passed.Load() == 0 {
 				t.Errorf("%s, load %d: %v; the engine was told %d times", mode, i, err, passed.Load())
 			}
-			for name, want := range map[string]bool{"outlier": mode == "counts", "zone-spill": true} {
+			for name, want := range map[string]bool{"outlier": mode == "counts", "locality": true} {
 				p, err := set.Get(name)
 				if err == nil {
 					var resp abi.Response

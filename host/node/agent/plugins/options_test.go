@@ -15,7 +15,7 @@ func TestNamespacesHaveInstancesOfTheirOwn(t *testing.T) {
 	step := config.Step{Name: "p"}
 	cfg := config.Default()
 	cfg.PluginCacheDir = testenv.PluginCache(t)
-	cfg.Plugins = []config.Plugin{{Name: "p", File: filepath.Join(testenv.Plugins(t, "plugins/zone-spill"), "zone-spill.wasm")}}
+	cfg.Plugins = []config.Plugin{{Name: "p", File: filepath.Join(testenv.Plugins(t, "plugins/locality"), "locality.wasm")}}
 	cfg.Policies = []config.Policy{{Name: "q", Plugins: []config.Step{step}}}
 	set, err := Open(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

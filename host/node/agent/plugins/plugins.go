@@ -134,7 +134,7 @@ func Open(ctx context.Context, cfg *config.Config, opts Options) (*Set, error) {
 	if opts.Offline {
 		limits = wasm.OfflineLimits()
 	}
-	limits.Compile.CPU = time.Duration(cfg.PluginLimits.CompileSeconds) * time.Second
+	limits.Compile.CPU = cfg.PluginLimits.CompileTime
 	host, err := wasm.New(ctx, wasm.Options{
 		CacheDir: cache, Compiler: opts.Compiler, Process: opts.Process, Precompiled: opts.Precompiled, Memory: int64(cfg.PluginLimits.MemoryMiB) << 20, Log: opts.Log, Now: time.Now, Limits: limits,
 	})

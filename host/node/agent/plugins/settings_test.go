@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// settingsRig is a Set with one plugin, zone-spill, in policies with other settings.
+// settingsRig is a Set with one plugin, locality, in policies with other settings.
 type settingsRig struct {
 	*testing.T
 	set    *Set
@@ -25,7 +25,7 @@ type settingsRig struct {
 }
 
 func newSettingsRig(t *testing.T) *settingsRig {
-	module, err := os.ReadFile(filepath.Join(testenv.Plugins(t, "plugins/zone-spill"), "zone-spill.wasm"))
+	module, err := os.ReadFile(filepath.Join(testenv.Plugins(t, "plugins/locality"), "locality.wasm"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestNewSettingsDoNotLoadTheModuleAgain(t *testing.T) {
 	before, _ := r.set.Memory()
 	var settings []string
 	for i := range 20 {
-		settings = append(settings, fmt.Sprintf(`{"holdSeconds":%d}`, 100+i))
+		settings = append(settings, fmt.Sprintf(`{"hold":"%ds"}`, 100+i))
 	}
 	if changed, err := r.load(settings...); err != nil || !changed {
 		t.Fatalf("changed %t, %v", changed, err)
@@ -118,7 +118,7 @@ func TestBadSettingsAffectOnlyTheirPolicies(t *testing.T) {
 			t.Errorf("%s: bad settings: %v", what, err)
 		}
 	}
-	own := abi.Settings{Text: `{"demand":"beer","holdSeconds":7}`, Own: true}
+	own := abi.Settings{Text: `{"demand":"beer","hold":"7s"}`, Own: true}
 	if err := r.decide(own); !errors.Is(err, abi.ErrSettings) {
 		t.Errorf("settings of a Service: %v", err)
 	}
@@ -129,7 +129,7 @@ func TestOneCauseNamesAllFields(t *testing.T) {
 	r := newSettingsRig(t)
 	var settings []string
 	for i := range 12 {
-		settings = append(settings, fmt.Sprintf(`{"demand":"beer","holdSeconds":%d}`, 100+i))
+		settings = append(settings, fmt.Sprintf(`{"demand":"beer","hold":"%ds"}`, 100+i))
 	}
 	for _, tt := range []struct {
 		settings []string
@@ -147,12 +147,12 @@ func TestOneCauseNamesAllFields(t *testing.T) {
 // TestRevisionThatRefusesSettingsDoesNotReplaceAnother: the new module accepts none.
 func TestRevisionThatRefusesSettingsDoesNotReplaceAnother(t *testing.T) {
 	r := newSettingsRig(t)
-	settings := `{"holdSeconds":100}`
+	settings := `{"hold":"1m40s"}`
 	if _, err := r.load("", settings); err != nil {
 		t.Fatal(err)
 	}
 	old, _ := r.set.Get("p")
-	other, err := os.ReadFile(filepath.Join(testenv.Plugins(t, "plugins/staged-drain"), "staged-drain.wasm"))
+	other, err := os.ReadFile(filepath.Join(testenv.Plugins(t, "plugins/lifecycle"), "lifecycle.wasm"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 
 // TestStatsSurviveReload: a counter that falls looks like a restart to Prometheus.
 func TestStatsSurviveReload(t *testing.T) {
-	module, err := os.ReadFile(filepath.Join(testenv.Plugins(t, "plugins/zone-spill"), "zone-spill.wasm"))
+	module, err := os.ReadFile(filepath.Join(testenv.Plugins(t, "plugins/locality"), "locality.wasm"))
 	if err != nil {
 		t.Fatal(err)
 	}

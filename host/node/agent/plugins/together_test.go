@@ -15,7 +15,7 @@ import (
 func TestCallsTogetherHaveCheckedSettings(t *testing.T) {
 	cfg := config.Default()
 	cfg.PluginCacheDir = testenv.PluginCache(t)
-	cfg.Plugins = []config.Plugin{{Name: "p", File: filepath.Join(testenv.Plugins(t, "plugins/zone-spill"), "zone-spill.wasm")}}
+	cfg.Plugins = []config.Plugin{{Name: "p", File: filepath.Join(testenv.Plugins(t, "plugins/locality"), "locality.wasm")}}
 	cfg.Policies = []config.Policy{{Name: "q", Plugins: []config.Step{{Name: "p"}}}}
 	set, p := openPlugin(t, cfg)
 	ask := func(settings ...string) (calls []*policy.Call) {
