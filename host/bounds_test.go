@@ -143,7 +143,7 @@ func readDefaults(t *testing.T) map[string]constant.Value {
 			case float64:
 				out[prefix+name] = constant.ToInt(constant.MakeFloat64(v))
 			case string:
-				if d, err := time.ParseDuration(v); err == nil {
+				if d, err := time.ParseDuration(v); err == nil && d > 0 { // 0: the kernel's
 					out[prefix+name] = constant.MakeInt64(int64(d / time.Second)) // documents have seconds
 				}
 			}
