@@ -69,7 +69,7 @@ func (r *settingsRig) decide(s abi.Settings) error {
 	return p.Decide(req, &resp)
 }
 
-const bad, refused = `{"demand":"beer"}`, `settings refused: demand: "beer" is none of "", "nodes", "cpu"`
+const bad, refused = `{"demand":"beer"}`, `settings refused: demand: "beer" is none of "nodes", "cpu"`
 
 func TestNewSettingsDoNotLoadTheModuleAgain(t *testing.T) {
 	r := newSettingsRig(t)
