@@ -111,6 +111,11 @@ DaemonSet in deploy/kustomize: it reports files that are not mounted there and p
 			if node != "" {
 				printNodeBindings(cmd.OutOrStdout(), cfg, node, cluster)
 			}
+			for i := range cfg.Policies {
+				if q := &cfg.Policies[i]; q.Preset != "" {
+					fmt.Fprintf(cmd.OutOrStdout(), "policy %s is preset %s: %s\n", q.Name, q.Preset, config.Chain(q.Plugins))
+				}
+			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: valid\n", printable.Escape(args[0]))
 			return err
 		},

@@ -26,7 +26,11 @@ func Explanation(w io.Writer, x *api.Explanation, kernelNote string) error {
 	case x.Policy == "":
 		fmt.Fprintln(w, "  policy     none: the default rules decide")
 	default:
-		fmt.Fprintf(w, "  policy     %s (%s)\n", x.Policy, cmp.Or(strings.Join(x.Plugins, " → "), "no plugins"))
+		preset := ""
+		if x.Preset != "" {
+			preset = "preset " + x.Preset + ": "
+		}
+		fmt.Fprintf(w, "  policy     %s (%s%s)\n", x.Policy, preset, cmp.Or(strings.Join(x.Plugins, " → "), "no plugins"))
 	}
 	if x.Revision != "" {
 		fmt.Fprintf(w, "  revision   %s\n", x.Revision)

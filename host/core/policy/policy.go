@@ -12,8 +12,9 @@ import (
 
 // Policy is a named chain of plugins, which may be empty if it has a shadow or Panic is set.
 type Policy struct {
-	Name  string
-	Steps []Step
+	Name   string
+	Preset string // that Steps are from, for people; "": none
+	Steps  []Step
 	// Shadow is a second chain, with names from ShadowPlugin. It gets the same inputs, and its decisions are compared with what is
 	// enforced, see Decision.Shadow. Nil: none.
 	Shadow []Step
@@ -29,7 +30,7 @@ type Policy struct {
 
 // equal reports whether two policies are equal; reading a configuration again makes new ones.
 func (p *Policy) equal(q *Policy) bool {
-	return p == q || p.Name == q.Name && p.IgnoreHints == q.IgnoreHints && p.OnFailure == q.OnFailure && p.Panic == q.Panic &&
+	return p == q || p.Name == q.Name && p.Preset == q.Preset && p.IgnoreHints == q.IgnoreHints && p.OnFailure == q.OnFailure && p.Panic == q.Panic &&
 		p.MaxShedPercentPerSecond == q.MaxShedPercentPerSecond && equalSteps(p.Steps, q.Steps) && equalSteps(p.Shadow, q.Shadow)
 }
 

@@ -9,7 +9,7 @@ import (
 
 // notInRevision lists the fields of a policy that have no effect on its answers. Those of Shadow and Guard decide whether answers are
 // compared or used, not what they are.
-var notInRevision = map[string]bool{
+var notInRevision = map[string]bool{"Policy.Preset": true,
 	"Policy.Name": true, "Policy.Shadow": true, "Policy.Guard": true, "Step.Own": true, "Step.PolicySettings": true,
 }
 

@@ -67,6 +67,7 @@ type Config struct {
 	// StateBindAddress is the loopback address of the state API with authentication; "": there is none.
 	StateBindAddress string       `json:"stateBindAddress" check:"listen?" restart:"true"`
 	PluginCacheDir   string       `json:"pluginCacheDir" check:"file?" restart:"true"` // "" means the user's cache directory, if there is one
+	PluginDir        string       `json:"pluginDir" default:"/plugins" check:"file"`   // of the bundled plugins, for presets
 	PluginLimits     PluginLimits `json:"pluginLimits"`
 	PluginImages     PluginImages `json:"pluginImages"`
 	Signals          Signals      `json:"signals" restart:"true"`

@@ -65,6 +65,7 @@ metricsBindAddress: "[::1]:9999"
 healthzBindAddress: 0.0.0.0:10256
 statusPageBindAddress: 127.0.0.1:10251
 stateBindAddress: 127.0.0.1:10252
+pluginDir: modules
 pluginCacheDir: /var/cache/sluice
 pluginLimits: {cpuPercent: 25, memoryMiB: 512, compileTime: 1m}
 pluginImages: {cacheMiB: 128, dockerConfig: pull/config.json, caFile: /etc/ca.crt, plainHTTP: ["registry.lab:5000"]}
@@ -155,6 +156,7 @@ func TestParseEveryField(t *testing.T) {
 		HealthzBindAddress:    "0.0.0.0:10256",
 		StatusPageBindAddress: "127.0.0.1:10251",
 		StateBindAddress:      "127.0.0.1:10252",
+		PluginDir:             "/etc/sluice/modules",
 		PluginCacheDir:        "/var/cache/sluice",
 		PluginLimits:          PluginLimits{CPUPercent: 25, MemoryMiB: 512, CompileTime: time.Minute},
 		PluginImages: PluginImages{

@@ -131,6 +131,7 @@ func (p *parser) file(f *file) {
 		p.errorf("kind", "%q: must be %s", f.Kind, Kind)
 	}
 	c := &f.Config
+	p.presets(c)
 	p.plugins, p.policies = names(c.Plugins, func(m Plugin) string { return m.Name }), names(c.Policies, func(q Policy) string { return q.Name })
 	eachField(reflect.ValueOf(c).Elem(), "", false, p.check)
 	if err := CheckMode(c.Mode); err != nil {

@@ -16,8 +16,11 @@ import (
 
 // Policy is a chain of plugins, and what else decides.
 type Policy struct {
-	Name    string `json:"name" check:"name"`
-	Plugins []Step `json:"plugins"`
+	Name string `json:"name" check:"name"`
+	// Preset is the policy of sluice's that Plugins and IgnoreHints are from; Settings, by name of the plugin, replace fields of its settings.
+	Preset   string              `json:"preset,omitempty"`
+	Settings map[string]Settings `json:"settings,omitempty"`
+	Plugins  []Step              `json:"plugins"`
 	// Shadow is a second chain that is compared with what is in force.
 	Shadow        []Step           `json:"shadow"`
 	FailurePolicy policy.OnFailure `json:"failurePolicy"`
@@ -95,7 +98,7 @@ type Allow struct {
 // Build returns the policy for the core.
 func (p *Policy) Build() policy.Policy {
 	q := policy.Policy{
-		Name: p.Name, Steps: buildSteps(p.Plugins), Shadow: buildSteps(p.Shadow), IgnoreHints: p.IgnoreHints, OnFailure: p.FailurePolicy,
+		Name: p.Name, Preset: p.Preset, Steps: buildSteps(p.Plugins), Shadow: buildSteps(p.Shadow), IgnoreHints: p.IgnoreHints, OnFailure: p.FailurePolicy,
 		MaxShedPercentPerSecond: p.MaxShed,
 	}
 	for i := range q.Shadow {

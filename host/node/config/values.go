@@ -251,7 +251,7 @@ var checks = map[string]func(p *parser, s string) (string, error){
 		if s == "" {
 			return s, errRequired
 		}
-		return s, p.known("policy", s, p.policies)
+		return s, p.known("policy", s, slices.Concat(p.policies, names(Presets(), func(q Policy) string { return q.Name })))
 	},
 	"registry": func(_ *parser, s string) (string, error) {
 		if !imageref.IsRegistry(s) {

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/node/config"
 )
 
 // What one plugin of a chain decides, the others keep: at the scale of the cluster, not only of a node.
@@ -187,6 +188,41 @@ func checkShares(t *testing.T, chain []string, what string, got chainShares, spi
 	}
 	if slices.Contains(chain, "locality") && !near(chain, got.crossZone, spill) {
 		t.Errorf("%v: %s: %.2f %% cross zones, want %.2f %%", chain, what, 100*got.crossZone, 100*spill)
+	}
+}
+
+// TestPresetsAtClusterScale: in the cluster of TestChainsAtClusterScale, a preset holds what its plugins promise, and a Pod that is added gets a
+// small share at first, and an ordinary one in the end.
+func TestPresetsAtClusterScale(t *testing.T) {
+	pods := chainPods()
+	zoned, _ := simulateChain(t, pods, []string{"locality"}, "")
+	for _, preset := range config.Presets() {
+		var chain, plugins []string
+		for _, s := range preset.Plugins {
+			chain, plugins = append(chain, preset.Name+"/"+s.Name), append(plugins, s.Name)
+		}
+		steady, _ := simulateChain(t, pods, chain, "")
+		checkShares(t, plugins, preset.Name, steady[0], zoned[0].crossZone)
+		all, _ := simulateChain(t, pods, chain, "after 10s\nscale shop/web 30 startup=2s\nuntil 4m")
+		last, news := all[len(all)-1], 0
+		for addr, share := range last.endpoint {
+			if _, old := steady[0].endpoint[addr]; old {
+				continue
+			}
+			first, ordinary := 0.0, 1.0/30
+			for i := range all {
+				if first = all[i].endpoint[addr]; first > 0 {
+					break
+				}
+			}
+			if news++; first <= 0 || first > 0.3*ordinary || share < 0.8*ordinary {
+				t.Errorf("%s: the new endpoint %s gets %.4f at first and %.4f in the end", preset.Name, addr, first, share)
+			}
+		}
+		if news != 3 {
+			t.Errorf("%s: %d new endpoints", preset.Name, news)
+		}
+		t.Logf("%-14s %6.2f %% canary, %5.2f %% cross zones", preset.Name, 100*steady[0].canary, 100*steady[0].crossZone)
 	}
 }
 

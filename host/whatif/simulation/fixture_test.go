@@ -5,11 +5,13 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/lab/testgen"
+	"github.com/sluice-proxy/sluice/host/node/config"
 	"github.com/sluice-proxy/sluice/plugins/canary/canary"
 	"github.com/sluice-proxy/sluice/plugins/least-loaded/leastloaded"
 	"github.com/sluice-proxy/sluice/plugins/lifecycle/lifecycle"
@@ -75,13 +77,30 @@ func newPlugins() Plugins {
 		if p := loaded[name]; p != nil {
 			return p, nil
 		}
-		p, err := sdk.NewNativePlugin(bundled[name].create, []byte(bundled[name].settings))
+		b := bundled[name]
+		if preset, plugin, ok := strings.Cut(name, "/"); ok {
+			b = bundled[plugin]
+			b.settings = settingsOfPreset(preset, plugin)
+		}
+		p, err := sdk.NewNativePlugin(b.create, []byte(b.settings))
 		if err != nil {
 			return nil, err
 		}
 		loaded[name] = native{p}
 		return loaded[name], nil
 	}
+}
+
+// settingsOfPreset returns the settings of a plugin of a preset.
+func settingsOfPreset(preset, plugin string) string {
+	for _, q := range config.Presets() {
+		for _, s := range q.Plugins {
+			if q.Name == preset && s.Name == plugin {
+				return string(s.Settings)
+			}
+		}
+	}
+	return ""
 }
 
 // randomCluster returns a cluster with more Nodes than testgen makes, and endpoints that belong to one Service each.

@@ -16,6 +16,7 @@ type Explanation struct {
 	// NodeWarnings is what the node's Node lacks, and what applies instead.
 	NodeWarnings []string `json:"nodeWarnings,omitempty"`
 	Policy       string   `json:"policy,omitempty"`
+	Preset       string   `json:"preset,omitempty"` // that Plugins are from
 	Plugins      []string `json:"plugins,omitempty"`
 	// Revision identifies what the policy answers with; "": not known, because a plugin is not loaded, or no policy.
 	Revision string `json:"revision,omitempty"`

@@ -40,7 +40,7 @@ func localhostAddrs(e *planner.Explanation, f *plan.Frontend) (out []string) {
 func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *api.Explanation {
 	x := &api.Explanation{Service: e.Service.Name.String(), NodeName: e.Node, Zone: e.Zone, NodeWarnings: e.NodeWarnings, Frontends: []string{}, Pools: []api.Pool{}}
 	if e.Policy != nil {
-		x.Policy, x.Shadow = e.Policy.Name, newShadow(e.Policy, &e.Shadow)
+		x.Policy, x.Preset, x.Shadow = e.Policy.Name, e.Policy.Preset, newShadow(e.Policy, &e.Shadow)
 		for _, s := range e.Policy.Steps {
 			x.Plugins = append(x.Plugins, s.Plugin)
 		}
