@@ -3,6 +3,7 @@
 GO          ?= go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+CONTROLLERGEN := sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 # The packages of both Go modules: sdk has a module of its own.
 ALL         := ./... github.com/sluice-proxy/sluice/sdk/...
@@ -11,7 +12,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 export CGO_ENABLED := 0
 
 .PHONY: help build plugins image krew man demo experiment quick race test test-all test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-nodes test-cni test-handover e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat vm-kernels \
-  compiled-plugins bench bench-peer bench-peer-base bench-fleet soak fuzz check fmt lint format-check vet deps clean
+  compiled-plugins bench bench-peer bench-peer-base bench-fleet soak fuzz check generate fmt lint format-check vet deps clean
 
 help:
 	@cat .ci/help.txt
@@ -267,10 +268,10 @@ fuzz:
 	GO='$(GO)' .ci/fuzz $(FUZZTIME)
 
 fmt:
-	gofmt -s -w cmd host plugins sdk deploy examples
+	gofmt -s -w api cmd host plugins sdk deploy examples
 
 format-check:
-	@unformatted=$$(gofmt -s -l cmd host plugins sdk deploy examples); \
+	@unformatted=$$(gofmt -s -l api cmd host plugins sdk deploy examples); \
 	  if [ -n "$$unformatted" ]; then echo "not formatted (make fmt):"; echo "$$unformatted"; exit 1; fi
 
 vet:
@@ -285,6 +286,10 @@ check: lint
 	$(GO) mod tidy
 	cd sdk && $(GO) mod tidy
 	@if [ -n "$$(git status --porcelain)" ]; then echo 'the tree is not clean:'; git status --porcelain; exit 1; fi
+
+# The CustomResourceDefinitions, and the copies of their types.
+generate:
+	$(GO) run $(CONTROLLERGEN) object crd:allowDangerousTypes=true,maxDescLen=400 paths=./host/api/... output:crd:dir=deploy/kustomize/crds output:object:dir=host/api/v1alpha1
 
 clean:
 	rm -rf bin
