@@ -87,6 +87,13 @@ DaemonSet in deploy/kustomize: it reports files that are not mounted there and p
 				}
 			}
 			report(findings)
+			if source != "" {
+				var wrong []error
+				cfg, wrong, err = (&sourceFlags{source: source}).checkObjects(cmd.Context(), cfg)
+				if err := errors.Join(append(wrong, err)...); err != nil {
+					return err
+				}
+			}
 			set, err := plugins.Open(cmd.Context(), cfg, plugins.Options{Compiler: compileCommand, Process: processCommand, Precompiled: precompiledPlugins(), Log: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				return err

@@ -98,6 +98,9 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 	if err != nil {
 		return nil, nil, err
 	}
+	if cfg, err = in.withObjects(ctx, cfg); err != nil {
+		return nil, nil, err
+	}
 	set, err := plugins.Open(ctx, cfg, plugins.Options{Compiler: compileCommand, Process: processCommand, Precompiled: precompiledPlugins(), Offline: true, Log: warningsLogger()})
 	if err != nil {
 		return nil, nil, err

@@ -154,8 +154,8 @@ var scriptEpoch = policy.Epoch{Boot: "boot"}
 
 // start starts the node with a checkpoint of the previous process.
 func (n *scriptNode) start(ts *testscript.TestScript, checkpoint []byte) {
-	cfg, err := n.in.load()
-	ts.Check(err)
+	cfg := n.config(ts)
+	var err error
 	n.plugins, err = plugins.Open(context.Background(), cfg, plugins.Options{Log: slog.New(slog.NewTextHandler(&n.log, nil))})
 	ts.Check(err)
 	n.stop = func() { n.plugins.Close(context.Background()) }
@@ -168,6 +168,15 @@ func (n *scriptNode) start(ts *testscript.TestScript, checkpoint []byte) {
 		ts.Check(err)
 	}
 	n.load(ts, cfg)
+}
+
+// config returns the configuration with the objects of the manifests.
+func (n *scriptNode) config(ts *testscript.TestScript) *config.Config {
+	cfg, err := n.in.load()
+	ts.Check(err)
+	cfg, err = n.in.withObjects(context.Background(), cfg)
+	ts.Check(err)
+	return cfg
 }
 
 func (n *scriptNode) load(ts *testscript.TestScript, cfg *config.Config) {
@@ -232,8 +241,7 @@ func (n *scriptNode) deleteUnreplied(ts *testscript.TestScript, d *plan.Delta) {
 // reload: reloads manifests, configuration and plugins.
 func cmdReload(ts *testscript.TestScript, _ bool, _ []string) {
 	n := nodeOf(ts)
-	cfg, err := n.in.load()
-	ts.Check(err)
+	cfg := n.config(ts)
 	n.planner.Configure(agent.PlanSettings(cfg, nil))
 	n.load(ts, cfg)
 }
@@ -280,8 +288,7 @@ func cmdExplain(ts *testscript.TestScript, _ bool, args []string) {
 	n := nodeOf(ts)
 	found, err := n.planner.Explain(model.Name{Namespace: ns, Name: svc})
 	ts.Check(err)
-	cfg, err := n.in.load()
-	ts.Check(err)
+	cfg := n.config(ts)
 	x := state.NewExplanation(found, time.UnixMilli)
 	x.Node = agent.NodeState(cfg, n.plugins)
 	ts.Check(printer.Explanation(ts.Stdout(), x, ""))

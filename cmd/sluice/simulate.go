@@ -216,6 +216,11 @@ func (in *simulateFlags) openWorkers(ctx context.Context, input *simulation.Inpu
 				return nil, err
 			}
 		}
+		if in.against != "none" || i == 0 { // the configuration without policies is without those of objects too
+			if cfg, err = in.withObjects(ctx, cfg); err != nil {
+				return nil, err
+			}
+		}
 		w.configs = append(w.configs, cfg)
 		input.Runs = append(input.Runs, simulation.Config{
 			File: file, Settings: agent.PlanSettings(cfg, nil), Period: cfg.Signals.Period,

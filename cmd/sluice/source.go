@@ -101,6 +101,47 @@ func userKubeconfig() (string, error) {
 	return file, nil
 }
 
+// withObjects returns a configuration with the policies and plugins of sluice.dev. What is wrong with them is printed to standard error.
+func (f *sourceFlags) withObjects(ctx context.Context, cfg *config.Config) (*config.Config, error) {
+	out, wrong, err := f.checkObjects(ctx, cfg)
+	for _, err := range wrong {
+		printError(err)
+	}
+	return out, err
+}
+
+// checkObjects returns a configuration with the policies and plugins of sluice.dev, and what is wrong with them.
+func (f *sourceFlags) checkObjects(ctx context.Context, cfg *config.Config) (_ *config.Config, wrong []error, _ error) {
+	var read map[model.ObjectName]any
+	if f.source != "" {
+		snap, _, err := dir.Load(f.source)
+		if err != nil {
+			return nil, nil, err
+		}
+		read = snap.Objects
+	} else {
+		client, err := f.connect(cfg)
+		if err != nil {
+			return nil, nil, err
+		}
+		kube.RedirectKlog(warningsLogger())
+		ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+		defer cancel()
+		var problems []source.Problem
+		if read, problems, err = kube.LoadObjects(ctx, client); err != nil {
+			return nil, nil, fmt.Errorf("API server %s: %w", client.Server(), err)
+		}
+		for _, p := range problems {
+			warn(p.Error())
+		}
+	}
+	out, problems := new(config.Objects).WithObjects(cfg, read)
+	for _, p := range problems {
+		wrong = append(wrong, p)
+	}
+	return out, wrong, nil
+}
+
 // loadTimeout bounds reading the cluster state once.
 const loadTimeout = time.Minute
 

@@ -32,6 +32,20 @@ func Explanation(w io.Writer, x *api.Explanation, kernelNote string) error {
 		}
 		fmt.Fprintf(w, "  policy     %s (%s%s)\n", x.Policy, preset, cmp.Or(strings.Join(x.Plugins, " → "), "no plugins"))
 	}
+	for i := range x.Ports {
+		p := &x.Ports[i]
+		at := ""
+		if len(x.Ports) > 1 {
+			at = "port " + strings.Join(p.Ports, ", ") + ": "
+		}
+		for _, c := range p.Candidates {
+			state := c.State
+			if c.Why != "" {
+				state += ": " + c.Why
+			}
+			fmt.Fprintf(w, "  layer      %s%s (%s): %s\n", at, c.Policy, c.Layer, state)
+		}
+	}
 	if x.Revision != "" {
 		fmt.Fprintf(w, "  revision   %s\n", x.Revision)
 	}

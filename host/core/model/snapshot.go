@@ -6,7 +6,8 @@ import "slices"
 // it marks the end of the initial state.
 type Change struct {
 	Kind    Kind
-	Name    Name // Nodes and ServiceCIDRs have no namespace
+	Name    Name   // Nodes and ServiceCIDRs have no namespace
+	Group   string // with ObjectKind: the kind
 	Service *Service
 	Slice   *EndpointSlice
 	Node    *Node
@@ -14,6 +15,7 @@ type Change struct {
 	Pod     *Pod
 	Value   bool      // with NodesPartialKind and PodsOnDemandKind
 	Pods    PodsState // with PodsReadKind: of the Service called Name
+	Object  any       // with ObjectKind: see Snapshot.Objects
 }
 
 // Kind is the kind of a Change.
@@ -30,7 +32,14 @@ const (
 	PodKind
 	PodsReadKind     // sets whether the Pods of a Service have been read
 	PodsOnDemandKind // sets Snapshot.PodsOnDemand
+	ObjectKind       // of sluice.dev, of the kind Group
 )
+
+// ObjectName identifies an object of sluice.dev.
+type ObjectName struct {
+	Kind string
+	Name Name // without a namespace if the kind has none
+}
 
 // Snapshot is cluster state. Apply modifies it in place; the objects in it are immutable and may be shared.
 type Snapshot struct {
@@ -39,7 +48,10 @@ type Snapshot struct {
 	Nodes    map[string]*Node
 	CIDRs    map[string]*ServiceCIDR
 	Pods     map[Name]*Pod
-	Synced   bool
+	// Objects are the policies and plugins of sluice.dev, as the source has read them: types of host/api/v1alpha1, which the configuration
+	// converts.
+	Objects map[ObjectName]any
+	Synced  bool
 	// NodesPartial reports that Nodes contains this node's Node, but not all others.
 	NodesPartial bool
 	// PodsOnDemand reports that Pods are read only for Services whose policy needs them. Otherwise all have been read.
@@ -57,6 +69,7 @@ func NewSnapshot() *Snapshot {
 		Nodes:        map[string]*Node{},
 		CIDRs:        map[string]*ServiceCIDR{},
 		Pods:         map[Name]*Pod{},
+		Objects:      map[ObjectName]any{},
 		slicesByName: map[Name]*EndpointSlice{},
 		podsOf:       map[Name]PodsState{},
 	}
@@ -97,6 +110,12 @@ func (s *Snapshot) Apply(c Change) []Name {
 			delete(s.Pods, c.Name)
 		} else {
 			s.Pods[c.Name] = c.Pod
+		}
+	case ObjectKind:
+		if c.Object == nil {
+			delete(s.Objects, ObjectName{c.Group, c.Name})
+		} else {
+			s.Objects[ObjectName{c.Group, c.Name}] = c.Object
 		}
 	case PodsReadKind:
 		return s.applyPods(c)

@@ -25,7 +25,8 @@ type Explanation struct {
 	Node, Zone string
 	// NodeWarnings are those of Planner.NodeWarnings.
 	NodeWarnings []string
-	Policy       *policy.Policy      // nil: none
+	Policy       *policy.Policy      // of the first port that has one; nil: none
+	Ports        []PortPolicy        // by port of the Service
 	Revision     string              // of the policy; "": not known, or no policy
 	Choice       *policy.ChoiceError // why the annotation of the Service chooses no policy; nil: it does, or there is none
 	// NodeBindings are the bindings with Nodes that match the Service, up to the one that applies; none if the Service has chosen its policy.
@@ -52,6 +53,23 @@ type Explanation struct {
 	slices  []*model.EndpointSlice // of the Service
 }
 
+// PortPolicy is the policy of a Service port, and what gives it one, or would.
+type PortPolicy struct {
+	Port       model.ServicePort
+	Policy     *policy.Policy // nil: none
+	Candidates []policy.Candidate
+}
+
+// PolicyOf returns the policy of a port, nil for none.
+func (e *Explanation) PolicyOf(port model.PortName) *policy.Policy {
+	for i := range e.Ports {
+		if p := &e.Ports[i]; p.Port.Name == port.Port && p.Port.Protocol == port.Protocol {
+			return p.Policy
+		}
+	}
+	return nil
+}
+
 // maxExplained bounds how many conflicts an Explanation lists.
 const maxExplained = 100
 
@@ -65,7 +83,12 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 		return nil, p.NotFound(name)
 	}
 	e := &Explanation{Service: svc, Node: p.settings.Node, Zone: p.nodeInfo.Zone, NodeWarnings: p.NodeWarnings(), Settings: s.settings, Err: s.err, LocalhostAddrs: p.LocalhostAddrs()}
-	e.Policy, e.Choice = p.evaluator.Chosen(p.settings.Policies, svc)
+	ports, choice := p.evaluator.Chosen(p.settings.Policies, svc)
+	e.Choice = choice
+	for i, of := range ports[:min(len(ports), len(svc.Ports))] {
+		e.Policy = cmp.Or(e.Policy, of)
+		e.Ports = append(e.Ports, PortPolicy{svc.Ports[i], of, p.evaluator.Candidates(p.settings.Policies, svc, svc.Ports[i].Name)})
+	}
 	e.Revision = p.evaluator.Revision(e.Policy)
 	if !chosen(svc, e.Policy, e.Choice) {
 		e.NodeBindings = p.settings.Policies.NodeBindings(svc)
@@ -74,7 +97,7 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 	for _, g := range s.guards {
 		e.Guards = append(e.Guards, g.status())
 	}
-	if p.evaluator.DeclaresPods(e.Policy) {
+	if slices.ContainsFunc(ports, p.evaluator.DeclaresPods) {
 		state := p.cluster.PodsOf(name)
 		e.Pods = &state
 	}
@@ -118,7 +141,7 @@ func (p *Planner) decideAll(svc *model.Service) (out []policy.PortDecision) {
 		for _, f := range model.Families {
 			if svc.HasFamily(f) {
 				port := eligibility.SelectEndpoints(svc, &svc.Ports[i], f, p.cluster.Slices[svc.Name], p.nodeInfo)
-				out = append(out, p.decide(r, port, time.Time{}))
+				out = append(out, p.decide(r, port, r.policies[i], time.Time{}))
 			}
 		}
 	}

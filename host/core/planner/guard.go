@@ -62,10 +62,10 @@ func (p *Planner) refreshGuards(now time.Time) {
 	set, states := p.settings.Policies, p.evaluator.Guards
 	before := p.guards
 	p.guards = nil
-	for _, name := range slices.Sorted(maps.Keys(set.Policies)) {
-		q := set.Policies[name]
-		if q.Guard.FailedPercent == 0 || p.evaluator.Signals == nil {
-			continue
+	for _, q := range set.Guarded() {
+		name := q.Name
+		if p.evaluator.Signals == nil {
+			break
 		}
 		g := &guard{policy: name, services: map[model.Name]bool{}}
 		if i := slices.IndexFunc(before, func(b *guard) bool { return b.policy == name }); i >= 0 {

@@ -123,7 +123,15 @@ func (r *round) longAnnotations(e *policy.Evaluator) (out []plan.Degradation) {
 	if len(r.frontends) == 0 {
 		return nil
 	}
-	for _, key := range e.LongAnnotations(r.svc, r.policy) {
+	var keys []string
+	for _, of := range r.policies {
+		for _, key := range e.LongAnnotations(r.svc, of) {
+			if !slices.Contains(keys, key) {
+				keys = append(keys, key)
+			}
+		}
+	}
+	for _, key := range keys {
 		f := r.frontends[0]
 		out = append(out, plan.Degradation{Frontend: f.Key, Owner: f.Owner, Wanted: fmt.Sprintf("annotation %.317s", key), Got: "no value for plugins",
 			Why: fmt.Sprintf("it has more than %d bytes", model.MaxAnnotation)})

@@ -7,6 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
+	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
 // ServiceOverview is a Service in a few numbers.
@@ -30,8 +31,9 @@ func (p *Planner) Overview(namespace string) (out []ServiceOverview) {
 		}
 		o := ServiceOverview{Name: name, Draining: len(s.draining), Failing: s.summary.Failing, Omitted: len(s.omitted)}
 		o.Refused = s.summary.Choice > tally.ChoiceInForce || s.summary.RefusedSettings
-		if of, _ := p.evaluator.Chosen(p.settings.Policies, svc); of != nil {
-			o.Policy = of.Name
+		ports, _ := p.evaluator.Chosen(p.settings.Policies, svc)
+		if i := slices.IndexFunc(ports, func(of *policy.Policy) bool { return of != nil }); i >= 0 {
+			o.Policy = ports[i].Name
 		}
 		frontends := slices.SortedStableFunc(p.claims.Has(name), func(f, g *plan.Frontend) int { return int(f.Kind) - int(g.Kind) })
 		o.Omitted += len(p.claims.Wanted(name)) - len(frontends)

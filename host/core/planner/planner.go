@@ -101,6 +101,28 @@ func (p *Planner) Configure(s Settings) {
 	p.queue.Begin(true)
 }
 
+// SetPolicies replaces the policies from the next Plan on. Only the Services for which objects have changed are planned again.
+func (p *Planner) SetPolicies(set *policy.Set, changed []*policy.Object) {
+	set.Follow(p.settings.Policies)
+	p.settings.Policies = set
+	for _, o := range changed {
+		p.guardsDirty = p.guardsDirty || o.Policy.Guard.FailedPercent > 0
+		if o.Name.Namespace != "" {
+			for _, t := range o.Targets {
+				if s := p.services[model.Name{Namespace: o.Name.Namespace, Name: t.Service}]; s != nil {
+					p.schedule(s, queue.Changed)
+				}
+			}
+			continue
+		}
+		for name, s := range p.services {
+			if svc := p.cluster.Services[name]; svc != nil && o.Selects(svc) {
+				p.schedule(s, queue.Changed)
+			}
+		}
+	}
+}
+
 // SetCaps sets the capabilities of the backend that programs the plan.
 func (p *Planner) SetCaps(c plan.Caps) { p.claims.SetCaps(c) }
 

@@ -40,10 +40,10 @@ type indexedPods struct {
 	slices []*model.EndpointSlice
 }
 
-// indexPods indexes the Pods of a Service's endpoints if its policy declares keys of Pods.
-func (p *Planner) indexPods(name model.Name, s *serviceState, applied *policy.Policy) {
+// indexPods indexes the Pods of a Service's endpoints if the policy of a port declares keys of Pods.
+func (p *Planner) indexPods(name model.Name, s *serviceState, ports []*policy.Policy) {
 	var now indexedPods
-	if p.evaluator.DeclaresPods(applied) {
+	if slices.ContainsFunc(ports, p.evaluator.DeclaresPods) {
 		if now.slices = p.cluster.Slices[name]; slices.Equal(now.slices, s.pods.slices) {
 			return
 		}

@@ -76,7 +76,7 @@ func TestConnectionsOfPoliciesEqualAListOfReadings(t *testing.T) {
 					seen := map[string]bool{}
 					for _, name := range of {
 						k := " "
-						if q, _ := settings.Policies.For(p.cluster.Services[name], ""); q != nil {
+						if q, _ := settings.Policies.For(p.cluster.Services[name], "", ""); q != nil {
 							k = q.Name + " " + p.evaluator.Revision(q)
 						}
 						if !seen[k] {

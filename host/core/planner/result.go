@@ -3,6 +3,7 @@ package planner
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
@@ -93,8 +94,8 @@ func (res *Result) addHold(r *round, before, now *tally.Summary) {
 		return
 	}
 	c := HoldChange{Service: r.svc.Name, Policy: before.Policy.Policy, Held: now.Held > 0, Cluster: before.HeldCluster || now.HeldCluster}
-	if r.policy != nil {
-		c.Policy, c.Panic = r.policy.Name, r.policy.Panic
+	if i := slices.IndexFunc(r.policies, func(of *policy.Policy) bool { return of != nil && of.Panic.Below > 0 }); i >= 0 {
+		c.Policy, c.Panic = r.policies[i].Name, r.policies[i].Panic
 	}
 	res.Holds = append(res.Holds, c)
 }

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -23,7 +24,7 @@ import (
 // The ports before next are added, except those in open, which follow in their order; frontends and sums are those of added ports.
 type round struct {
 	svc       *model.Service
-	policy    *policy.Policy
+	policies  []*policy.Policy    // by port; nil: none
 	choiceErr *policy.ChoiceError // of the annotation; nil: none
 	err       error               // of the policy's chain
 	addrs     []claims.Addr
@@ -52,6 +53,7 @@ type round struct {
 	unsafeAt  *plan.Frontend
 	unsafeWhy error
 	sheds     map[shedKey]wantedShed
+	shedding  *policy.Policy // that asks for more of them than it may
 	counted   tally.Wanted
 	guards    []*guard // that concern the Service
 }
@@ -67,17 +69,20 @@ func (p *Planner) begin(svc *model.Service) *round {
 	p.warnOfExternalIPs(svc)
 	svc = p.served(svc)
 	r.svc, r.addrs = svc, claims.AddrsOf(svc)
-	r.policy, r.choiceErr = p.evaluator.Choose(p.settings.Policies, svc)
+	r.policies, r.choiceErr = p.evaluator.Choose(p.settings.Policies, svc)
 	r.guards = p.guardsOf(svc)
 	r.counted.All = p.settings.CountAll || len(r.guards) > 0
-	if r.policy != nil {
+	for i, of := range r.policies {
+		if of == nil || i > 0 && of == r.policies[i-1] {
+			continue
+		}
 		r.decisions = &decisionCache{}
-		enforced, shadow := p.evaluator.Needs(r.policy)
-		if r.policy.Panic.Below > 0 {
+		enforced, shadow := p.evaluator.Needs(of)
+		if of.Panic.Below > 0 {
 			enforced |= abi.NeedOutcomes
 		}
 		const counts = abi.NeedOutcomes | abi.NeedConnections
-		r.counted.Enforced, r.counted.Needs = enforced&counts, (enforced|shadow)&counts
+		r.counted.Enforced, r.counted.Needs = r.counted.Enforced|enforced&counts, r.counted.Needs|(enforced|shadow)&counts
 	}
 	r.counted.Outcomes = r.counted.All || r.counted.Needs&p.settings.OutcomeNeeds != 0
 	r.quota = p.settings.ServiceLimits.newQuota(svc, r.addrs)
@@ -131,6 +136,7 @@ func (p *Planner) evaluate(r *round, s *serviceState, now time.Time, budget *cos
 // and so does deciding about a pool of them.
 type portRound struct {
 	decision  policy.PortDecision
+	policy    *policy.Policy
 	next      int             // round.next
 	holds     [2]*policy.Hold // by pool
 	decided   [2]bool
@@ -172,7 +178,7 @@ func (p *Planner) evaluatePort(r *round, f model.Family, now time.Time, budget *
 		endpointSlices := p.cluster.Slices[r.svc.Name]
 		port := eligibility.SelectEndpointsInto(p.newPort(), r.svc, &r.svc.Ports[r.next/len(model.Families)], f, endpointSlices, p.nodeInfo)
 		budget.Spend(cost.Look * (len(endpointSlices) + len(port.Endpoints)))
-		p.beginPort(r, &r.port, port, now)
+		p.beginPort(r, &r.port, port, r.policies[r.next/len(model.Families)], now)
 	}
 	d := &r.port.decision
 	large := len(d.Port.Endpoints) >= largePort
@@ -183,8 +189,8 @@ func (p *Planner) evaluatePort(r *round, f model.Family, now time.Time, budget *
 		if large && budget.Spent() {
 			return false
 		}
-		if p.decidePool(r, &r.port, pool, now) && r.policy != nil {
-			budget.Spend(len(r.policy.Steps) * (requestCost + requestCostEach*len(d.Port.Endpoints)))
+		if p.decidePool(r, &r.port, pool, now) && r.port.policy != nil {
+			budget.Spend(len(r.port.policy.Steps) * (requestCost + requestCostEach*len(d.Port.Endpoints)))
 		}
 	}
 	if large && budget.Spent() {
@@ -250,6 +256,7 @@ func (p *Planner) addPort(r *round, o *portRound, budget *cost.Budget) {
 	r.udp.add(o.decision.Port)
 	frontends := p.rules.frontends(r, &o.decision)
 	budget.Spend(cost.Frontend * (1 + len(frontends)))
+	r.addSheds(&o.decision, o.policy, frontends)
 	r.add(&p.settings.ServiceLimits, &o.decision, frontends)
 	p.releasePort(o.decision.Port)
 }
@@ -283,9 +290,9 @@ func (p *Planner) release(r *round) {
 }
 
 // decide evaluates the policy of a Service port in one family.
-func (p *Planner) decide(r *round, port *eligibility.Port, now time.Time) policy.PortDecision {
+func (p *Planner) decide(r *round, port *eligibility.Port, by *policy.Policy, now time.Time) policy.PortDecision {
 	var of portRound
-	p.beginPort(r, &of, port, now)
+	p.beginPort(r, &of, port, by, now)
 	for pool := range of.decided {
 		p.decidePool(r, &of, pool, now)
 	}
@@ -293,12 +300,12 @@ func (p *Planner) decide(r *round, port *eligibility.Port, now time.Time) policy
 }
 
 // beginPort begins the evaluation of a Service port in one family.
-func (p *Planner) beginPort(r *round, of *portRound, port *eligibility.Port, now time.Time) {
-	holds, heldUntil := p.evaluator.Hold(r.policy, port, now)
+func (p *Planner) beginPort(r *round, of *portRound, port *eligibility.Port, by *policy.Policy, now time.Time) {
+	holds, heldUntil := p.evaluator.Hold(by, port, now)
 	if !heldUntil.IsZero() {
 		r.enforced.requeueAt = earlier(r.enforced.requeueAt, heldUntil.UnixMilli())
 	}
-	*of = portRound{decision: policy.PortDecision{Port: port}, holds: holds}
+	*of = portRound{decision: policy.PortDecision{Port: port}, policy: by, holds: holds}
 }
 
 // decidePool evaluates the policy for a pool, or goes on with the answers that it waits for, and reports whether the port has the pool.
@@ -314,19 +321,28 @@ func (p *Planner) decidePool(r *round, o *portRound, pool int, now time.Time) (u
 	}
 	in := p.input(r.svc, port)
 	in.Pool = uint8(pool)
-	*decision, o.requeueAt[pool], o.asked[pool] = decide(r.policy, &in, now)
+	*decision, o.requeueAt[pool], o.asked[pool] = decide(o.policy, &in, now)
 	decision.Hold = o.holds[pool]
 	return true
 }
 
-// settingsOf returns the state of the settings that a Service has set.
-func (p *Planner) settingsOf(svc *model.Service, of *policy.Policy) policy.ServiceSettings {
-	if of != nil {
-		return p.evaluator.Settings(svc, of)
+// settingsOf returns the state of the settings that a Service has set, given the policies of its ports. They are for the policy that the
+// configuration file gives it: objects have their settings themselves.
+func (p *Planner) settingsOf(svc *model.Service, ports []*policy.Policy) policy.ServiceSettings {
+	var object *policy.Policy
+	for _, of := range ports {
+		if of != nil && !of.FromObject {
+			return p.evaluator.Settings(svc, of)
+		}
+		object = cmp.Or(object, of)
 	}
 	p.evaluator.DeleteSettings(svc.Name)
-	if svc.Settings == "" {
-		return policy.ServiceSettings{}
+	switch {
+	case svc.Settings == "":
+		return policy.ServiceSettings{InForce: object}
+	case object != nil:
+		return policy.ServiceSettings{Text: svc.Settings, InForce: object,
+			Err: fmt.Errorf("Service %s: metadata.annotations[sluice.dev/settings]: %s decides, whose settings are in the object", svc.Name, object.Name)}
 	}
 	return policy.ServiceSettings{Text: svc.Settings, Err: fmt.Errorf("Service %s: metadata.annotations[sluice.dev/settings]: the Service has no policy", svc.Name)}
 }
@@ -345,7 +361,6 @@ func (r *round) add(l *Limits, d *policy.PortDecision, frontends []*plan.Fronten
 	r.frontends = append(r.frontends, frontends...)
 	r.counted.Add(d.Port)
 	r.summary.Add(r.svc, d)
-	r.addSheds(d, frontends)
 	if r.decisions != nil {
 		r.decisions.add(d)
 	}
@@ -370,7 +385,7 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	}
 	s.reportChoice(r.choiceErr, result)
 	s.err, s.decisions = r.err, r.decisions
-	s.settings = p.settingsOf(r.svc, r.policy)
+	s.settings = p.settingsOf(r.svc, r.policies)
 	s.reportSettings(name, result)
 	sum := r.summary.Summary(r.svc, r.err != nil && !errors.Is(r.err, policy.ErrPending))
 	sum.Choice = tally.ChoiceOf(r.svc, r.choiceErr)
@@ -392,7 +407,7 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	s.summary = sum
 	s.draining = drainingSince(s.draining, r.summary.Draining(), now.UnixMilli())
 	if p.sheds.set(name, r.sheds, now.UnixMilli()) {
-		result.ShedsBounded = append(result.ShedsBounded, ShedBounded{name, r.policy.Name, max(1, r.policy.MaxShedPercentPerSecond)})
+		result.ShedsBounded = append(result.ShedsBounded, ShedBounded{name, r.shedding.Name, max(1, r.shedding.MaxShedPercentPerSecond)})
 	}
 	for _, f := range r.frontends {
 		if r.udp.stales(f) && p.claims.Plan().Frontends[f.Key] == f {
@@ -413,8 +428,9 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 // setInForce records which policy decides about a Service whose outcomes are counted.
 func (p *Planner) setInForce(s *serviceState, r *round, now time.Time) {
 	name, revision := "", ""
-	if r.policy != nil && r.counted.Outcomes {
-		name, revision = r.policy.Name, p.evaluator.Revision(r.policy)
+	// Connections are counted by Service: those of all ports count for the policy of the first one that has one.
+	if i := slices.IndexFunc(r.policies, func(of *policy.Policy) bool { return of != nil }); i >= 0 && r.counted.Outcomes {
+		name, revision = r.policies[i].Name, p.evaluator.Revision(r.policies[i])
 	}
 	p.outcomes.SetPolicy(&s.counted, name, revision, now)
 }

@@ -83,7 +83,7 @@ func (p *Planner) planService(s *serviceState, now time.Time, result *Result, bu
 		budget.Spend(len(svc.SourceRanges) * cost.Look)
 		r.udp = udpRound{svc: svc, at: now.UnixMilli(), before: s.udp}
 		p.queue.BeginRound(&s.place)
-		p.indexPods(name, s, r.policy)
+		p.indexPods(name, s, r.policies)
 		s.setGuards(name, r.guards)
 	}
 	s.round = r

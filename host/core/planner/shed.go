@@ -80,11 +80,11 @@ func EffectiveShed(permille uint16, limit int) uint16 {
 }
 
 // addSheds adds the sheds of a port's decisions, through the frontends of the pools that they are about.
-func (r *round) addSheds(d *policy.PortDecision, frontends []*plan.Frontend) {
+func (r *round) addSheds(d *policy.PortDecision, by *policy.Policy, frontends []*plan.Frontend) {
 	if d.Cluster.Sheds == nil && d.Local.Sheds == nil {
 		return
 	}
-	limit := max(1, r.policy.MaxShedPercentPerSecond)
+	limit := max(1, by.MaxShedPercentPerSecond)
 	for i := range d.Port.Endpoints {
 		key := shedKey{d.Port.Name, d.Port.Endpoints[i].Addr}
 		var w wantedShed
@@ -102,7 +102,9 @@ func (r *round) addSheds(d *policy.PortDecision, frontends []*plan.Frontend) {
 			continue
 		}
 		share := EffectiveShed(w.permille, limit)
-		w.bounded = share < w.permille
+		if w.bounded = share < w.permille; w.bounded {
+			r.shedding = by
+		}
 		w.share, w.limit = uint64(share)*plan.ShedSpace/abi.MaxShedPermille, uint64(limit)*plan.ShedSpace/100
 		for _, f := range frontends {
 			usesLocal := f.Outside != nil || f.Kind == plan.ClusterIP && r.svc.InternalLocal

@@ -141,13 +141,13 @@ func (e *Evaluator) runStep(ch *chain, s *stepState, c *Call, nowMS int64) error
 	plugin, err := e.plugins(step.Plugin)
 	needs := uint32(0)
 	if err == nil {
-		needs = plugin.Needs(step.configured())
+		needs = plugin.Needs(step.Configured())
 		err = c.run.order(plugin.Role(), ch.plugins())
 	}
 	if c.run.nodesUnknown && needs&abi.NeedNodes != 0 {
 		err = errNodesUnknown
 	}
-	if err == nil && c.run.podsUnknown && slices.ContainsFunc(plugin.Keys(step.configured()), abi.IsPodKey) {
+	if err == nil && c.run.podsUnknown && slices.ContainsFunc(plugin.Keys(step.Configured()), abi.IsPodKey) {
 		err = errPodsUnknown
 	}
 	if err != nil {
@@ -229,6 +229,6 @@ func (e *Evaluator) record(ch *chain, s *stepState, c *Call, nowMS int64) error 
 	s.results = packResults(resp)
 	s.balance = resp.Balance
 	s.state = append(s.state[:0], resp.State...)
-	s.told = newTold(&c.Request, c.Plugin.Needs(ch.plugins()[c.run.index].configured()))
+	s.told = newTold(&c.Request, c.Plugin.Needs(ch.plugins()[c.run.index].Configured()))
 	return nil
 }

@@ -85,29 +85,24 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// For returns the policy of a Service, nil for none: that of its annotation, or else of the first binding that matches, or else the
-// default. When the annotation chooses no policy, For returns an error and the policy that it has chosen last, as long as the Service may
-// choose that, or else the policy that applies without the annotation. last is the name of that policy, "" for none. A policy that Suspend
-// passes over is replaced by the one that applies without it.
-func (s *Set) For(svc *model.Service, last string) (*Policy, *ChoiceError) {
-	if svc.Policy == "" {
-		return s.bound(svc), nil
-	}
-	chosen, namespace := s.Policies[svc.Policy], svc.Name.Namespace
-	if chosen != nil && s.allows(namespace, svc.Policy) {
-		if s.suspended[svc.Policy] {
-			return s.bound(svc), nil
+// ofFile returns the policy that the configuration file gives a Service, nil for none, and its layer: that of its annotation, or else of the
+// first binding that matches, or else the default. When the annotation chooses no policy, ofFile returns an error and the policy that it has
+// chosen last, as long as the Service may choose that, or else the policy that applies without the annotation. last is the name of that
+// policy, "" for none. A policy that Suspend passes over is replaced by the one that applies without it.
+func (s *Set) ofFile(svc *model.Service, last string) (*Policy, string, *ChoiceError) {
+	var err *ChoiceError
+	name, namespace := svc.Policy, svc.Name.Namespace
+	if chosen := s.Policies[name]; name != "" && (chosen == nil || !s.allows(namespace, name)) {
+		err = &ChoiceError{Service: svc.Name, Policy: name, NotAllowed: chosen != nil, Choices: s.choices(namespace)}
+		if name = ""; s.Policies[last] != nil && s.allows(namespace, last) {
+			name, err.Kept = last, last
 		}
-		return chosen, nil
 	}
-	err := &ChoiceError{Service: svc.Name, Policy: svc.Policy, NotAllowed: chosen != nil, Choices: s.choices(namespace)}
-	if kept := s.Policies[last]; kept != nil && s.allows(namespace, last) {
-		if err.Kept = last; s.suspended[last] {
-			return s.bound(svc), err
-		}
-		return kept, err
+	if name != "" && !s.suspended[name] {
+		return s.Policies[name], LayerAnnotation, err
 	}
-	return s.bound(svc), err
+	p, layer := s.bound(svc)
+	return p, layer, err
 }
 
 // Suspend makes For pass over a policy, or not any more, and reports whether that is a change.
@@ -122,38 +117,45 @@ func (s *Set) Suspend(policy string, suspended bool) (changed bool) {
 	return true
 }
 
-// Applicable returns the policies that decide about a Service, now or when guards change: those with a guard that apply to it, in order of
-// precedence, and then the one that applies without them.
+// Applicable returns the policies that decide about a Service, now or when guards change: for each port those with a guard that apply to
+// it, in order of precedence, and then the one that applies without them.
 func (e *Evaluator) Applicable(s *Set, svc *model.Service) []*Policy {
 	return s.applicable(svc, e.choices[svc.Name])
 }
 
 // applicable is Applicable, given what the annotation has chosen last.
 func (s *Set) applicable(svc *model.Service, last string) (out []*Policy) {
-	t := *s
-	t.suspended = map[string]bool{}
-	for range len(s.Policies) {
-		p, _ := t.For(svc, last)
-		if p == nil {
-			return out
+	for i := range max(1, len(svc.Ports)) {
+		if i > 0 && s.samePorts(svc) {
+			break
 		}
-		out = append(out, p)
-		if p.Guard.FailedPercent == 0 {
-			return out
+		t := *s
+		t.suspended = map[string]bool{}
+		for {
+			p, _ := t.For(svc, portName(svc, i), last)
+			if p == nil {
+				break
+			}
+			if !slices.Contains(out, p) {
+				out = append(out, p)
+			}
+			if p.Guard.FailedPercent == 0 {
+				break
+			}
+			t.suspended[p.Name] = true
 		}
-		t.suspended[p.Name] = true
 	}
 	return out
 }
 
-// Candidates returns the policies one of which is in force for a Service, whatever its annotation has chosen before, and whatever guards
+// Possible returns the policies one of which is in force for a Service, whatever its annotation has chosen before, and whatever guards
 // do.
-func (s *Set) Candidates(svc *model.Service) []*Policy {
+func (s *Set) Possible(svc *model.Service) []*Policy {
 	out := s.applicable(svc, "")
 	if svc.Policy == "" {
 		return out
 	}
-	if _, err := s.For(svc, ""); err != nil {
+	if _, _, err := s.ofFile(svc, ""); err != nil {
 		for _, name := range err.Choices {
 			if q := s.Policies[name]; !slices.Contains(out, q) {
 				out = append(out, q)
@@ -163,21 +165,42 @@ func (s *Set) Candidates(svc *model.Service) []*Policy {
 	return out
 }
 
-// Chosen returns the policy of a Service, see Set.For, after what its annotation has chosen before.
-func (e *Evaluator) Chosen(s *Set, svc *model.Service) (*Policy, *ChoiceError) {
-	return s.For(svc, e.choices[svc.Name])
+// portName returns the name of a port; a Service without ports has the policies of an unnamed one.
+func portName(svc *model.Service, i int) string {
+	if len(svc.Ports) == 0 {
+		return ""
+	}
+	return svc.Ports[i].Name
+}
+
+// Chosen returns the policies of a Service's ports, in their order, and at least one, see Set.For, after what its annotation has chosen before.
+func (e *Evaluator) Chosen(s *Set, svc *model.Service) (ports []*Policy, err *ChoiceError) {
+	ports = make([]*Policy, max(1, len(svc.Ports)))
+	for i := range ports {
+		if i > 0 && s.samePorts(svc) {
+			ports[i] = ports[0]
+		} else {
+			ports[i], err = s.For(svc, portName(svc, i), e.choices[svc.Name])
+		}
+	}
+	return ports, err
+}
+
+// Candidates returns Set.Candidates of a port, after what the annotation of its Service has chosen before.
+func (e *Evaluator) Candidates(s *Set, svc *model.Service, port string) []Candidate {
+	return s.Candidates(svc, port, e.choices[svc.Name])
 }
 
 // Choose is Chosen, and remembers what the annotation chooses.
-func (e *Evaluator) Choose(s *Set, svc *model.Service) (*Policy, *ChoiceError) {
-	p, err := e.Chosen(s, svc)
+func (e *Evaluator) Choose(s *Set, svc *model.Service) ([]*Policy, *ChoiceError) {
+	ports, err := e.Chosen(s, svc)
 	switch {
 	case svc.Policy == "":
 		e.DeleteChoice(svc.Name)
 	case err == nil:
 		e.choices[svc.Name] = svc.Policy
 	}
-	return p, err
+	return ports, err
 }
 
 // DeleteChoice deletes what the annotation of a Service has chosen.

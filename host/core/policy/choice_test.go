@@ -26,7 +26,7 @@ func TestErrorOfAnAnnotationNamesWhatMayBeChosen(t *testing.T) {
 		strings.Repeat("x", 254): "no policy", "\x1b[2J\n": `no policy "\x1b[2J\n"`,
 	} {
 		svc := &model.Service{Name: model.Name{Namespace: "shop", Name: "web"}, Policy: annotation}
-		_, err := set.For(svc, "secret-02")
+		_, err := set.For(svc, "", "secret-02")
 		text := err.Error()
 		if !strings.Contains(text, want) || !strings.Contains(text, "mine-00, mine-01") || !strings.Contains(text, "and 80 more") || len(text) > 1024 {
 			t.Errorf("%q: %s (%d bytes)", annotation, text, len(text))
@@ -88,12 +88,13 @@ func TestAnnotationKeepsWhatItHasChosen(t *testing.T) {
 			case usable(last):
 				want = set.Policies[last]
 			}
-			got, err := b.evaluator.Choose(set, svc)
+			ports, err := b.evaluator.Choose(set, svc)
+			got := ports[0]
 			if got != want || (err == nil) != (svc.Policy == "" || usable(svc.Policy)) || err != nil && err.NotAllowed != (set.Policies[svc.Policy] != nil) {
 				t.Fatalf("seed %d, step %d: annotation %q after %q: %v, %v; want %v", seed, step, svc.Policy, last, got, err, want)
 			}
-			if got != nil && !slices.Contains(set.Candidates(svc), got) {
-				t.Fatalf("seed %d, step %d: %v is not one of the candidates %v", seed, step, got, set.Candidates(svc))
+			if got != nil && !slices.Contains(set.Possible(svc), got) {
+				t.Fatalf("seed %d, step %d: %v is not one of the candidates %v", seed, step, got, set.Possible(svc))
 			}
 		}
 		b.evaluator.DeleteChoice(svc.Name)

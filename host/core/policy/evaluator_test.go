@@ -306,7 +306,7 @@ func TestPolicyPrecedenceIsAnnotationBindingDefault(t *testing.T) {
 		{svc: shop("x"), last: "gone", want: b, err: `no policy "x" (allowed: a, c); what applies without the annotation is in force`},
 		{svc: model.Service{Name: model.Name{Namespace: "none"}, Policy: "bb"}, last: "a", want: c, err: `no policy "bb" (allowed: none); what applies without the annotation is in force`},
 	} {
-		got, err := set.For(&tt.svc, tt.last)
+		got, err := set.For(&tt.svc, "", tt.last)
 		text := ""
 		if err != nil {
 			text = strings.TrimPrefix(err.Error(), "Service "+tt.svc.Name.String()+": metadata.annotations[sluice.dev/policy]: ")

@@ -362,7 +362,7 @@ func TestApplicableListsWhatDecidesNowOrLater(t *testing.T) {
 		set.Suspend(c.suspended, true)
 		for svc, want := range map[*model.Service]string{shop: c.shop, lab: c.lab, chosen: c.chosen, typo: c.typo} {
 			got := ""
-			if p, _ := set.For(svc, "a"); p != nil {
+			if p, _ := set.For(svc, "", "a"); p != nil {
 				got = p.Name
 			}
 			if got != want {

@@ -64,13 +64,24 @@ func position(policy, node string) int {
 // SetNode sets the node that For decides for. It reports whether other bindings apply than before. Before the first call, no binding
 // with Nodes does.
 func (s *Set) SetNode(node Node) (changed bool) {
-	before := s.onNode
+	before, was := s.onNode, s.node
 	s.node, s.onNode = node, make([]bool, len(s.Bindings))
 	for i := range s.Bindings {
 		b := &s.Bindings[i]
 		s.onNode[i], _ = b.Nodes.match(b.Policy, &s.node)
 	}
-	return !slices.Equal(before, s.onNode)
+	changed = !slices.Equal(before, s.onNode)
+	for _, o := range s.objects.all {
+		if changed {
+			break
+		}
+		if o.Nodes.any() {
+			then, _ := o.Nodes.match(o.Policy.Name, &was)
+			now, _ := o.Nodes.match(o.Policy.Name, &s.node)
+			changed = then != now
+		}
+	}
+	return changed
 }
 
 // applies reports whether binding number i applies on this node.

@@ -105,11 +105,11 @@ func TestBindingsThatDoNotApplyOnTheNodeAreSkipped(t *testing.T) {
 				Bindings: []Binding{{Selector: web, Nodes: c.nodes, Policy: "b"}, {Selector: web, Policy: "a"}, {Nodes: c.nodes, Policy: "b"}},
 			}
 			svc := &model.Service{Labels: map[string]string{"app": "web"}}
-			if p, _ := set.For(svc, ""); p.Name != "a" {
+			if p, _ := set.For(svc, "", ""); p.Name != "a" {
 				t.Errorf("before the node is known: policy %s", p.Name)
 			}
 			set.SetNode(c.node)
-			if p, err := set.For(svc, ""); p.Name != c.want || err != nil {
+			if p, err := set.For(svc, "", ""); p.Name != c.want || err != nil {
 				t.Errorf("policy %s, %v, want %s", p.Name, err, c.want)
 			}
 			got := set.NodeBindings(svc)

@@ -26,6 +26,8 @@ type Policy struct {
 	// MaxShedPercentPerSecond bounds which part of an endpoint's connections is reset in a second because of Shed.
 	MaxShedPercentPerSecond int
 	Guard                   Guard
+	// FromObject: the policy is that of an Object, and Services have no settings of their own for it.
+	FromObject bool
 }
 
 // equal reports whether two policies are equal; reading a configuration again makes new ones.
@@ -65,8 +67,8 @@ func (s Step) equal(t Step) bool {
 		slices.Equal(s.ServiceSettings, t.ServiceSettings)
 }
 
-// configured returns the settings of the configuration: those without what the Service sets.
-func (s *Step) configured() string {
+// Configured returns the settings of the configuration: those without what the Service sets.
+func (s *Step) Configured() string {
 	if s.Own {
 		return s.PolicySettings
 	}
@@ -167,13 +169,14 @@ type Set struct {
 	Allow    []Allow   // what annotations may choose
 	Default  string    // policy of Services that nothing else names; "" for none
 
-	node   Node
-	onNode []bool // parallel to Bindings, see SetNode
+	node    Node
+	onNode  []bool // parallel to Bindings, see SetNode
+	objects objects
 	// suspended are the names of the policies that Suspend passes over.
 	suspended map[string]bool
 }
 
-// All returns all policies, sorted by name, then those that the settings of bindings make.
+// All returns all policies, sorted by name, then those that the settings of bindings make, then those of objects.
 func (s *Set) All() (all []*Policy) {
 	for _, name := range slices.Sorted(maps.Keys(s.Policies)) {
 		all = append(all, s.Policies[name])
@@ -183,23 +186,26 @@ func (s *Set) All() (all []*Policy) {
 			all = append(all, p)
 		}
 	}
+	for _, o := range s.Objects() {
+		all = append(all, o.Policy)
+	}
 	return all
 }
 
-// bound returns the policy of a Service without regard to its annotation, nil for none: that of the first binding that matches, or else
-// the default.
-func (s *Set) bound(svc *model.Service) *Policy {
+// bound returns the policy of a Service without regard to its annotation and to objects, nil for none, and its layer: that of the first
+// binding that matches, or else the default.
+func (s *Set) bound(svc *model.Service) (*Policy, string) {
 	for i := range s.Bindings {
 		b := &s.Bindings[i]
 		if b.Selects(svc) && s.applies(i) && !s.suspended[b.Policy] {
 			if b.Applied != nil {
-				return b.Applied
+				return b.Applied, LayerBinding
 			}
-			return s.Policies[b.Policy]
+			return s.Policies[b.Policy], LayerBinding
 		}
 	}
 	if s.suspended[s.Default] {
-		return nil
+		return nil, LayerDefault
 	}
-	return s.Policies[s.Default]
+	return s.Policies[s.Default], LayerDefault
 }

@@ -147,8 +147,8 @@ func (e *Evaluator) asks(steps []Step, keys []string) (needs uint32, _ []string)
 		if err != nil {
 			continue
 		}
-		needs |= plugin.Needs(s.configured())
-		for _, k := range plugin.Keys(s.configured()) {
+		needs |= plugin.Needs(s.Configured())
+		for _, k := range plugin.Keys(s.Configured()) {
 			if !slices.Contains(keys, k) {
 				keys = append(keys, k)
 			}

@@ -87,7 +87,11 @@ func (d *digester) policy(p *Policy, codes []string) string {
 		s := &p.Steps[i]
 		d.addString(s.Plugin)
 		d.addString(codes[i])
-		d.addString(s.configured())
+		if p.FromObject {
+			d.addString(s.Settings)
+		} else {
+			d.addString(s.Configured())
+		}
 		d.addUint64(uint64(len(s.ServiceSettings)))
 		for _, field := range s.ServiceSettings {
 			d.addString(field)

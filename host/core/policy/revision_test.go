@@ -9,8 +9,12 @@ import (
 
 // notInRevision lists the fields of a policy that have no effect on its answers. Those of Shadow and Guard decide whether answers are
 // compared or used, not what they are.
-var notInRevision = map[string]bool{"Policy.Preset": true,
-	"Policy.Name": true, "Policy.Shadow": true, "Policy.Guard": true, "Step.Own": true, "Step.PolicySettings": true,
+var notInRevision = map[string]bool{
+	// By itself; it decides which settings of a step are in it.
+	"Policy.FromObject": true,
+
+	"Policy.Preset": true,
+	"Policy.Name":   true, "Policy.Shadow": true, "Policy.Guard": true, "Step.Own": true, "Step.PolicySettings": true,
 }
 
 // otherFields are other values of the fields of fullPolicy, by type and name.

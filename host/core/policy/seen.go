@@ -94,7 +94,7 @@ func (e *Evaluator) seen(ch *chain, times *conditionTimes, in *Input) (all []See
 			return all
 		}
 		seen := Seen{
-			Plugin: step.Plugin, Settings: step.Settings, Needs: plugin.Needs(step.configured()), Keys: plugin.Keys(step.configured()),
+			Plugin: step.Plugin, Settings: step.Settings, Needs: plugin.Needs(step.Configured()), Keys: plugin.Keys(step.Configured()),
 			At: s.answeredAt, Request: c.Request,
 		}
 		seen.Changed = s.err != nil || s.digest != e.digester.step(digest, plugin.Revision(), step.Settings, &c.Request)

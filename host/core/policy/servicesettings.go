@@ -30,6 +30,9 @@ type ownSettings struct {
 
 // Settings returns the settings of a Service with a policy, which is not nil.
 func (e *Evaluator) Settings(svc *model.Service, p *Policy) ServiceSettings {
+	if p.FromObject {
+		return ServiceSettings{InForce: p}
+	}
 	if svc.Settings == "" {
 		if len(e.settings) > 0 {
 			delete(e.settings, svc.Name)

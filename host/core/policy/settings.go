@@ -198,6 +198,21 @@ func mergeSettings(object string, fields map[string]json.RawMessage) (string, er
 	return string(text), err
 }
 
+// CanonicalSettings returns the canonical text of settings, a JSON object.
+func CanonicalSettings(text []byte) (string, error) {
+	fields, err := parseObject(text)
+	if err != nil {
+		return "", err
+	}
+	return mergeSettings("", fields)
+}
+
+// SettingsFields returns the names of the top-level fields of settings, sorted.
+func SettingsFields(text string) ([]string, error) {
+	fields, err := parseObject([]byte(text))
+	return slices.Sorted(maps.Keys(fields)), err
+}
+
 // maxNesting bounds the depth of a Service's settings: plugins parse them recursively.
 const maxNesting = 32
 

@@ -132,7 +132,7 @@ func (e *Evaluator) LongAnnotations(svc *model.Service, p *Policy) (keys []strin
 		if err != nil {
 			continue
 		}
-		for _, k := range plugin.Keys(step.Settings) {
+		for _, k := range plugin.Keys(step.Configured()) {
 			kind, name, _ := abi.KeyKind(k)
 			if kind == abi.KeyServiceAnnotation && svc.Annotations.TooLong(name) && !slices.Contains(keys, name) {
 				keys = append(keys, name)

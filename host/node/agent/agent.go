@@ -70,6 +70,7 @@ type Agent struct {
 	// lastReloadError is the reason that was last logged for rejecting the configuration file.
 	lastReloadError string
 	inForce         inForce
+	objects         *objects
 	started         time.Time
 	progress        *progress
 	backlog         *gctuner.Backlog
@@ -86,7 +87,7 @@ func New(o Options) *Agent {
 	if o.Modes == nil {
 		o.Modes = dataplane.All()
 	}
-	a := &Agent{opts: o, log: o.Log, started: time.Now(), progress: &progress{}}
+	a := &Agent{opts: o, log: o.Log, started: time.Now(), progress: &progress{}, objects: newObjects()}
 	a.nodeEvent = func(warning bool, reason, note string) { a.telemetry.events.NodeEvent(warning, reason, note) }
 	a.inForce.set(o.Config, nil)
 	return a
@@ -150,7 +151,8 @@ func (a *Agent) programOnce(ctx context.Context) error {
 	}
 	source := a.openSource(nil)
 	a.setNeeds(source, cfg)
-	o.Source = source
+	a.source = source
+	o.Source = objectSource{source, a.objects, a.configureOnce}
 	a.engine = engine.New(o)
 	watching, stop := context.WithCancel(ctx)
 	a.background.Go(func() { a.watchAddrs(watching) })
@@ -256,7 +258,7 @@ func (a *Agent) build(ctx context.Context) {
 		a.history = statuspage.NewHistory()
 		observers = append(observers, a.history)
 	}
-	o.Source, o.Observer, o.PluginsReady = a.source, observers, loaded
+	o.Source, o.Observer, o.PluginsReady = objectSource{a.source, a.objects, nil}, observers, loaded
 	if a.recorder != nil {
 		o.Recorder = a.recorder
 	}

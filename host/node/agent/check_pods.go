@@ -44,7 +44,7 @@ func podKeysByPlugin(cfg *config.Config, plugins func(string) (policy.Plugin, er
 			if err != nil {
 				continue // the caller has reported it
 			}
-			for _, key := range plugin.Keys(step.Settings) {
+			for _, key := range plugin.Keys(step.Configured()) {
 				var needs kube.Needs
 				if addKeys(&needs, []string{key}); needs.Pods.Full || len(needs.Pods.Labels)+len(needs.Pods.Annotations) > 0 {
 					declared[step.Plugin] = withSorted(declared[step.Plugin], key)

@@ -28,8 +28,9 @@ const (
 // watchFiles calls onChange at once, and after any of the files has changed, appeared or disappeared, until ctx ends. It
 // watches their directories, because files are replaced by renaming, and ConfigMap volumes by swapping a symbolic link. A
 // changed configuration may name other files, so files is called again after each change. After a temporary error of
-// onChange it is called again, and whenever something is sent on changed.
-func watchFiles(ctx context.Context, files func() []string, changed <-chan struct{}, onChange func() error) error {
+// onChange it is called again, and whenever something is sent on changed. When something is sent on objects, onObjects is called, at most
+// once in objectsPace, and then onChange if it returns true.
+func watchFiles(ctx context.Context, files func() []string, changed <-chan struct{}, onChange func() error, objects <-chan struct{}, onObjects func() bool) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return err
@@ -47,8 +48,17 @@ func watchFiles(ctx context.Context, files func() []string, changed <-chan struc
 	watchDirs()
 	read, retry := time.NewTimer(0), minReadRetry
 	defer read.Stop()
+	var pace <-chan time.Time // nil: objects may come into force
+	wanted := objects
 	for {
 		select {
+		case <-wanted:
+			if onObjects() {
+				read.Reset(0)
+			}
+			wanted, pace = nil, time.After(objectsPace)
+		case <-pace:
+			wanted, pace = objects, nil
 		case <-ctx.Done():
 			return nil
 		case err := <-w.Errors:

@@ -25,7 +25,7 @@ func TestFileThatCouldNotBeOpenedIsReadLater(t *testing.T) {
 			_, err := safefile.Read(path, 100)
 			read <- err
 			return err
-		})
+		}, nil, nil)
 	}()
 	next := func(want func(error) bool) {
 		t.Helper()
@@ -81,7 +81,7 @@ func TestPluginThatCouldNotStartIsLoadedAgain(t *testing.T) {
 				}
 				_, err := h.Load(ctx, "late", module, nil)
 				return fmt.Errorf("plugin late: %w", err)
-			})
+			}, nil, nil)
 			if err != nil || loads <= 2 {
 				t.Errorf("%v after %d loads", err, loads)
 			}

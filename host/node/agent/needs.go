@@ -39,11 +39,11 @@ func serviceNeeds(cfg *config.Config, loaded func(string) (policy.Plugin, error)
 	return func(s *model.Service) (needs kube.Needs) {
 		needs.Nodes = binds && (len(s.LoadBalancerIPs) > 0 || len(s.ExternalIPs) > 0 && cfg.ExternalIPs != planner.IgnoreExternalIPs) // none of these may be a Node's
 		// While the annotation chooses no policy, only the evaluator knows which one it has chosen before.
-		for _, p := range policies.Candidates(s) {
+		for _, p := range policies.Possible(s) {
 			for step := range p.All() {
 				if plugin, err := loaded(step.Plugin); err == nil {
-					needs.Nodes = needs.Nodes || plugin.Needs(step.Settings)&abi.NeedNodes != 0
-					addKeys(&needs, plugin.Keys(step.Settings))
+					needs.Nodes = needs.Nodes || plugin.Needs(step.Configured())&abi.NeedNodes != 0
+					addKeys(&needs, plugin.Keys(step.Configured()))
 				}
 			}
 		}
@@ -59,18 +59,13 @@ func AllNeeds(cfg *config.Config, loaded func(string) (policy.Plugin, error), ke
 	add := func(p *policy.Policy) {
 		for i := range p.Steps {
 			if plugin, err := loaded(p.Steps[i].Plugin); err == nil {
-				needs.Nodes = needs.Nodes || plugin.Needs(p.Steps[i].Settings)&abi.NeedNodes != 0
-				addKeys(&needs, plugin.Keys(p.Steps[i].Settings))
+				needs.Nodes = needs.Nodes || plugin.Needs(p.Steps[i].Configured())&abi.NeedNodes != 0
+				addKeys(&needs, plugin.Keys(p.Steps[i].Configured()))
 			}
 		}
 	}
-	for _, p := range set.Policies {
+	for _, p := range set.All() {
 		add(p)
-	}
-	for i := range set.Bindings {
-		if p := set.Bindings[i].Applied; p != nil {
-			add(p)
-		}
 	}
 	return needs
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"net/netip"
 
 	"github.com/sluice-proxy/sluice/host/core/planner"
@@ -35,6 +36,17 @@ func PlanSettings(cfg *config.Config, local []netip.Addr) planner.Settings {
 		OutcomeNeeds:     mode.OutcomeNeeds,
 		CountAll:         cfg.Metrics.ServiceConnections == config.ConnectionsAll,
 	}
+}
+
+// configureOnce brings objects into force before the state is programmed once.
+func (a *Agent) configureOnce(ctx context.Context) {
+	next, _ := a.withObjects(a.config())
+	if _, err := a.plugins.Load(ctx, next, nil); err != nil {
+		a.log.Error("loading plugins failed; their Services use the default rules", "err", err)
+	}
+	a.setNeeds(a.source, next)
+	settings := a.planSettings(next)
+	_ = a.engine.Do(ctx, func(p *planner.Planner) { p.Configure(settings) }) // an error means that sluice stops
 }
 
 // planSettings returns PlanSettings, with the API server that is in use and the addresses that were read last.

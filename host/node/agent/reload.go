@@ -14,7 +14,7 @@ import (
 // loaded is logged, and the previous version stays active.
 func (a *Agent) reloadOnChange(ctx context.Context) {
 	for delay := minReadRetry; ctx.Err() == nil; delay = min(2*delay, maxReadRetry) {
-		err := watchFiles(ctx, a.files, a.puller.pulled, func() error { return a.reload(ctx) })
+		err := watchFiles(ctx, a.files, a.puller.pulled, func() error { return a.reload(ctx) }, a.objects.changed, func() bool { return a.applyObjects(ctx) })
 		if err == nil || ctx.Err() != nil {
 			return
 		}
@@ -52,6 +52,8 @@ func (a *Agent) files() []string {
 // reload returns what could not be read, after logging it.
 func (a *Agent) reload(ctx context.Context) error {
 	next, readErr := a.readConfig()
+	next, waiting := a.withObjects(next)
+	defer closeAll(waiting)
 	pluginErr, err := a.activate(ctx, next, readErr)
 	return errors.Join(pluginErr, err)
 }

@@ -176,6 +176,9 @@ func (a *Agent) assessServices(ctx context.Context, s *api.Status, t *tally.Tota
 			s.AddFailing("plugin "+p.Plugin+" is suspended for the settings with which several Services have failed", next)
 		}
 	}
+	if problems := a.objectProblems(); len(problems) > 0 {
+		s.AddFailing(fmt.Sprintf("%d objects of sluice.dev are not in force, such as %v", len(problems), problems[0]), "the log, for objects of sluice.dev")
+	}
 	for _, c := range []struct {
 		n          int
 		text, next string

@@ -33,6 +33,13 @@ func (s *inForce) config() *config.Config {
 	return s.cfg
 }
 
+// reason returns why the configuration, as it is in its file, is not in force; nil: it is.
+func (s *inForce) reason() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
 // change is what set has changed.
 type change struct {
 	cfg                  *config.Config // nil: the same as before
@@ -207,10 +214,11 @@ func NodeState(cfg *config.Config, set *plugins.Set) *api.Node {
 	return out
 }
 
-// revisions returns the revisions of all policies of a configuration, with those that bindings with settings make, sorted by name.
+// revisions returns the revisions of all policies of a configuration file, with those that bindings with settings make, sorted by name. Objects
+// may be many: the explanation of a Service has the revision of its own.
 func revisions(cfg *config.Config, set *plugins.Set) []api.Policy {
 	out := []api.Policy{}
-	for _, p := range cfg.PolicySet().All() {
+	for _, p := range cfg.FileOnly().PolicySet().All() {
 		out = append(out, api.Policy{Name: p.Name, Revision: policy.Revision(p, set.Get)})
 	}
 	slices.SortFunc(out, func(p, q api.Policy) int {

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/planner"
@@ -77,6 +78,9 @@ type Config struct {
 	Bindings         []Binding    `json:"bindings"`
 	Allow            []Allow      `json:"allow"`
 	DefaultPolicy    string       `json:"defaultPolicy" check:"policy?"` // "" means kube-proxy's rules
+
+	// Objects is what objects of the cluster add; nil: nothing.
+	Objects *ObjectSet `json:"-"`
 }
 
 // Modes of detecting Pod sources: by the cluster's range, by the Node's ranges (spec.podCIDRs), by the bridge of the Pods, or
@@ -268,5 +272,9 @@ func (c *Config) MasqueradeMark() uint32 { return 1 << (c.MasqueradeBit & 31) }
 func (c *Config) Equal(d *Config) bool {
 	same := *c
 	same.OOMScoreAdjSet = d.OOMScoreAdjSet
+	if !slices.Equal(same.objectPolicies(), d.objectPolicies()) {
+		return false
+	}
+	same.Objects = d.Objects
 	return reflect.DeepEqual(&same, d)
 }

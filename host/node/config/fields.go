@@ -174,4 +174,4 @@ func (e Effective) MarshalJSON() ([]byte, error) {
 }
 
 // Effective returns the configuration in the structure of its file, with all defaults, for encoding/json.
-func (c *Config) Effective() Effective { return Effective{c} }
+func (c *Config) Effective() Effective { return Effective{c.FileOnly()} }

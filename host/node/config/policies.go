@@ -153,8 +153,15 @@ func (s *Selector) build() (out policy.Selector) {
 
 func (s *Selector) empty() bool { return len(s.MatchLabels)+len(s.MatchExpressions) == 0 }
 
-// PolicySet returns a new policy set, which selects the policy of each Service.
+// PolicySet returns a new policy set, which selects the policy of each Service port.
 func (c *Config) PolicySet() *policy.Set {
+	set := c.fileSet()
+	set.SetObjects(c.objectPolicies())
+	return set
+}
+
+// fileSet returns the policy set without objects.
+func (c *Config) fileSet() *policy.Set {
 	set := &policy.Set{Policies: map[string]*policy.Policy{}, Default: c.DefaultPolicy}
 	for i := range c.Policies {
 		q := c.Policies[i].Build()
@@ -197,7 +204,7 @@ func (c *Config) SettingsOf(plugin string) []PluginSettings {
 			}
 		}
 	}
-	for i, b := range c.PolicySet().Bindings {
+	for i, b := range c.fileSet().Bindings {
 		if b.Applied == nil {
 			continue
 		}
@@ -206,6 +213,9 @@ func (c *Config) SettingsOf(plugin string) []PluginSettings {
 				add(s.Settings, fmt.Sprintf("bindings[%d].settings[%s]", i, name))
 			}
 		}
+	}
+	for _, s := range c.objectSettings(plugin) {
+		add(s.Text, s.Field)
 	}
 	return out
 }

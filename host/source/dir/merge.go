@@ -122,17 +122,19 @@ func (d *directory) diff(next map[key]*entry) []model.Change {
 			next[k], vanished[k] = e, scan
 			continue
 		}
-		out = append(out, model.Change{Kind: e.object.change.Kind, Name: e.object.change.Name})
+		out = append(out, model.Change{Kind: e.object.change.Kind, Group: e.object.change.Group, Name: e.object.change.Name})
 	}
 	d.vanished = vanished
-	slices.SortFunc(out, func(a, b model.Change) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), a.Name.Compare(b.Name)) })
+	slices.SortFunc(out, func(a, b model.Change) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Group, b.Group), a.Name.Compare(b.Name))
+	})
 	return out
 }
 
 // exists reports whether an object has a value.
 func (o *object) exists() bool {
 	c := &o.change
-	return c.Service != nil || c.Slice != nil || c.Node != nil || c.CIDR != nil || c.Pod != nil
+	return c.Service != nil || c.Slice != nil || c.Node != nil || c.CIDR != nil || c.Pod != nil || c.Object != nil
 }
 
 // equal reports whether two versions of an object are equal. Trigger times of slices are ignored.

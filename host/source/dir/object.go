@@ -12,6 +12,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/source"
 	"github.com/sluice-proxy/sluice/host/util/strictyaml"
@@ -48,6 +49,7 @@ func objectTitle(kind string, name model.Name) string {
 // kindNames are the supported kinds, as apiVersion and kind.
 var kindNames = []string{
 	"v1 Service", "discovery.k8s.io/v1 EndpointSlice", "v1 Node", "v1 Endpoints", "networking.k8s.io/v1 ServiceCIDR", "v1 Pod",
+	"sluice.dev/v1alpha1 ServicePlugin", "sluice.dev/v1alpha1 ServicePolicy", "sluice.dev/v1alpha1 ClusterServicePolicy",
 }
 
 func isKind(id string) bool { return slices.Contains(kindNames, id) }
@@ -67,6 +69,12 @@ func decoderOf(kind string) func(raw []byte, o *object) {
 			o.change.CIDR, problems = source.ServiceCIDR(v)
 			return problems
 		})
+	case "sluice.dev/v1alpha1 ServicePlugin":
+		return decoder(convertObject[*v1alpha1.ServicePlugin])
+	case "sluice.dev/v1alpha1 ServicePolicy":
+		return decoder(convertObject[*v1alpha1.ServicePolicy])
+	case "sluice.dev/v1alpha1 ClusterServicePolicy":
+		return decoder(convertObject[*v1alpha1.ClusterServicePolicy])
 	case "v1 Pod":
 		return decoder(func(v *corev1.Pod, o *object) (problems []source.Problem) {
 			o.change.Kind = model.PodKind
@@ -158,6 +166,13 @@ func convertNode(v *corev1.Node, o *object) []source.Problem {
 	n.Ready = n.Ready || !slices.ContainsFunc(v.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
 	o.change.Kind, o.change.Node = model.NodeKind, n
 	return problems
+}
+
+// convertObject keeps an object of sluice.dev as it is: the configuration converts it.
+func convertObject[O metav1.Object](v O, o *object) []source.Problem {
+	source.Narrow(v)
+	o.change.Kind, o.change.Group, o.change.Object = model.ObjectKind, o.kind, v
+	return nil
 }
 
 //lint:ignore SA1019 older manifests contain Endpoints, and clusters mirror them

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 	"github.com/sluice-proxy/sluice/host/util/safefile"
 	"github.com/sluice-proxy/sluice/host/util/spelling"
 )
@@ -49,10 +50,11 @@ func InCluster() bool {
 
 // Client is a connection to an API server, shared by all resources.
 type Client struct {
-	host                                string
-	requests                            *requestCounter
-	peers                               *peers
-	core, discovery, networking, events rest.Interface
+	host     string
+	requests *requestCounter
+	peers    *peers
+
+	core, discovery, networking, events, sluice rest.Interface
 }
 
 // maxKubeconfig is well above the size of a kubeconfig with embedded certificates, and of each file that it names.
@@ -158,6 +160,9 @@ func newClient(config *rest.Config) (*Client, error) {
 	scheme.AddKnownTypes(discovery, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
 	scheme.AddKnownTypes(networking, &networkingv1.ServiceCIDR{}, &networkingv1.ServiceCIDRList{})
 	scheme.AddKnownTypes(events, &eventsv1.Event{})
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
 	for _, group := range []schema.GroupVersion{core, discovery, networking, events} {
 		metav1.AddToGroupVersion(scheme, group)
 	}
@@ -176,10 +181,13 @@ func newClient(config *rest.Config) (*Client, error) {
 		into  *rest.Interface
 	}{
 		{core, "/api", &c.core}, {discovery, "/apis", &c.discovery},
-		{networking, "/apis", &c.networking}, {events, "/apis", &c.events},
+		{networking, "/apis", &c.networking}, {events, "/apis", &c.events}, {v1alpha1.GroupVersion, "/apis", &c.sluice},
 	} {
 		groupConfig := rest.CopyConfig(config)
 		groupConfig.GroupVersion, groupConfig.APIPath, groupConfig.NegotiatedSerializer = &g.group, g.path, codecs
+		if g.group == v1alpha1.GroupVersion { // custom resources have no other encoding
+			groupConfig.ContentType, groupConfig.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+		}
 		if *g.into, err = rest.RESTClientForConfigAndClient(groupConfig, client); err != nil {
 			return nil, fmt.Errorf("API server %s: %w", config.Host, err)
 		}

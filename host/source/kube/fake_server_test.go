@@ -65,7 +65,8 @@ type fakeServer struct {
 
 func newFakeServer(t testing.TB) *fakeServer {
 	f := &fakeServer{t: t, version: 1, objects: map[string]map[string]object{}, changed: make(chan struct{}), endWatch: make(chan struct{}),
-		status: map[string]int{}, brokenStreams: map[string]int{}, truncatedLists: map[string]int{}}
+		// Without the kinds of sluice.dev.
+		status: map[string]int{"serviceplugins": 404, "servicepolicies": 404, "clusterservicepolicies": 404}, brokenStreams: map[string]int{}, truncatedLists: map[string]int{}}
 	f.http = httptest.NewServer(http.HandlerFunc(f.serve))
 	t.Cleanup(func() {
 		f.endWatches()

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
@@ -31,7 +32,7 @@ func (s *Source) waitForInitialSync(ctx context.Context, poller *nodePollerRunne
 				logWaiting = true
 			}
 			hasPodCIDRs := !s.opt.RequirePodCIDRs || s.knows(func(n *model.Node) bool { return len(n.PodCIDRs) > 0 })
-			restSynced := s.serviceCIDRs.isSynced() && (!s.nodesWanted() || s.otherNodes.isSynced()) &&
+			restSynced := s.serviceCIDRs.isSynced() && s.plugins.isSynced() && s.policies.isSynced() && s.clusterPolicies.isSynced() && (!s.nodesWanted() || s.otherNodes.isSynced()) &&
 				s.knows(func(n *model.Node) bool { return len(n.Addresses) > 0 }) &&
 				(!s.opt.WaitForPods || s.PodStats().Services[model.PodsPending] == 0)
 			if hasPodCIDRs && (restSynced || !waitForRest) {
@@ -83,13 +84,31 @@ func (s *Source) warnMissing() {
 	if !s.serviceCIDRs.isSynced() {
 		s.opt.Log.Warn("ServiceCIDRs not synced yet; connections to unallocated cluster IPs are not dropped until they are", "waited", nodeWait)
 	}
+	if !s.plugins.isSynced() || !s.policies.isSynced() || !s.clusterPolicies.isSynced() {
+		s.opt.Log.Warn("policies of sluice.dev not synced yet; those of the configuration file decide until they are", "waited", nodeWait)
+	}
 	if s.nodesWanted() && !s.otherNodes.isSynced() {
 		s.opt.Log.Warn("other Nodes not synced yet; policies that need them are not evaluated until they are", "waited", nodeWait)
 	}
 }
 
-// emitInitialState emits everything that was read so far, as one batch.
+// emitInitialState emits everything that was read so far: first the objects of sluice.dev, which others may have to act on before it is
+// planned, and then the rest as one batch.
 func (s *Source) emitInitialState() {
+	isObject := func(c model.Change) bool { return c.Kind == model.ObjectKind }
+	s.mu.Lock()
+	objects := slices.Collect(func(yield func(model.Change) bool) {
+		for _, c := range s.pending {
+			if isObject(c) && !yield(c) {
+				return
+			}
+		}
+	})
+	s.pending = slices.DeleteFunc(s.pending, isObject)
+	s.mu.Unlock()
+	if len(objects) > 0 {
+		s.emit(objects) // without the lock: meanwhile needs may be set, and other changes wait
+	}
 	s.opt.Log.Info("initial sync complete", "server", s.opt.Client.Server(), "services", s.services.count(), "endpointslices", s.slices.count())
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -140,7 +141,8 @@ func (l *lister) record(ctx context.Context, err error, watching, refusalFinal b
 		l.refused.recover(l.resource.name)
 		l.state.markUnavailable()
 		l.mu.Lock()
-		l.notBefore = l.now().Add(unavailableRetry + rand.N(unavailableRetry))
+		retry := cmp.Or(l.resource.retry, unavailableRetry)
+		l.notBefore = l.now().Add(retry + rand.N(retry))
 		l.mu.Unlock()
 		l.onUnavailable(err)
 		return err

@@ -2,10 +2,12 @@ package kube
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -49,8 +51,12 @@ func (s *Source) newLister(res resource, onUnavailable func()) (l *lister, unreg
 		optional: res.optional, rolesLoaded: s.services.isSynced, warned: new(sync.Once),
 	}
 	l.onUnavailable = func(err error) {
-		l.warned.Do(func() {
-			s.opt.Log.Warn("continuing without "+res.name+": "+res.consequence, "server", s.opt.Client.Server(), "reason", shortError(err))
+		once, level := l.warned, slog.LevelWarn
+		if res.retry != 0 && apierrors.IsNotFound(err) {
+			once, level = s.kindsWarned, slog.LevelInfo // nobody has to install the kinds of sluice.dev
+		}
+		once.Do(func() {
+			s.opt.Log.Log(context.Background(), level, "continuing without "+res.name+": "+res.consequence, "server", s.opt.Client.Server(), "reason", shortError(err))
 		})
 		onUnavailable()
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,8 +26,9 @@ type resource struct {
 	metadata    bool   // list and watch metadata only
 	labels      string
 	fields      string
-	optional    bool   // continue when the server does not have the resource or forbids it
-	consequence string // of continuing without it, for the log
+	optional    bool          // continue when the server does not have the resource or forbids it
+	consequence string        // of continuing without it, for the log
+	retry       time.Duration // see unavailableRetry; 0: that
 }
 
 // serviceSelector excludes headless objects and those of another proxy (host/RULES.md, rule 1).

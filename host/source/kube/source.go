@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
@@ -44,6 +45,11 @@ type Source struct {
 	otherNodes   *store[model.Node]
 	serviceCIDRs *store[model.ServiceCIDR]
 
+	plugins         *store[v1alpha1.ServicePlugin]
+	policies        *store[v1alpha1.ServicePolicy]
+	clusterPolicies *store[v1alpha1.ClusterServicePolicy]
+	kindsWarned     *sync.Once // that the server does not have the kinds of sluice.dev
+
 	mu      sync.Mutex
 	listers []*lister // active ones; copied on write
 	demand  demand
@@ -72,6 +78,8 @@ func New(o Options) *Source {
 	s.ownNode = newStore(s, nodeKind())
 	s.otherNodes = newStore(s, otherNodeKind())
 	s.serviceCIDRs = newStore(s, cidrKind())
+	s.plugins, s.policies, s.clusterPolicies = newStore(s, pluginKind()), newStore(s, policyKind()), newStore(s, clusterPolicyKind())
+	s.kindsWarned = new(sync.Once)
 	return s
 }
 
@@ -90,6 +98,9 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	runReflector(s, &wg, ctx, c.slices(), s.slices)
 	runReflector(s, &wg, ctx, c.node(s.opt.Node), s.ownNode)
 	runReflector(s, &wg, ctx, c.serviceCIDRs(), s.serviceCIDRs)
+	runReflector(s, &wg, ctx, c.servicePlugins(), s.plugins)
+	runReflector(s, &wg, ctx, c.servicePolicies(), s.policies)
+	runReflector(s, &wg, ctx, c.clusterServicePolicies(), s.clusterPolicies)
 	s.publish([]model.Change{{Kind: model.NodesPartialKind, Value: true}, {Kind: model.PodsOnDemandKind, Value: true}})
 	pods := newPodWatches(s, ctx)
 	defer pods.stopAll()

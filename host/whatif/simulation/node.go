@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"time"
@@ -44,9 +45,12 @@ type nodeRun struct {
 // run returns the trajectory of a class. run is the number of the configuration.
 func (r *nodeRun) run(svc *serviceRun, c *class, run int) trajectory {
 	r.svc, r.class, r.set, r.out = svc, c, c.sets[run], trajectory{}
-	p, _ := r.set.For(svc.service, "")
-	r.out.policy = p
-	needs := r.needs(p)
+	needs := uint32(0)
+	for i := range svc.service.Ports {
+		p, _ := r.set.For(svc.service, svc.service.Ports[i].Name, "")
+		r.out.policy = cmp.Or(r.out.policy, p)
+		needs |= r.needs(p)
+	}
 	r.signals, r.evaluator.Signals = nil, nil
 	if needs&(abi.NeedOutcomes|abi.NeedConnections) != 0 {
 		r.signals = newSignals(r.sim.world, r.sim.lifetime)
@@ -145,7 +149,7 @@ func (r *nodeRun) decide(t time.Duration) (requeue time.Duration) {
 	}
 	now, node := r.sim.world.start.Add(t), r.class.node
 	calls := r.evaluator.PluginCalls()
-	of, _ := r.evaluator.Choose(r.set, r.svc.service)
+	policies, _ := r.evaluator.Choose(r.set, r.svc.service)
 	nodes := &r.sim.world.nodes[at(r.sim.world.nodes, t, func(v nodesVersion) time.Duration { return v.at })]
 	v := r.svc.versionAt(t)
 	if r.signals != nil {
@@ -155,6 +159,7 @@ func (r *nodeRun) decide(t time.Duration) (requeue time.Duration) {
 	next := state{at: t, weights: make([][]uint16, 2*len(r.svc.ports))}
 	for i := range r.svc.ports {
 		p := &r.svc.ports[i]
+		of := policies[p.index]
 		port := r.portOf(i, v, of)
 		_, until := r.evaluator.Hold(of, port, now)
 		again(until)

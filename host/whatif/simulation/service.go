@@ -24,6 +24,7 @@ type serviceRun struct {
 type servicePort struct {
 	name      model.PortName
 	spec      *model.ServicePort
+	index     int // of spec in the Service
 	family    model.Family
 	endpoints []endpoint // of all versions, sorted by address
 	// loadPool is the pool that the demand of nodes goes to, as abi.Pool…; -1: the clients use the other family.
@@ -49,7 +50,7 @@ func (s *Simulation) serviceOf(svc *model.Service) *serviceRun {
 				continue
 			}
 			p := servicePort{
-				name: model.PortName{Service: svc.Name, Port: svc.Ports[i].Name, Protocol: svc.Ports[i].Protocol}, spec: &svc.Ports[i], family: f,
+				name: model.PortName{Service: svc.Name, Port: svc.Ports[i].Name, Protocol: svc.Ports[i].Protocol}, spec: &svc.Ports[i], index: i, family: f,
 				loadPool: -1,
 			}
 			switch {

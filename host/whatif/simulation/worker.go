@@ -77,8 +77,10 @@ func (w *worker) add(name model.Name) {
 // isPerNode reports whether a policy that a Service has on the nodes of a group depends on the node itself.
 func (w *worker) isPerNode(g *group, svc *model.Service) bool {
 	for r := range w.runs {
-		if p, _ := g.sets[r].For(svc, ""); p != nil && w.sim.perNode[r][p.Name] {
-			return true
+		for i := range svc.Ports {
+			if p, _ := g.sets[r].For(svc, svc.Ports[i].Name, ""); p != nil && w.sim.perNode[r][p.Name] {
+				return true
+			}
 		}
 	}
 	return false

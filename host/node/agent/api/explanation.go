@@ -18,6 +18,8 @@ type Explanation struct {
 	Policy       string   `json:"policy,omitempty"`
 	Preset       string   `json:"preset,omitempty"` // that Plugins are from
 	Plugins      []string `json:"plugins,omitempty"`
+	// Ports is what gives the ports their policies, or would, if objects of the cluster are among it.
+	Ports []PortPolicy `json:"ports,omitempty"`
 	// Revision identifies what the policy answers with; "": not known, because a plugin is not loaded, or no policy.
 	Revision string `json:"revision,omitempty"`
 	// Annotation is that of the Service that names its policy; nil: none.
@@ -50,6 +52,20 @@ type Explanation struct {
 	Pools        []Pool   `json:"pools"`
 	// Requests are those that AddRequests adds.
 	Requests []Request `json:"requests,omitempty"`
+}
+
+// PortPolicy is what gives ports their policy, in the order of precedence.
+type PortPolicy struct {
+	Ports      []string    `json:"ports"` // names, or numbers of those without one
+	Candidates []Candidate `json:"candidates"`
+}
+
+// Candidate is a policy for a port, and its layer of precedence.
+type Candidate struct {
+	Layer  string `json:"layer"`
+	Policy string `json:"policy"`
+	State  string `json:"state"`         // applies, shadow, hidden, not on this node, passed over by its guard
+	Why    string `json:"why,omitempty"` // of not on this node
 }
 
 // Annotation is the annotation of a Service that names its policy.

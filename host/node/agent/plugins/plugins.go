@@ -163,6 +163,18 @@ func (s *Set) Get(name string) (policy.Plugin, error) {
 	return nil, errLoading
 }
 
+// IsChecked reports whether a plugin is loaded and has been checked with settings.
+func (s *Set) IsChecked(name, settings string) bool {
+	s.mu.RLock()
+	p := s.loaded[name]
+	s.mu.RUnlock()
+	if p == nil {
+		return false
+	}
+	_, known := p.verdict(settings)
+	return known
+}
+
 // maxLoads is the maximum number of plugins that are loaded at the same time.
 const maxLoads = 4
 

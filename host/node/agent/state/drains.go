@@ -30,7 +30,7 @@ func newDrains(e *planner.Explanation, now time.Time, wallTime func(int64) time.
 				if !d.Port.UsesCluster {
 					of, kind = &d.Local, abi.PoolLocal
 				}
-				p := newPool(d.Port, of, uint8(kind), e.Policy, wallTime)
+				p := newPool(d.Port, of, uint8(kind), e.PolicyOf(d.Port.Name), wallTime)
 				pool = &p
 			}
 			row := &pool.Endpoints[j]

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -45,6 +46,7 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *api
 			x.Plugins = append(x.Plugins, s.Plugin)
 		}
 	}
+	x.Ports = newPortPolicies(e)
 	x.Revision = e.Revision
 	if name := e.Service.Policy; name != "" {
 		x.Annotation = &api.Annotation{Policy: name}
@@ -96,15 +98,38 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *api
 			seen = e.Seen[i]
 		}
 		if d.Port.UsesCluster {
-			x.Pools = append(x.Pools, newPool(d.Port, &d.Cluster, abi.PoolCluster, e.Policy, wallTime))
+			x.Pools = append(x.Pools, newPool(d.Port, &d.Cluster, abi.PoolCluster, e.PolicyOf(d.Port.Name), wallTime))
 			x.Pools[len(x.Pools)-1].Inputs = newInputs(seen.Cluster, wallTime)
 		}
 		if d.Port.UsesLocal {
-			x.Pools = append(x.Pools, newPool(d.Port, &d.Local, abi.PoolLocal, e.Policy, wallTime))
+			x.Pools = append(x.Pools, newPool(d.Port, &d.Local, abi.PoolLocal, e.PolicyOf(d.Port.Name), wallTime))
 			x.Pools[len(x.Pools)-1].Inputs = newInputs(seen.Local, wallTime)
 		}
 	}
 	return x
+}
+
+// newPortPolicies returns what gives the ports of a Service their policies; nil if no object is among it: then there is one answer, which the
+// rest of the explanation has. Ports with the same candidates share an entry.
+func newPortPolicies(e *planner.Explanation) (out []api.PortPolicy) {
+	objects := false
+	for i := range e.Ports {
+		p := &e.Ports[i]
+		entry := api.PortPolicy{Ports: []string{cmp.Or(p.Port.Name, strconv.Itoa(int(p.Port.Port)))}}
+		for _, c := range p.Candidates {
+			objects = objects || c.Policy.FromObject
+			entry.Candidates = append(entry.Candidates, api.Candidate{Layer: c.Layer, Policy: c.Policy.Name, State: c.State.String(), Why: c.Why})
+		}
+		if n := len(out); n > 0 && slices.Equal(out[n-1].Candidates, entry.Candidates) {
+			out[n-1].Ports = append(out[n-1].Ports, entry.Ports...)
+			continue
+		}
+		out = append(out, entry)
+	}
+	if !objects {
+		return nil
+	}
+	return out
 }
 
 // maxUnrestricted bounds how many frontends Unrestricted lists, and how many external IPs Explanation.Ignored.

@@ -56,8 +56,9 @@ func TestWaitingForAPluginIsNoError(t *testing.T) {
 func TestHoldsAndShedsAreExplained(t *testing.T) {
 	wall := func(ms int64) time.Time { return time.UnixMilli(ms).Add(time.Hour) }
 	eps := []eligibility.Endpoint{{Ready: true, InCluster: true}, {HeldCluster: true, InCluster: true}, {}}
+	of := &policy.Policy{Name: "p", Panic: policy.Panic{Below: 50, Hold: time.Minute}, MaxShedPercentPerSecond: 1}
 	x := NewExplanation(&planner.Explanation{
-		Service: &model.Service{}, Policy: &policy.Policy{Name: "p", Panic: policy.Panic{Below: 50, Hold: time.Minute}, MaxShedPercentPerSecond: 1},
+		Service: &model.Service{}, Policy: of, Ports: []planner.PortPolicy{{Policy: of}},
 		Decisions: []policy.PortDecision{{Port: &eligibility.Port{UsesCluster: true, Endpoints: eps}, Cluster: policy.Decision{
 			Weights: []uint16{1, 1, 0}, Sheds: []policy.Shed{{At: 1000_000, Permille: 800}, {}, {}},
 			Hold: &policy.Hold{Ready: 1, Total: 3, Panicking: true, Held: 1, Until: []int64{0, 2000_000, 0}, Failing: []bool{false, false, true}, Counted: true},

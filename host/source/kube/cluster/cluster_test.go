@@ -41,6 +41,7 @@ rules:
 - {apiGroups: [""], resources: [services, nodes], verbs: [list, watch]}
 - {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list, watch]}
 - {apiGroups: [networking.k8s.io], resources: [servicecidrs], verbs: [list, watch]}
+- {apiGroups: [sluice.dev], resources: [serviceplugins, servicepolicies, clusterservicepolicies], verbs: [list, watch]}
 - {apiGroups: [events.k8s.io], resources: [events], verbs: [create]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -262,6 +263,7 @@ func TestRealAPIServer(t *testing.T) {
 		r.eventually("back", func() bool { return len(r.snap.Nodes) == 2 && r.snap.Nodes["n2"].Zone == "b" })
 	})
 	t.Run("values of Pods reach the plan", func(t *testing.T) { checkPods(t, c, config) })
+	t.Run("kinds of sluice.dev", func(t *testing.T) { checkKinds(t, c, config) })
 	t.Run("a renewed token is used", tapped.checkTokenRenewal)
 	t.Run("Events", func(t *testing.T) {
 		rec := kube.NewEventRecorder(r.client, "n1", log, time.Now, time.After)

@@ -163,6 +163,9 @@ func (p *proxiedSource) checkProtobuf(t *testing.T) {
 	}
 	missing["POST events"] = true
 	for _, e := range seen {
+		if strings.Contains(e.what, "serviceplugins") || strings.Contains(e.what, "servicepolicies") {
+			continue // custom resources have no other encoding than JSON
+		}
 		delete(missing, e.what)
 		if want := protobuf; e.given != want && e.given != want+";stream=watch" || strings.HasSuffix(e.what, " watch") != strings.HasSuffix(e.given, ";stream=watch") {
 			t.Errorf("%s: %d, the answer is %s", e.what, e.code, e.given)

@@ -1,0 +1,189 @@
+package agent
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/node/config"
+)
+
+// objectsPace is the least time between two times at which objects come into force: whoever changes them all the time has a bounded part of
+// the node.
+const objectsPace = 500 * time.Millisecond
+
+// objects are the policies and plugins of sluice.dev that the source has read. They are converted, and come into force, where the
+// configuration does.
+type objects struct {
+	convert config.Objects
+	logged  map[model.ObjectName]string
+	changed chan struct{}
+
+	mu       sync.Mutex
+	synced   bool // the initial state has ended
+	read     map[model.ObjectName]any
+	problems []*config.ObjectProblem
+	waiting  []chan struct{} // closed when what has been read is in force
+}
+
+func newObjects() *objects {
+	return &objects{logged: map[model.ObjectName]string{}, changed: make(chan struct{}, 1), read: map[model.ObjectName]any{}}
+}
+
+// objectSource is a source whose objects of sluice.dev go to the agent; everything else goes on to the engine.
+type objectSource struct {
+	clusterSource
+	objects *objects
+	once    func(context.Context) // brings the initial objects into force; nil: whoever waits for objects.changed does
+}
+
+// Run implements engine.Source. The initial state goes on when its objects are in force, so that no Service is first planned without.
+func (s objectSource) Run(ctx context.Context, emit func([]model.Change)) error {
+	return s.clusterSource.Run(ctx, func(changes []model.Change) {
+		rest, applied := s.objects.take(changes)
+		if applied != nil && s.once != nil {
+			s.once(ctx)
+		} else if applied != nil {
+			select {
+			case <-applied:
+			case <-ctx.Done():
+			}
+		}
+		if len(rest) > 0 {
+			emit(rest)
+		}
+	})
+}
+
+// take takes the objects from changes. Until the initial state has ended, applied is closed when the objects are in force; nil: there is nothing
+// to wait for.
+func (o *objects) take(changes []model.Change) (rest []model.Change, applied <-chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	some, initial := false, !o.synced
+	for i := range changes {
+		some = some || changes[i].Kind == model.ObjectKind
+		o.synced = o.synced || changes[i].Kind == model.Synced
+	}
+	if !some {
+		return changes, nil
+	}
+	for _, c := range changes {
+		name := model.ObjectName{Kind: c.Group, Name: c.Name}
+		switch {
+		case c.Kind != model.ObjectKind:
+			rest = append(rest, c)
+		case c.Object == nil:
+			delete(o.read, name)
+		default:
+			o.read[name] = c.Object
+		}
+	}
+	if initial {
+		done := make(chan struct{})
+		o.waiting, applied = append(o.waiting, done), done
+	}
+	signal(o.changed)
+	return rest, applied
+}
+
+// withObjects returns a configuration with the objects as they have been read, and who waits until it is in force.
+func (a *Agent) withObjects(cfg *config.Config) (out *config.Config, waiting []chan struct{}) {
+	o := a.objects
+	o.mu.Lock()
+	read := maps.Clone(o.read)
+	waiting, o.waiting = o.waiting, nil
+	o.mu.Unlock()
+	out, problems := o.convert.WithObjects(cfg, read)
+	o.log(a, problems)
+	o.mu.Lock()
+	o.problems = problems
+	o.mu.Unlock()
+	return out, waiting
+}
+
+func closeAll(waiting []chan struct{}) {
+	for _, c := range waiting {
+		close(c)
+	}
+}
+
+// maxLoggedObjects bounds the lines about objects at a time.
+const maxLoggedObjects = 20
+
+// log logs each problem once while it lasts.
+func (o *objects) log(a *Agent, problems []*config.ObjectProblem) {
+	now, lines, more := map[model.ObjectName]string{}, 0, 0
+	for _, p := range problems {
+		now[p.Object] = p.Err.Error()
+		switch {
+		case o.logged[p.Object] == now[p.Object]:
+		case lines < maxLoggedObjects:
+			lines++
+			a.log.Warn("an object of sluice.dev is not in force", "kind", p.Object.Kind, "namespace", p.Object.Name.Namespace, "name", p.Object.Name.Name, "err", p.Err, "previous", p.Kept)
+		default:
+			more++
+		}
+	}
+	if more > 0 {
+		a.log.Warn("more objects of sluice.dev are not in force", "objects", more)
+	}
+	o.logged = now
+}
+
+// applyObjects brings objects that have changed into force. It reports whether the plugins have to be loaded for that, which reload does.
+func (a *Agent) applyObjects(ctx context.Context) (reload bool) {
+	current := a.config()
+	next, waiting := a.withObjects(current)
+	changed, only := config.ChangedPolicies(current, next)
+	if !only || !a.areLoaded(changed) {
+		a.objects.mu.Lock()
+		defer a.objects.mu.Unlock()
+		a.objects.waiting = append(a.objects.waiting, waiting...)
+		return true
+	}
+	defer closeAll(waiting)
+	if len(changed) == 0 {
+		return false
+	}
+	set := next.PolicySet()
+	if err := a.engine.Do(ctx, func(p *planner.Planner) { p.SetPolicies(set, changed) }); err != nil {
+		return false // sluice stops
+	}
+	a.addrs.Lock()
+	a.inForce.set(next, a.inForce.reason())
+	a.addrs.Unlock()
+	a.setNeeds(a.source, next)
+	a.log.Info("policies of sluice.dev changed", "changed", len(changed))
+	return false
+}
+
+// areLoaded reports whether all plugins of policies are loaded and have been checked with the settings.
+func (a *Agent) areLoaded(list []*policy.Object) bool {
+	for _, o := range list {
+		for _, s := range o.Policy.Steps {
+			name, settings := s.Plugin, s.Settings
+			if o.Shadow {
+				name = policy.ShadowPlugin(name)
+			}
+			if s.Own {
+				settings = ""
+			}
+			if !a.plugins.IsChecked(name, settings) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// objectProblems returns what is wrong with objects.
+func (a *Agent) objectProblems() []*config.ObjectProblem {
+	a.objects.mu.Lock()
+	defer a.objects.mu.Unlock()
+	return a.objects.problems
+}
