@@ -114,7 +114,7 @@ func TestIPVSModeRepairsExternalChangesAndKeepsOthersObjects(t *testing.T) {
 		"ipvsadm -d -t 10.96.0.10:80 -r 10.244.0.1:8080; ipvsadm -a -t 10.96.0.10:80 -r 10.244.0.3:8080 -m; ipvsadm -A -t 10.96.0.77:80 -s rr -b flag-3; " +
 			"ipvsadm -e -t 10.96.0.10:80 -r 10.244.0.2:8080 -m -w 0; ipvsadm -e -t 10.96.0.30:80 -r 10.244.0.1:8080 -m -w 1 -x 1; ip addr del 10.96.0.30/32 dev sluice-ipvs0",
 		"ipvsadm -D -t 10.96.0.10:80; ip link del sluice-ipvs0",
-		"nft delete table ip sluice; echo 0 > /proc/sys/net/ipv4/vs/conntrack; ipvsadm -E -t 10.96.0.10:80 -s rr",
+		"nft delete table ip sluice; echo 0 > /proc/sys/net/ipv4/vs/conntrack; ipvsadm -E -t 10.96.0.10:80 -s wlc",
 	} {
 		begin := time.Now()
 		n.command("", "sh", "-c", script)

@@ -154,13 +154,12 @@ func TestLoadDoesNotWaitForACallThatHangs(t *testing.T) {
 	p := openNative(t, sleep())
 	other := loadWith(t, p.host, goodWAT(t), LoadOptions{Spare: true})
 	checkGood(t, other, sampleNow)
-	done := make(chan error)
+	h := p.host
+	before, done := h.memory.inUse(), make(chan error)
 	go func() { done <- decide(p, evilPort, sampleNow) }()
-	for p.mu.TryLock() {
-		p.mu.Unlock()
+	for h.memory.inUse() == before { // until the guest has its memory, which belongs to a call
 		runtime.Gosched()
 	}
-	h := p.host
 	h.memory.setLimit(h.memory.inUse())
 	if err := h.reserveForCompiler(t.Context()); err == nil || other.Stats().Open != 0 {
 		t.Errorf("%v with %d instances", err, other.Stats().Open)

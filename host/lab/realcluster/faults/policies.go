@@ -13,7 +13,6 @@ import (
 // configuration has the policies that Services choose by annotation.
 const configuration = `plugins:
 - {name: lifecycle, file: /plugins/lifecycle.wasm}
-- {name: lifecycle, file: /plugins/lifecycle.wasm}
 - {name: outlier, file: /plugins/outlier.wasm}
 - {name: canary, file: /plugins/canary.wasm}
 policies:
