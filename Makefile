@@ -268,10 +268,10 @@ fuzz:
 	GO='$(GO)' .ci/fuzz $(FUZZTIME)
 
 fmt:
-	gofmt -s -w api cmd host plugins sdk deploy examples
+	gofmt -s -w cmd host plugins sdk deploy examples
 
 format-check:
-	@unformatted=$$(gofmt -s -l api cmd host plugins sdk deploy examples); \
+	@unformatted=$$(gofmt -s -l cmd host plugins sdk deploy examples); \
 	  if [ -n "$$unformatted" ]; then echo "not formatted (make fmt):"; echo "$$unformatted"; exit 1; fi
 
 vet:

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/nftables/expr"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/util/nfnl"
@@ -69,7 +68,7 @@ func (t *companion) hold(out *nfnl.Batch, list []Held, markMask uint32) error {
 		t.newSet(out, s, uint32(i+1))
 		out.PutElements(unix.NFT_MSG_NEWSETELEM, t.Table, s.name, &s.adds, "add")
 	}
-	isNew := func() *ruleBuilder { return newRule(t.family).ctState(expr.CtStateBitNEW) }
+	isNew := func() *ruleBuilder { return newRule(t.family).ctNew() }
 	rules := []*ruleBuilder{isNew().frontendKey(byAddress).in(addrs).drop(), isNew().markBits(markMask).in(marks).drop()}
 	return errors.Join(
 		t.putChain(out, chain{name: "input", hook: unix.NF_INET_LOCAL_IN, priority: holdInputPriority, filter: true, rules: rules}),

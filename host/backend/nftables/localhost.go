@@ -12,7 +12,7 @@ import (
 // INIT for minutes after an ICMP error. Replies to programs that have the number of a NodePort are not new.
 func (r rulesetBuilder) localhostChain() chain {
 	to := func(protocol byte) *ruleBuilder {
-		return r.rule().interfaceType(expr.MetaKeyIIFTYPE, unix.ARPHRD_LOOPBACK).ctState(expr.CtStateBitNEW).daddr().in(r.localhostAddrs).
+		return r.rule().interfaceType(expr.MetaKeyIIFTYPE, unix.ARPHRD_LOOPBACK).ctNew().daddr().in(r.localhostAddrs).
 			l4proto(protocol).frontendKey(byNodePort).in(r.lookups[byNodePort].frontends).counter() // in the order of nft
 	}
 	c := r.hook(chainLocalhost, unix.NF_INET_LOCAL_IN, -1, to(unix.IPPROTO_UDP).reject(), to(unix.IPPROTO_SCTP))

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/google/nftables/expr"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/util/nfnl"
 	"golang.org/x/sys/unix"
@@ -101,7 +100,7 @@ func (t *companion) createReject(s *set) error {
 		icmp = unix.IPPROTO_ICMPV6
 	}
 	// Only what is new to conntrack: replies to connections that the node itself opened from such an address pass.
-	match := func() *ruleBuilder { return newRule(t.family).daddr().in(s).ctState(expr.CtStateBitNEW) }
+	match := func() *ruleBuilder { return newRule(t.family).daddr().in(s).ctNew() }
 	err := t.putChain(out, chain{name: "input", hook: unix.NF_INET_LOCAL_IN, priority: rejectPriority, filter: true, rules: []*ruleBuilder{
 		match().l4proto(unix.IPPROTO_TCP).tcpReset(), match().l4protoNot(icmp).reject(),
 	}})

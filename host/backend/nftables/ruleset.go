@@ -187,7 +187,7 @@ func (r rulesetBuilder) refuseNodePortChains() []chain {
 		out.rules = slices.Insert(out.rules, 0, toItself().hasMark(r.bit).xorMark(r.bit))
 	}
 	in := r.hook(chainRefuseNodePort+"_input", unix.NF_INET_LOCAL_IN, -1,
-		r.rule().interfaceType(expr.MetaKeyIIFTYPE, unix.ARPHRD_LOOPBACK).ctState(expr.CtStateBitNEW).daddr().in(r.nodePortAddrs).
+		r.rule().interfaceType(expr.MetaKeyIIFTYPE, unix.ARPHRD_LOOPBACK).ctNew().daddr().in(r.nodePortAddrs).
 			l4proto(unix.IPPROTO_UDP).frontendKey(byNodePort).in(ports.scopes[inside].rejected).reject()) // in the order of nft
 	in.filter = true
 	if !r.nodePortAddrs.exists {

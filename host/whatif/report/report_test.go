@@ -88,9 +88,9 @@ func TestPageNeedsNothingElse(t *testing.T) {
 
 func TestVerdictComesFirst(t *testing.T) {
 	page := html(t, result(30, 3))
-	verdict, table := strings.Index(page, "new.yaml sends 40.0 % of the new connections to other endpoints than old.yaml."), strings.Index(page, "<table")
-	if verdict < 0 || verdict > table {
-		t.Errorf("verdict at %d, first table at %d", verdict, table)
+	at, table := strings.Index(page, "new.yaml sends 40.0 % of the new connections to other endpoints than old.yaml."), strings.Index(page, "<table")
+	if at < 0 || at > table {
+		t.Errorf("verdict at %d, first table at %d", at, table)
 	}
 	for _, want := range []string{"Better: largest overload 1.40 instead of 2.40; connections across zones 30.0 % instead of 60.0 %.", "Worse: failed connections 0.1 % instead of 0.0 %."} {
 		if !strings.Contains(page, want) {
