@@ -49,7 +49,7 @@ func (r *ruleBuilder) interfaceType(k expr.MetaKey, arphrd uint16) *ruleBuilder 
 func (r *ruleBuilder) ctNew() *ruleBuilder {
 	return r.emit(
 		&expr.Ct{Key: expr.CtKeySTATE, Register: r.reg},
-		&expr.Bitwise{SourceRegister: r.reg, DestRegister: r.reg, Len: 4, Mask: native(uint32(expr.CtStateBitNEW)), Xor: native(0)},
+		&expr.Bitwise{SourceRegister: r.reg, DestRegister: r.reg, Len: 4, Mask: native(expr.CtStateBitNEW), Xor: native(0)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: r.reg, Data: native(0)},
 	)
 }
