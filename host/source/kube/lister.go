@@ -119,6 +119,14 @@ func (l *lister) refusalIsFinal() bool {
 	return !served && l.rolesLoaded()
 }
 
+// dispensable reports whether the first plan does not wait for the roles of a server that forbids the resource: a kind that nobody has to
+// install, and that the server has not served before.
+func (l *lister) dispensable() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.resource.retry != 0 && !l.served
+}
+
 // record updates the outages with the result of a request and returns the error for the reflector: transient failures
 // of a watch become a retriableError.
 func (l *lister) record(ctx context.Context, err error, watching, refusalFinal bool) error {
@@ -136,12 +144,15 @@ func (l *lister) record(ctx context.Context, err error, watching, refusalFinal b
 		l.unreachable.fail(l.resource.name, err)
 	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
 		l.unreachable.recoverAll()
-	case l.optional && (apierrors.IsNotFound(err) || refusalFinal && apierrors.IsForbidden(err)):
+	case l.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err) && (refusalFinal || l.dispensable())):
 		l.unreachable.recoverAll()
 		l.refused.recover(l.resource.name)
 		l.state.markUnavailable()
 		l.mu.Lock()
 		retry := cmp.Or(l.resource.retry, unavailableRetry)
+		if !refusalFinal && apierrors.IsForbidden(err) {
+			retry = time.Second
+		}
 		l.notBefore = l.now().Add(retry + rand.N(retry))
 		l.mu.Unlock()
 		l.onUnavailable(err)

@@ -18,19 +18,22 @@ func TestForbiddenIsFinalOnceRolesAreLoaded(t *testing.T) {
 		err            error
 		settled, given bool
 		without        bool
+		retry          time.Duration // of a kind that nobody has to install
 	}{
-		"forbidden while the server starts":          {forbidden, false, false, false},
-		"forbidden, but another resource was served": {forbidden, true, false, true},
-		"forbidden, but it was served before":        {forbidden, true, true, false},
-		"not found":                                  {none, false, false, true},
+		"forbidden while the server starts":             {forbidden, false, false, false, 0},
+		"forbidden, but another resource was served":    {forbidden, true, false, true, 0},
+		"forbidden, but it was served before":           {forbidden, true, true, false, 0},
+		"not found":                                     {none, false, false, true, 0},
+		"a kind of sluice.dev, while the server starts": {forbidden, false, false, true, kindsRetry},
+		"a kind of sluice.dev, served before":           {forbidden, true, true, false, kindsRetry},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := func() time.Time { return time.Unix(1000, 0) }
 			without, settled := false, c.given
 			l := &lister{
 				unreachable: &outageTracker{log: slog.New(slog.DiscardHandler), now: now}, refused: &outageTracker{log: slog.New(slog.DiscardHandler), now: now},
-				state: newWatchState(now),
-				now:   now, optional: true, rolesLoaded: func() bool { return settled }, onUnavailable: func(error) { without = true },
+				state: newWatchState(now), resource: resource{retry: c.retry},
+				now: now, optional: true, rolesLoaded: func() bool { return settled }, onUnavailable: func(error) { without = true },
 			}
 			if c.given {
 				if err := l.record(context.Background(), nil, false, l.refusalIsFinal()); err != nil {
@@ -41,6 +44,9 @@ func TestForbiddenIsFinalOnceRolesAreLoaded(t *testing.T) {
 			err := l.record(context.Background(), c.err, true, l.refusalIsFinal())
 			if err == nil || without != c.without || l.notBefore.IsZero() == c.without {
 				t.Errorf("%v; unavailable: %t, want %t; no request before %v", err, without, c.without, l.notBefore)
+			}
+			if soon := l.notBefore.Sub(now()) < time.Minute; c.without && soon != !c.settled && c.err == forbidden {
+				t.Errorf("asked again at %v", l.notBefore)
 			}
 		})
 	}
