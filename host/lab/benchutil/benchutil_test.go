@@ -17,6 +17,9 @@ func TestSpliceReplacesTextBetweenItsMarkersOnly(t *testing.T) {
 	if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if text, err := benchutil.Published(path, "x"); err != nil || text != "old\n" {
+		t.Errorf("published is %q, %v", text, err)
+	}
 	if err := benchutil.Splice(path, "x", []byte("new\n")); err != nil {
 		t.Fatal(err)
 	}
@@ -29,6 +32,12 @@ func TestSpliceReplacesTextBetweenItsMarkersOnly(t *testing.T) {
 	}
 	if again, _ := os.ReadFile(path); string(again) != string(got) {
 		t.Errorf("a file without the markers was changed")
+	}
+	if _, err := benchutil.Published(path, "z"); err == nil {
+		t.Error("a file without the markers: no error")
+	}
+	if text, err := benchutil.Published("", "x"); err != nil || text != "" {
+		t.Errorf("no file: %q, %v", text, err)
 	}
 }
 

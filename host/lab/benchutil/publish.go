@@ -35,18 +35,39 @@ func Publish(file, name string, tables []byte) error {
 	return Splice(file, name, tables)
 }
 
+// Published returns the text of a file between the markers of name; "" is no file, and nothing is published there.
+func Published(file, name string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	_, text, _, err := sections(file, name)
+	return string(text), err
+}
+
 // Splice replaces the text of a file between <!-- name: begin --> and <!-- name: end -->.
 func Splice(path, name string, text []byte) error {
-	begin, end := "<!-- "+name+": begin -->", "<!-- "+name+": end -->"
-	old, err := os.ReadFile(path)
+	head, _, tail, err := sections(path, name)
 	if err != nil {
 		return err
 	}
-	head, rest, ok := bytes.Cut(old, []byte(begin))
-	_, tail, ok2 := bytes.Cut(rest, []byte(end))
-	if !ok || !ok2 {
-		return fmt.Errorf("%s: no markers %s and %s", path, begin, end)
+	return os.WriteFile(path, bytes.Join([][]byte{head, text, tail}, nil), 0o644)
+}
+
+// sections cuts a file at the markers of name, which stay with what is around the text.
+func sections(path, name string) (head, text, tail []byte, err error) {
+	begin, end := []byte("<!-- "+name+": begin -->\n"), []byte("<!-- "+name+": end -->")
+	all, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, nil, err
 	}
-	all := bytes.Join([][]byte{head, []byte(begin + "\n"), text, []byte(end), tail}, nil)
-	return os.WriteFile(path, all, 0o644)
+	at := bytes.Index(all, begin)
+	if at < 0 {
+		return nil, nil, nil, fmt.Errorf("%s: no marker %s", path, bytes.TrimSpace(begin))
+	}
+	at += len(begin)
+	to := bytes.Index(all[at:], end)
+	if to < 0 {
+		return nil, nil, nil, fmt.Errorf("%s: no marker %s after %s", path, end, bytes.TrimSpace(begin))
+	}
+	return all[:at], all[at : at+to], all[at+to:], nil
 }

@@ -9,10 +9,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 )
 
-// result writes a run with a report as ginkgo writes it, of specs given as "state seconds name" or "state/attempts seconds name".
-func result(t *testing.T, dir string, r run, specs ...string) {
+// result is a run with what ginkgo reports of specs, which are given as "state seconds name" or "state/attempts seconds name".
+func result(t *testing.T, r run, specs ...string) run {
 	t.Helper()
 	type report struct {
 		ContainerHierarchyTexts           []string
@@ -31,19 +33,34 @@ func result(t *testing.T, dir string, r run, specs ...string) {
 		n, _ := strconv.Atoi(attempts)
 		reports = append(reports, report{[]string{"[sig-network] Services"}, "It", f[2], state, took, n})
 	}
-	at := filepath.Join(dir, r.name())
-	if err := os.MkdirAll(at, 0o755); err != nil {
+	data, err := json.Marshal([]map[string]any{{"SpecReports": reports}})
+	if err != nil {
 		t.Fatal(err)
 	}
-	for name, value := range map[string]any{"run.json": r, "report.json": []map[string]any{{"SpecReports": reports}}} {
-		data, err := json.Marshal(value)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(at, name), data, 0o644); err != nil {
-			t.Fatal(err)
-		}
+	if r.specs, err = readReport(file(t, string(data))); err != nil {
+		t.Fatal(err)
 	}
+	return r
+}
+
+// file is a new file with a text.
+func file(t *testing.T, text string) string {
+	t.Helper()
+	at := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(at, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// published reads the tables of a document.
+func published(t *testing.T, text string) *tables {
+	t.Helper()
+	all, err := readTables(file(t, "before\n<!-- e2e: begin -->\n"+text+"<!-- e2e: end -->\nafter\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 func TestSpecsThatOnlyKubeProxyPassesAreErrors(t *testing.T) {
@@ -62,14 +79,11 @@ func TestSpecsThatOnlyKubeProxyPassesAreErrors(t *testing.T) {
 		{"sluice skips", both, []string{"skipped 1s should work"}, "ipv4, skipped: Services should work"},
 		{"sluice does not run it", both, []string{"passed 1s should another"}, "ipv4, not run: Services should work"},
 	} {
-		dir := t.TempDir()
-		result(t, dir, run{Family: "ipv4", Proxy: "kube-proxy"}, c.peer...)
-		result(t, dir, run{Family: "ipv4", Proxy: "sluice"}, c.sluice...)
-		result(t, dir, run{Family: "ipv4", Proxy: "kube-proxy", Liberal: true}, "passed 1s should be of another cluster")
-		all, err := readRuns(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := published(t, "")
+		all.add(result(t, run{Family: "ipv4", Proxy: "kube-proxy"}, c.peer...))
+		all.add(result(t, run{Family: "ipv4", Proxy: "sluice"}, c.sluice...))
+		all.add(result(t, run{Family: "ipv4", Proxy: "kube-proxy", Liberal: true}, "passed 1s should be of another cluster"))
+		all = published(t, all.markdown())
 		if err := all.compare(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v", c.name, err)
 		}
@@ -77,34 +91,19 @@ func TestSpecsThatOnlyKubeProxyPassesAreErrors(t *testing.T) {
 }
 
 func TestTablesHaveEverySpecOfEveryRun(t *testing.T) {
-	dir := t.TempDir()
 	began := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
-	result(t, dir, run{Family: "dual", Proxy: "sluice", Mode: "nftables", Version: "v1", Workers: 6, Kernel: "6.18", Began: began, Took: 13 * time.Minute, Focus: "a|b", Skip: "c"},
-		"failed/2 2s should a|b", "passed/2 1s should recover", "passed/1 1s should work")
-	result(t, dir, run{Family: "ipv4", Proxy: "kube-proxy", Version: "v1.37.2", Focus: everything}, "skipped 1s should work")
-	all, err := readRuns(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	page := filepath.Join(dir, "page.md")
-	if err := os.WriteFile(page, []byte("before\n<!-- e2e: begin -->\nold\n<!-- e2e: end -->\nafter\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := publish(all, page); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := `before
-<!-- e2e: begin -->
-| cluster | proxy | passed | failed | skipped themselves | time | workers | Linux | date |
-|---|---|---|---|---|---|---|---|---|
-| ipv4 | kube-proxy v1.37.2 | 0 | 0 | 1 | 0s | 0 |  | 0001-01-01 |
-| dual | sluice v1, mode nftables | 2 | 1 | 0 | 13m0s | 6 | 6.18 | 2026-11-26 |
+	all := published(t, "")
+	all.add(result(t, run{Family: "dual", Proxy: "sluice", Mode: "nftables", Version: "v1", Workers: 6, Kernel: "6.18", Began: began, Took: 13 * time.Minute, Focus: "a|b", Skip: "c"},
+		"failed/2 2s should a|b", "passed/2 1s should recover", "passed/1 1s should work"))
+	all.add(result(t, run{Family: "ipv4", Proxy: "kube-proxy", Version: "v1.37.2", Focus: everything}, "skipped 1s should work"))
+	want := `| cluster | proxy | specs | passed | failed | skipped themselves | time | workers | Linux | date |
+|---|---|---|---|---|---|---|---|---|---|
+| ipv4 | kube-proxy v1.37.2 | all | 0 | 0 | 1 | 0s | 0 |  | 0001-01-01 |
+| dual | sluice v1, mode nftables | part 1 | 2 | 1 | 0 | 13m0s | 6 | 6.18 | 2026-11-26 |
 
-dual, sluice: a part of the suite, ` + "`-focus 'a|b' -skip 'c'`" + `.
+Parts of the suite:
+
+1. ` + "`-focus 'a|b' -skip 'c'`" + `
 
 sluice passes every spec that kube-proxy passes.
 
@@ -113,29 +112,73 @@ sluice passes every spec that kube-proxy passes.
 | Services should a\|b |  | **failed** |
 | Services should recover |  | passed, attempt 2 |
 | Services should work | skipped | passed |
-<!-- e2e: end -->
-after
 `
-	if string(text) != want {
-		t.Errorf("got\n%s\nwant\n%s", text, want)
+	if got := all.markdown(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if again := published(t, want).markdown(); again != want {
+		t.Errorf("read and written again:\n%s", again)
 	}
 }
 
-func TestRunsThatSayNothingAreErrors(t *testing.T) {
-	dir := t.TempDir()
-	if _, err := readRuns(dir); err == nil {
-		t.Error("no results: no error")
+// TestRunsOfTheDocumentStay: of other columns, and of other parts of the suite.
+func TestRunsOfTheDocumentStay(t *testing.T) {
+	add := func(before string, r run, specs ...string) string {
+		t.Helper()
+		all := published(t, before)
+		all.add(result(t, r, specs...))
+		return all.markdown()
 	}
-	result(t, dir, run{Family: "ipv4", Proxy: "sluice"}, "skipped 0s should not be of the focus")
-	if _, err := readRuns(dir); err == nil || !strings.Contains(err.Error(), "no spec ran") {
-		t.Errorf("nothing ran: %v", err)
+	r := run{Family: "dual", Proxy: "sluice", Version: "v1", Focus: everything}
+	first, second := r, r
+	first.Focus, second.Focus = "first", "second"
+	text := add("", first, "passed 1s should be first", "failed 1s should be both")
+	text = add(text, run{Family: "ipv6", Proxy: "sluice", Version: "v1", Focus: "second"}, "passed 1s should be first")
+	second.Version = "v2"
+	text = add(text, second, "passed 1s should be second", "passed 1s should be both")
+	first.Version = "v3"
+	text = add(text, first, "failed 1s should be first")
+	for _, want := range []string{
+		"| dual | sluice v2 | part 1 | 2 | 0 | 0 |", "| dual | sluice v3 | part 2 | 0 | 1 | 0 |", "| ipv6 | sluice v1 | part 1 | 1 | 0 | 0 |",
+		"1. `-focus 'second' -skip ''`\n2. `-focus 'first' -skip ''`\n",
+		"| Services should be both | passed |  |", "| Services should be first | **failed** | passed |", "| Services should be second | passed |  |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
 	}
-	report := `[{"SpecReports": [{"LeafNodeType": "SynchronizedBeforeSuite", "State": "failed", "Failure": {"Message": "no node is ready"}}]}]`
-	if err := os.WriteFile(filepath.Join(dir, "ipv4-sluice", "report.json"), []byte(report), 0o644); err != nil {
-		t.Fatal(err)
+	if strings.Contains(text, "sluice v1 | part 2") {
+		t.Errorf("the earlier run of the same part stays:\n%s", text)
 	}
-	if _, err := readRuns(dir); err == nil || !strings.Contains(err.Error(), "no node is ready") {
-		t.Errorf("the suite does not begin: %v", err)
+	text = add(text, r, "passed 1s should be all")
+	if strings.Contains(text, "sluice v2") || strings.Contains(text, "sluice v3") || strings.Contains(text, "should be both") || !strings.Contains(text, "should be first |  | passed |") {
+		t.Errorf("a run of the whole suite replaces those of its column, and no others:\n%s", text)
+	}
+}
+
+func TestDocumentsThatDoNotSayEnoughAreErrors(t *testing.T) {
+	header := "<!-- e2e: begin -->\n| cluster | proxy | specs | passed |\n|---|---|---|---|\n| dual | sluice v1 | all | 1 |\n"
+	for name, text := range map[string]string{
+		"no marker":               "",
+		"what the part is":        "<!-- e2e: begin -->\n| cluster | proxy | specs | passed |\n|---|---|---|---|\n| dual | sluice v1 | part 1 | 1 |\n<!-- e2e: end -->",
+		"a run has too few cells": "<!-- e2e: begin -->\n| dual | sluice v1 |\n<!-- e2e: end -->",
+		"a cell is missing":       header + "| spec | dual, kube-proxy | dual, sluice |\n|---|---|---|\n| should x | passed |\n<!-- e2e: end -->",
+	} {
+		if _, err := readTables(file(t, text)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestReportsThatSayNothingAreErrors(t *testing.T) {
+	for report, want := range map[string]string{
+		`[]`: "no spec ran",
+		`[{"SpecReports": [{"LeafNodeType": "It", "State": "skipped"}]}]`:                                                                 "no spec ran",
+		`[{"SpecReports": [{"LeafNodeType": "SynchronizedBeforeSuite", "State": "failed", "Failure": {"Message": "no node is ready"}}]}]`: "no node is ready",
+	} {
+		if _, err := readReport(file(t, report)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", report, err, want)
+		}
 	}
 }
 
@@ -199,5 +242,21 @@ func TestSpecsOfTheClustersFamilyRun(t *testing.T) {
 		if got := strings.Join(in, " "); got != want {
 			t.Errorf("%s: runs in %q, want %q", name, got, want)
 		}
+	}
+}
+
+// TestDocumentIsReadAsItIsWritten: a run that is added must not change what is there.
+func TestDocumentIsReadAsItIsWritten(t *testing.T) {
+	const document = "../../../E2E.md"
+	want, err := benchutil.Published(document, marker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := readTables(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := all.markdown(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }

@@ -1,8 +1,8 @@
 // Command e2e runs Kubernetes' own network tests in real clusters, against kube-proxy and then against sluice in the same cluster, and
 // compares them spec by spec. It fails if kube-proxy passes a spec that sluice does not pass. As root.
 //
-// Results are kept in a folder, a run of one IP family and one proxy each, and replaced by the next run of the same: -write writes a document
-// from all that are there.
+// Its tables are in a document, where those of earlier runs stay: of other clusters and proxies, and, if only a part of the suite is run, of other
+// parts. Ginkgo's reports and logs are in a folder, until the next run of the same.
 package main
 
 import (
@@ -16,6 +16,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 	"github.com/sluice-proxy/sluice/host/lab/realcluster"
 	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
@@ -50,7 +51,7 @@ const everything = `\[sig-network\]`
 func main() {
 	realcluster.Enter()
 	var o options
-	flag.StringVar(&o.families, "families", "ipv4,dual,ipv6", "IP families of the clusters; \"\": run nothing")
+	flag.StringVar(&o.families, "families", "ipv4,dual,ipv6", "IP families of the clusters")
 	flag.StringVar(&o.proxies, "proxies", "kube-proxy,sluice", "Service proxies")
 	flag.IntVar(&o.workers, "workers", 6, "nodes beside the control plane's; some specs need two in each of three zones")
 	flag.IntVar(&o.procs, "procs", 5, "specs at a time")
@@ -62,8 +63,8 @@ func main() {
 	flag.StringVar(&o.kernel, "kernel", "", "workers are guests of this test kernel, for example 6.12, which has IPVS and SCTP")
 	flag.StringVar(&o.image, "image", "bin/sluice-image.tar", "archive of sluice's image")
 	flag.StringVar(&o.tag, "tag", "", "tag of the image in the archive")
-	flag.StringVar(&o.results, "results", "bin/e2e", "folder of results")
-	flag.StringVar(&o.write, "write", "", "document to write the tables to, between the markers")
+	flag.StringVar(&o.results, "results", "bin/e2e", "folder of reports and logs")
+	flag.StringVar(&o.write, "write", "", "document whose tables the runs are added to, between the markers")
 	flag.Parse()
 	if err := o.run(); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
@@ -81,20 +82,32 @@ func (o options) run() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	for _, f := range list(o.families) {
-		if err := o.family(ctx, realcluster.Family(f)); err != nil {
-			return fmt.Errorf("family %s: %w", f, err)
-		}
-	}
-	all, err := readRuns(o.results)
-	if err != nil {
+	if _, err := readTables(o.write); err != nil { // it would be a pity after an hour
 		return err
 	}
-	return errors.Join(publish(all, o.write), all.compare())
+	var done []run
+	var failed error
+	for _, f := range list(o.families) {
+		if err := o.family(ctx, realcluster.Family(f), &done); err != nil {
+			failed = fmt.Errorf("family %s: %w", f, err)
+			break
+		}
+	}
+	if len(done) == 0 {
+		return failed
+	}
+	t, err := readTables(o.write)
+	if err != nil {
+		return errors.Join(failed, err)
+	}
+	for _, r := range done {
+		t.add(r)
+	}
+	return errors.Join(failed, benchutil.Publish(o.write, marker, []byte(t.markdown())), t.compare())
 }
 
-// family runs the suite against all proxies, in one cluster.
-func (o options) family(ctx context.Context, family realcluster.Family) error {
+// family runs the suite against all proxies, in one cluster, and appends the runs to done.
+func (o options) family(ctx context.Context, family realcluster.Family, done *[]run) error {
 	suite, err := programs.BuildSuite(ctx, os.Stderr)
 	if err != nil {
 		return err
@@ -135,9 +148,10 @@ func (o options) family(ctx context.Context, family realcluster.Family) error {
 		default:
 			return fmt.Errorf("proxy %q: it must be kube-proxy or sluice", proxy)
 		}
-		if err := r.test(ctx, c, suite, o); err != nil {
+		if r, err = r.test(ctx, c, suite, o); err != nil {
 			return fmt.Errorf("%s: %w", proxy, err)
 		}
+		*done = append(*done, r)
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 )
@@ -68,32 +67,4 @@ func (r run) counts() string {
 		n[s.state]++
 	}
 	return fmt.Sprintf("%d passed, %d failed, %d skipped themselves", n[passed], len(r.specs)-n[passed]-n[skipped], n[skipped])
-}
-
-// runs are all results in a folder.
-type runs []run
-
-func readRuns(dir string) (all runs, err error) {
-	paths, err := filepath.Glob(filepath.Join(dir, "*", "run.json"))
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range paths {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
-		}
-		var r run
-		if err := json.Unmarshal(data, &r); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		if r.specs, err = readReport(filepath.Join(filepath.Dir(path), "report.json")); err != nil {
-			return nil, err
-		}
-		all = append(all, r)
-	}
-	if len(all) == 0 {
-		return nil, fmt.Errorf("no results in %s", dir)
-	}
-	return all, nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -76,22 +75,30 @@ func (r run) cluster() string {
 
 func (r run) name() string { return r.cluster() + "-" + r.Proxy }
 
-// test runs the suite, and leaves its results in a folder.
-func (r run) test(ctx context.Context, c *realcluster.Cluster, suite programs.Suite, o options) error {
+// part returns the flags of a run of a part of the suite; "" if it is of all of it.
+func (r run) part() string {
+	if r.Focus == everything && r.Skip == "" {
+		return ""
+	}
+	return fmt.Sprintf("-focus '%s' -skip '%s'", r.Focus, r.Skip)
+}
+
+// test runs the suite, and returns the run with its results. Its report and log are in a folder.
+func (r run) test(ctx context.Context, c *realcluster.Cluster, suite programs.Suite, o options) (run, error) {
 	to, err := filepath.Abs(filepath.Join(o.results, r.name()))
 	if err != nil {
-		return err
+		return r, err
 	}
 	if err := errors.Join(os.RemoveAll(to), os.MkdirAll(to, 0o755)); err != nil {
-		return err
+		return r, err
 	}
 	registries := filepath.Join(to, "registries.yaml")
 	if err := os.WriteFile(registries, []byte(programs.SuiteRegistries), 0o644); err != nil {
-		return err
+		return r, err
 	}
 	kernel, err := c.Nodes[0].Exec(ctx, "uname", "-r")
 	if err != nil {
-		return err
+		return r, err
 	}
 	r.Kernel, _, _ = strings.Cut(strings.TrimSpace(kernel), "-") // without what its builder adds
 	skip := strings.Join(append(skips(r.Guests != ""), familySkips(r.Family)), "|")
@@ -100,7 +107,7 @@ func (r run) test(ctx context.Context, c *realcluster.Cluster, suite programs.Su
 	}
 	log, err := os.Create(filepath.Join(to, "log.txt"))
 	if err != nil {
-		return err
+		return r, err
 	}
 	defer log.Close()
 	cmd := exec.CommandContext(ctx, filepath.Join(suite.Bin, "ginkgo"),
@@ -116,24 +123,17 @@ func (r run) test(ctx context.Context, c *realcluster.Cluster, suite programs.Su
 	r.Began = time.Now().UTC().Truncate(time.Second)
 	p, err := c.Outside.Start(cmd)
 	if err != nil {
-		return err
+		return r, err
 	}
 	failed := p.Wait() // if a spec fails, for example: the report says which
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return r, ctx.Err()
 	}
 	r.Took = time.Since(r.Began).Truncate(time.Second)
-	meta, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(to, "run.json"), meta, 0o644); err != nil {
-		return err
-	}
 	r.specs, err = readReport(filepath.Join(to, "report.json"))
 	if err != nil {
-		return errors.Join(err, failed)
+		return r, errors.Join(err, failed)
 	}
 	fmt.Fprintf(os.Stderr, "%s: %s in %s\n", r.name(), r.counts(), r.Took)
-	return nil
+	return r, nil
 }

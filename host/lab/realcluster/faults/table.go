@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -15,17 +14,11 @@ type cells map[key]string
 
 // published returns the cells of the table in a document, under its marker; "" has none.
 func published(file, name string) (cells, error) {
-	out := cells{}
-	if file == "" {
-		return out, nil
-	}
-	page, err := os.ReadFile(file)
+	table, err := benchutil.Published(file, name)
 	if err != nil {
 		return nil, err
 	}
-	_, table, _ := strings.Cut(string(page), "<!-- "+name+": begin -->\n")
-	table, _, _ = strings.Cut(table, "<!-- "+name+": end -->")
-	title := ""
+	out, title := cells{}, ""
 	for line := range strings.Lines(table) {
 		c := strings.SplitN(strings.TrimSuffix(line, "\n"), "|", 4)
 		if len(c) < 4 {
