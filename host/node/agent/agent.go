@@ -172,6 +172,7 @@ func (a *Agent) programOnce(ctx context.Context) error {
 
 // runLoop runs the engine, its background tasks and servers.
 func (a *Agent) runLoop(ctx context.Context) error {
+	a.plugins.LoadInBackground(func() { signal(a.puller.pulled) })
 	running, fail := context.WithCancelCause(context.WithoutCancel(ctx)) // handOver may go on after ctx
 	defer fail(nil)                                                      // ends the tasks in the background
 	if err := a.startRecording(); err != nil {

@@ -115,7 +115,7 @@ func attempts() error {
 		}()
 	}
 	before.Wait()
-	layers, err := Enter(&Policy{Nice: 7, Memory: 256 << 20, FileSize: 4096, Files: 16, Folder: folder, Calls: slices.Concat(Files(), Threads(), Runtime())})
+	layers, err := Enter(&Policy{Nice: 7, Memory: 256 << 20, FileSize: 4096, Files: 16, Folder: folder, Calls: slices.Concat(Files(), Runtime())})
 	if err != nil {
 		return err
 	}
@@ -125,13 +125,23 @@ func attempts() error {
 	try := func() {
 		var page [1]byte
 		for name, f := range map[string]func() error{
-			"write inside": func() error { return os.WriteFile(inside, nil, 0o600) },
-			"outside":      func() error { _, err := os.ReadDir(filepath.Dir(folder)); return err },
-			"/etc/passwd":  func() error { _, err := os.ReadFile("/etc/passwd"); return err },
-			"/proc":        func() error { _, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", agent)); return err },
-			"itself":       func() error { _, err := os.ReadFile("/proc/self/status"); return err },
-			"tcp":          func() error { _, err := net.Listen("tcp", "127.0.0.1:0"); return err },
-			"unix":         func() error { _, err := net.Listen("unix", "@sluice-confine-test"); return err },
+			"write inside":  func() error { return os.WriteFile(inside, nil, 0o600) },
+			"folder inside": func() error { return os.Mkdir(inside+".folder", 0o700) },
+			"link inside":   func() error { return os.Symlink("/", inside+".link") },
+			"thread":        func() error { return call(unix.SYS_CLONE, unix.CLONE_THREAD, 0) }, // without memory in common: EINVAL
+			"page out": func() error {
+				memory, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+				if err != nil {
+					return err
+				}
+				return unix.Madvise(memory, unix.MADV_PAGEOUT)
+			},
+			"outside":     func() error { _, err := os.ReadDir(filepath.Dir(folder)); return err },
+			"/etc/passwd": func() error { _, err := os.ReadFile("/etc/passwd"); return err },
+			"/proc":       func() error { _, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", agent)); return err },
+			"itself":      func() error { _, err := os.ReadFile("/proc/self/status"); return err },
+			"tcp":         func() error { _, err := net.Listen("tcp", "127.0.0.1:0"); return err },
+			"unix":        func() error { _, err := net.Listen("unix", "@sluice-confine-test"); return err },
 			"netlink": func() error {
 				_, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER)
 				return err
@@ -251,7 +261,6 @@ func TestConfinedThreadsCanDoNothingElse(t *testing.T) {
 // compute does in a sealed process what Go's runtime may ever need: it grows, collects, returns memory, blocks threads, preempts and sleeps.
 func compute() error {
 	runtime.GOMAXPROCS(2)
-	Prepare()
 	if _, err := Enter(&Policy{Memory: 512 << 20, Calls: Runtime(), Kill: true}); err != nil {
 		return err
 	}

@@ -1,10 +1,12 @@
 package confine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,7 +15,8 @@ import (
 type Policy struct {
 	Nice     int    // at least
 	CPU      uint64 // seconds of CPU time, 0: no limit; then SIGXCPU, and SIGKILL a second later
-	Memory   uint64 // bytes of writable memory. Not of addresses: the Go runtime reserves more than it uses
+	Memory   uint64 // bytes of writable memory
+	Mapped   uint64 // bytes of addresses, 0: no limit. The Go runtime reserves more than it uses; what is only read takes tables of pages
 	FileSize uint64 // bytes
 	Files    uint64 // descriptors
 	Folder   string // that it may read and write; "": no file at all
@@ -22,17 +25,20 @@ type Policy struct {
 }
 
 // Enter confines this process, which has a process group of its own, for good. It keeps lower priorities and limits that the process
-// already has. layers lists all parts; err is a failure that is not a lack of support.
+// already has. layers lists all parts; err is a failure that is not a lack of support. All threads that there are make some of its calls, which
+// takes long on a busy machine, so most threads are made after that.
 func Enter(p *Policy) (layers []Layer, err error) {
+	<-time.After(time.Nanosecond) // makes Go's poller, which needs a descriptor
+	endFirst()                    // needs a file
 	for _, l := range []struct {
 		name string
 		run  func(*Policy) error
 	}{
-		{Priority, lowerPriority},
 		{Landlock, denyFiles}, // needs a descriptor
 		{Limits, limit},
 		{Capabilities, dropCapabilities},
 		{Privileges, denyPrivileges},
+		{Priority, lowerPriority},
 		{Filter, filterCalls},
 	} {
 		err := l.run(p)
@@ -58,10 +64,11 @@ func missing(err error) bool {
 	return err == errArchitecture || err == errCgo || os.IsPermission(err)
 }
 
-// lowerPriority sets the niceness of all threads, unless their priority is lower already: to raise it takes a right. If the node's memory
-// is full, this process ends first.
+// endFirst makes this the process that ends if the node's memory is full.
+func endFirst() { _ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0) }
+
+// lowerPriority sets the niceness of all threads, unless their priority is lower already: to raise it takes a right.
 func lowerPriority(p *Policy) error {
-	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 	priority, err := unix.Getpriority(unix.PRIO_PGRP, 0) // 20 - nice
 	if err != nil || 20-priority >= p.Nice {
 		return err
@@ -77,6 +84,7 @@ func limit(p *Policy) error {
 	}{
 		{"CPU time", unix.RLIMIT_CPU, p.CPU},
 		{"memory", unix.RLIMIT_DATA, p.Memory},
+		{"addresses", unix.RLIMIT_AS, cmp.Or(p.Mapped, unix.RLIM_INFINITY)},
 		{"file size", unix.RLIMIT_FSIZE, p.FileSize},
 		{"core file", unix.RLIMIT_CORE, 0},
 		{"files", unix.RLIMIT_NOFILE, p.Files},

@@ -5,7 +5,6 @@ import (
 	"os"
 	"runtime"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,9 +21,6 @@ type Arg struct{ Number, Mask, Value uint32 }
 // Memory of a process is its own, so that RLIMIT_DATA counts it: that of mappings that are shared or grow down does not count.
 var private = Arg{3, unix.MAP_TYPE | unix.MAP_GROWSDOWN, unix.MAP_PRIVATE}
 
-// threadFlags are those with which Go's runtime makes a thread: CLONE_VM, FS, FILES, SIGHAND, SYSVSEM, THREAD. On amd64 SETTLS is another.
-const threadFlags = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_SYSVSEM | unix.CLONE_THREAD
-
 // Runtime are the calls of Go's runtime in a process that has all its threads, computes, and reads and writes descriptors that it has: memory
 // that does not become executable, and signals of this process. The most frequent ones are first.
 func Runtime() []Rule {
@@ -32,8 +28,8 @@ func Runtime() []Rule {
 	rules := []Rule{{unix.SYS_FUTEX, []Arg{{1, ^uint32(wakeOrPrivate), 0}}}} // threads wait for each other, and lanes for messages: nothing with priorities
 	for _, call := range []uint32{
 		unix.SYS_NANOSLEEP, unix.SYS_SCHED_YIELD, // the scheduler's monitor, contended locks
-		unix.SYS_EPOLL_PWAIT,              // threads without work wait for timers
-		unix.SYS_MADVISE, unix.SYS_MUNMAP, // memory that is returned
+		unix.SYS_EPOLL_PWAIT,                   // threads without work wait for timers
+		unix.SYS_MUNMAP,                        // memory that is returned
 		unix.SYS_RT_SIGRETURN, unix.SYS_GETPID, // preemption by signals
 		unix.SYS_RT_SIGPROCMASK, unix.SYS_SIGALTSTACK, unix.SYS_GETTID, unix.SYS_SCHED_GETAFFINITY, unix.SYS_EXIT, // threads begin, if those of Prepare have not yet, and end
 		unix.SYS_RT_SIGACTION,    // a fatal signal is reset before it is raised
@@ -44,23 +40,21 @@ func Runtime() []Rule {
 	} {
 		rules = append(rules, Rule{Call: call})
 	}
+	for _, advice := range []uint32{unix.MADV_DONTNEED, unix.MADV_FREE, unix.MADV_HUGEPAGE, unix.MADV_NOHUGEPAGE, unix.MADV_COLLAPSE} {
+		rules = append(rules, Rule{unix.SYS_MADVISE, []Arg{{2, ^uint32(0), advice}}}) // memory that is returned: none of sluice's pages to the swap
+	}
 	return append(rules,
 		Rule{unix.SYS_MMAP, []Arg{{2, unix.PROT_EXEC, 0}, private}},
 		Rule{unix.SYS_MPROTECT, []Arg{{2, unix.PROT_EXEC, 0}}},
 		Rule{unix.SYS_TGKILL, []Arg{{0, ^uint32(0), uint32(os.Getpid())}}})
 }
 
-// Threads is the call that makes threads.
-func Threads() []Rule {
-	return []Rule{{unix.SYS_CLONE, []Arg{{0, ^uint32(unix.CLONE_SETTLS), threadFlags}}}}
-}
-
 // threads is far more than a process needs at once: one for each of GOMAXPROCS, each blocking call and the runtime's own tasks.
 const threads = 16
 
-// Prepare makes the poller and all threads that Go's runtime will need, as it keeps those that are idle, so that Threads need not be allowed.
-func Prepare() {
-	<-time.After(time.Nanosecond) // makes the poller
+// makeThreads makes all threads that Go's runtime will need, as it keeps those that are idle, so that no more need be allowed: a container and a
+// node have a limited number, and sluice itself ends if it gets none. They have the rights of the thread that makes them.
+func makeThreads() {
 	var made, kept sync.WaitGroup
 	kept.Add(1)
 	var all sync.WaitGroup
@@ -81,12 +75,12 @@ func Prepare() {
 // Code are the calls that make memory executable.
 func Code() []Rule { return []Rule{{unix.SYS_MMAP, []Arg{private}}, {Call: unix.SYS_MPROTECT}} }
 
-// Files are the calls of package os for files and folders.
+// Files are the calls of package os for files, and folders that there are.
 func Files() []Rule {
 	var rules []Rule
 	for _, call := range append([]uint32{
 		unix.SYS_OPENAT, unix.SYS_CLOSE, unix.SYS_FSTAT, unix.SYS_LSEEK, unix.SYS_PREAD64, unix.SYS_PWRITE64, unix.SYS_FTRUNCATE, unix.SYS_FSYNC, unix.SYS_FCNTL,
-		unix.SYS_GETDENTS64, unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, unix.SYS_FCHMODAT, unix.SYS_FCHMOD, unix.SYS_GETCWD,
+		unix.SYS_GETDENTS64, unix.SYS_UNLINKAT, unix.SYS_FCHMODAT, unix.SYS_FCHMOD, unix.SYS_GETCWD,
 		unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_CREATE1, unix.SYS_EVENTFD2, unix.SYS_GETRANDOM, unix.SYS_FLOCK,
 	}, otherFiles()...) {
 		rules = append(rules, Rule{Call: call})
@@ -105,6 +99,7 @@ func filterCalls(p *Policy) error {
 	if err := allThreads(unix.SYS_GETPID, 0, 0); err != nil {
 		return err
 	}
+	makeThreads()
 	program := compile(arch, p.Calls, p.Kill)
 	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, pointer(&prog))

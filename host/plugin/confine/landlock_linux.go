@@ -72,9 +72,9 @@ func allowFolder(ruleset int, path string, rights uint64) error {
 		return err
 	}
 	defer unix.Close(folder)
-	const execute = 1 << 0
-	var rule [12]byte // struct landlock_path_beneath_attr, packed
-	*(*uint64)(unsafe.Pointer(&rule[0])) = rights &^ execute
+	const write, read, list, remove, file = 1 << 1, 1 << 2, 1 << 3, 1 << 5, 1 << 8 // no programs, links, devices and folders
+	var rule [12]byte                                                              // struct landlock_path_beneath_attr, packed
+	*(*uint64)(unsafe.Pointer(&rule[0])) = rights & (write | read | list | remove | file | cut)
 	*(*int32)(unsafe.Pointer(&rule[8])) = int32(folder)
 	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), unix.LANDLOCK_RULE_PATH_BENEATH, pointer(&rule), 0, 0, 0)
 	if errno != 0 {

@@ -41,6 +41,12 @@ func native(t *testing.T, code []byte) (dir string, module []byte) {
 	}
 	file := onlyFile(t, dir, enginePrefix+"*")
 	text := []byte(mustRead(t, file))
+	for _, name := range []string{codeName, restName} {
+		if part, err := os.ReadFile(filepath.Join(filepath.Dir(file), name)); err == nil {
+			text = append(text, part...)
+			_ = os.Remove(filepath.Join(filepath.Dir(file), name))
+		}
+	}
 	from, to := codeOf(text)
 	at := from + bytes.Index(text[from:to], binary.LittleEndian.AppendUint64(nil, mark)) - 2 // after the instruction's two bytes
 	if at < from || at+len(code) > to {
@@ -51,7 +57,6 @@ func native(t *testing.T, code []byte) (dir string, module []byte) {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_ = os.Remove(filepath.Join(filepath.Dir(file), codeName))
 	e := &cacheEntry{dir: filepath.Dir(file), check: checkPrivate}
 	if err := e.writeManifest(); err != nil {
 		t.Fatal(err)
@@ -111,6 +116,8 @@ func TestMachineCodeOfAnAttackerFindsNothing(t *testing.T) {
 		{"shrink the shared memory", machine(unix.SYS_FTRUNCATE, 1, 0)},
 		{"grow the shared memory", machine(unix.SYS_FTRUNCATE, 1, 1<<40)},
 		{"a hole in the shared memory", machine(unix.SYS_FALLOCATE, 1, 3, 0, 4096)},
+		{"a hole in the shared memory, as advice", machine(unix.SYS_MADVISE, 0, 4096, unix.MADV_REMOVE)},
+		{"the shared memory to the swap", machine(unix.SYS_MADVISE, 0, 4096, unix.MADV_PAGEOUT)},
 		{"seal the shared memory", machine(unix.SYS_FCNTL, 1, unix.F_ADD_SEALS, unix.F_SEAL_WRITE)},
 		{"get descriptors of messages", machine(unix.SYS_RECVMSG, 0, 0)},
 		{"send a descriptor", machine(unix.SYS_SENDMSG, 0, 0)},

@@ -39,7 +39,7 @@ type compileCache struct{ dir string }
 // entryName names the entry of a module. The engine's key, which is the name of a file in it, depends on the processor.
 func entryName(revision string, limits *meter.Limits) string {
 	sum := sha256.New()
-	fmt.Fprintf(sum, "entry 1\n%s\n%s\n%+v\n%s/%s %s\n", revision, meter.Version(), *limits, runtime.GOOS, runtime.GOARCH, engineVersion())
+	fmt.Fprintf(sum, "entry 2\n%s\n%s\n%+v\n%s/%s %s\n", revision, meter.Version(), *limits, runtime.GOOS, runtime.GOARCH, engineVersion())
 	return hex.EncodeToString(sum.Sum(nil))
 }
 

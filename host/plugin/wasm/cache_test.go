@@ -41,7 +41,7 @@ func TestCompileCache(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{codeName, enginePrefix + "*", outlineName, infoName, memoryName} {
+	for _, name := range []string{codeName, restName, enginePrefix + "*", outlineName, infoName, memoryName} {
 		damage(name, func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
 		try(false, true)
 		try(true, false)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/tetratelabs/wazero/experimental"
 
@@ -108,18 +109,38 @@ func (h *Host) compileInto(ctx context.Context, c *code, log *slog.Logger, dir s
 	return nil
 }
 
-// compileInChild runs a child process, which takes a part of the memory of all plugins while it runs.
+// compileInChild runs a child process, and another one whenever the turn was lost.
 func (h *Host) compileInChild(ctx context.Context, dir string, metered []byte) error {
-	done, err := h.compiler.wait(ctx)
-	if err != nil {
-		return err
+	left := h.compiler.limits.timeout()
+	for lost := 0; ; lost++ {
+		t, err := h.compiler.turns.take(ctx, lost)
+		if err != nil {
+			return err
+		}
+		work, err := newWork(dir)
+		if err == nil {
+			err = h.compileInTurn(ctx, t, left, work, metered)
+		}
+		if h.compiler.turns.give(t); !errors.Is(err, errTurn) {
+			return err
+		}
+		left -= time.Since(t.begun)
+		if t.short { // until those who lack memory try again
+			select {
+			case <-ctx.Done():
+			case <-time.After(h.compiler.turns.least):
+			}
+		}
 	}
-	defer done()
+}
+
+// compileInTurn runs a child process, which takes a part of the memory of all plugins while it runs.
+func (h *Host) compileInTurn(ctx context.Context, t *turn, timeout time.Duration, dir string, metered []byte) error {
 	if err := h.reserveForCompiler(ctx); err != nil {
 		return err
 	}
 	defer h.memory.release(h.limits.Compile.resident())
-	return h.compiler.compile(ctx, dir, metered)
+	return h.compiler.compile(ctx, t, timeout, dir, metered)
 }
 
 // compileHere compiles a module in this process.
@@ -135,8 +156,12 @@ func compileHere(ctx context.Context, dir string, metered []byte, memoryPages ui
 		return err
 	}
 	defer maps.Close()
+	work, err := newWork(dir)
+	if err != nil {
+		return err
+	}
 	// wazero checks ctx between functions with two workers only, not with one.
-	err = compileTo(experimental.WithCompilationWorkers(ctx, 2), dir, metered, memoryPages, maps)
+	err = compileTo(experimental.WithCompilationWorkers(ctx, 2), work, metered, memoryPages, maps)
 	if isStorageError(err) {
 		return err
 	}
@@ -194,16 +219,19 @@ func (h *Host) load(ctx context.Context, c *code, dir string) error {
 	return nil
 }
 
-// retryAfterCompile calls f again if it has failed for want of memory, which a child process may have taken for a moment.
+// retryAfterCompile calls f again if it has failed for want of memory, which a child process may have taken for a moment. No other child begins
+// before f returns, unless it takes longer than a turn.
 func (h *Host) retryAfterCompile(ctx context.Context, f func() error) error {
 	err := f()
 	if h.compiler == nil || !isMemoryError(err) {
 		return err
 	}
-	done, waitErr := h.compiler.wait(ctx)
+	turns := &h.compiler.turns
+	t, waitErr := turns.take(ctx, 0)
 	if waitErr != nil {
 		return err
 	}
-	defer done()
+	defer time.AfterFunc(turns.least, func() { turns.give(t) }).Stop()
+	defer turns.give(t)
 	return f()
 }

@@ -2,6 +2,7 @@ package wasm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,16 +43,16 @@ func (l CompileLimits) resident() int64 { return max(l.Memory-untouched, 0) }
 // timeout ends a child process that gets no CPU time. The child has a low priority, so it may need far longer than its CPU time.
 func (l CompileLimits) timeout() time.Duration { return 10 * l.CPU }
 
-// compiler compiles modules in child processes, one at a time, in the order of the calls.
+// compiler compiles modules in child processes, one at a time.
 type compiler struct {
 	argv        []string
 	limits      CompileLimits
 	memoryPages uint32
-	turn        chan struct{} // one element: a child is running
+	turns       turns
 }
 
 func newCompiler(argv []string, limits CompileLimits, memoryPages uint32) *compiler {
-	return &compiler{argv: argv, limits: limits, memoryPages: memoryPages, turn: make(chan struct{}, 1)}
+	return &compiler{argv: argv, limits: limits, memoryPages: memoryPages, turns: turns{least: turnTime}}
 }
 
 // errStorage is an error of the child that concerns the folder for the code, not the module.
@@ -65,37 +66,58 @@ const (
 	exitExecutable = 6 // see CheckExecutable
 )
 
-// wait waits until no child is running and the earlier callers have had their turn.
-func (c *compiler) wait(ctx context.Context) (done func(), _ error) {
-	select {
-	case c.turn <- struct{}{}:
-		return func() { <-c.turn }, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("compile: %w", ctx.Err())
+// lacksMemory says that a plugin that is loaded lacks memory, which a child may have.
+func (c *compiler) lacksMemory() {
+	if c != nil {
+		c.turns.lacking()
 	}
 }
 
-// compile runs a child process that compiles a rewritten module into dir, a folder for wazero's compilation cache. When ctx ends, the
-// child is killed and not waited for: with its low priority, it may take seconds to end.
-func (c *compiler) compile(outer context.Context, dir string, metered []byte) error {
-	ctx, cancel := context.WithTimeout(outer, c.limits.timeout())
+// errTurn means that a child was killed because others wait.
+var errTurn = errors.New("compile: others come first")
+
+// child looks after a child process this often, and waits this long for the end of one that it has killed.
+const (
+	childLook = 50 * time.Millisecond
+	childEnds = time.Second
+)
+
+// compile runs a child process that compiles a rewritten module into dir, a folder for wazero's compilation cache, until the turn is lost or
+// timeout is over. When ctx ends, the child is killed and not waited for: with its low priority, it may take seconds to end.
+func (c *compiler) compile(outer context.Context, t *turn, timeout time.Duration, dir string, metered []byte) error {
+	ctx, cancel := context.WithTimeout(outer, timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args = append(append([]string{}, c.argv...), dir, strconv.FormatInt(int64((c.limits.CPU+time.Second-1)/time.Second), 10),
 		strconv.FormatInt(c.limits.Memory, 10), strconv.FormatUint(uint64(c.memoryPages), 10))
 	cmd.Stdin = bytes.NewReader(metered)
-	stderr := &headBuffer{limit: 4 << 10}
+	stderr := &headBuffer{limit: 64 << 10}
 	cmd.Stderr = stderr
 	ended := make(chan error, 1)
 	go func() { ended <- confine.Run(cmd, nil) }()
-	select {
-	case err := <-ended:
-		if err == nil {
-			return nil
+	ticker := time.NewTicker(childLook)
+	defer ticker.Stop()
+	for {
+		select {
+		case err := <-ended:
+			if err == nil {
+				return nil
+			}
+			return c.explain(ctx, err, cmd.ProcessState, strings.TrimSpace(stderr.String()))
+		case <-outer.Done():
+			return fmt.Errorf("compile: %w", outer.Err())
+		case <-ticker.C:
 		}
-		return c.explain(ctx, err, cmd.ProcessState, strings.TrimSpace(stderr.String()))
-	case <-outer.Done():
-		return fmt.Errorf("compile: %w", outer.Err())
+		err := checkWork(dir)
+		if err == nil && !c.turns.lost(t) {
+			continue
+		}
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(childEnds):
+		}
+		return cmp.Or(err, errTurn)
 	}
 }
 
@@ -151,21 +173,21 @@ func outOfMemory(stderr string) bool {
 	return false
 }
 
-// headBuffer stores the first bytes that are written to it. It has no other method to write, such as ReadFrom, which would have no limit.
+// headBuffer stores the first bytes that are written to it; more are an error, so that nobody has to read them. It has no other method to write,
+// such as ReadFrom, which would have no limit.
 type headBuffer struct {
-	head   []byte
-	limit  int
-	strict bool // more is an error, so that nobody has to read it
+	head  []byte
+	limit int
 }
 
 // Write implements io.Writer.
 func (b *headBuffer) Write(p []byte) (int, error) {
 	n := min(len(p), b.limit-len(b.head))
 	b.head = append(b.head, p[:n]...)
-	if n < len(p) && b.strict {
+	if n < len(p) {
 		return n, io.ErrShortWrite
 	}
-	return len(p), nil
+	return n, nil
 }
 
 func (b *headBuffer) String() string { return string(b.head) }

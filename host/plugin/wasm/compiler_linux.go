@@ -104,6 +104,6 @@ func confineSelf(folder string, seconds, memory uint64) ([]confine.Layer, error)
 	debug.SetMemoryLimit(int64(memory / 2))
 	return confine.Enter(&confine.Policy{
 		Nice: niceness, CPU: seconds, Memory: memory, FileSize: maxCode, Files: 32, Folder: folder,
-		Calls: slices.Concat(confine.Code(), confine.Files(), confine.Threads(), confine.Runtime()),
+		Calls: slices.Concat(confine.Code(), confine.Files(), confine.Runtime()),
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -38,6 +39,14 @@ func childCommands() map[string]func(args []string) int {
 		"mischievous":  mischievous,
 		"idler":        idler,
 		"hoarder":      hoarder,
+		"windbag":      windbag,
+		"collector":    collector,
+		"mapper":       mapper,
+		"hanging":      hangingChild,
+		"forging":      forgingChild,
+		"filling":      fillingChild,
+		"threads":      threadsChild,
+		"flooding":     floodingChild,
 		"mute":         func([]string) int { _, _ = io.ReadAll(os.Stdin); return 0 },
 		"inspect":      inspectChild,
 		"limited":      limitedChild,
@@ -89,6 +98,157 @@ func TestCompileInAChildProcess(t *testing.T) {
 	checkGood(t, p, sampleNow)
 	if !p.Report().FromCache {
 		t.Error("compiled twice")
+	}
+}
+
+// hangs are what children do instead of compiling a module that exports the name.
+func hangs() map[string]func() {
+	return map[string]func(){
+		"sleeps": func() {},
+		"stops":  func() { _ = unix.Kill(os.Getpid(), unix.SIGSTOP) },
+		"computes": func() {
+			forever := true
+			for forever {
+			}
+		},
+	}
+}
+
+func hangingChild(args []string) int {
+	module, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		return exitStorage
+	}
+	for name, hang := range hangs() {
+		if bytes.Contains(module, []byte(name)) {
+			go hang()
+			time.Sleep(time.Hour) // nothing happens
+		}
+	}
+	return CompileMain(args, bytes.NewReader(module), os.Stderr)
+}
+
+// TestModuleThatHangsInTheCompilerDelaysOthersForAMoment: they take its turn, and it has another one when they have had theirs.
+func TestModuleThatHangsInTheCompilerDelaysOthersForAMoment(t *testing.T) {
+	requireChildren(t)
+	for name := range hangs() {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t, Options{CacheDir: noCache, Compiler: childCommand("hanging")})
+			h.compiler.turns.least = 100 * time.Millisecond
+			module := slow{"", fmt.Sprintf(`(func (export %q))`, name), "(local.get 2)"}.module(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			hung := make(chan error, 1)
+			go func() {
+				_, err := h.Load(ctx, "hangs", module, nil)
+				hung <- err
+			}()
+			for lost := range 2 {
+				testenv.Eventually(t, "the child", func() bool {
+					h.compiler.turns.mu.Lock()
+					defer h.compiler.turns.mu.Unlock()
+					return h.compiler.turns.held != nil && h.compiler.turns.held.lost == lost
+				})
+				checkGood(t, load(t, h, goodWAT(t), ""), sampleNow)
+			}
+			cancel()
+			if err := <-hung; !errors.Is(err, context.Canceled) {
+				t.Errorf("the module that hangs: %v", err)
+			}
+		})
+	}
+}
+
+// forgingChild compiles, and writes what sluice has written for the entry.
+func forgingChild(args []string) int {
+	code := CompileMain(args, os.Stdin, os.Stderr)
+	for _, name := range []string{infoName, outlineName, memoryName, manifestName} {
+		if err := os.WriteFile(filepath.Join(args[0], name), []byte(`{"Types": null, "TableMax": -1000000000000}`), 0o600); err != nil {
+			return exitUsage
+		}
+	}
+	return code
+}
+
+// TestCompilerWritesTheCodeOnly: what the meter has found out is none of what a module that has taken over its compiler can change.
+func TestCompilerWritesTheCodeOnly(t *testing.T) {
+	requireChildren(t)
+	dir := filepath.Join(t.TempDir(), "cache")
+	module := goodWAT(t)
+	for _, cached := range []bool{false, true} {
+		p := load(t, newHost(t, Options{CacheDir: dir, Compiler: childCommand("forging")}), module, "")
+		checkGood(t, p, sampleNow)
+		if r := p.Report(); r.Module.TableMax < 0 || r.FromCache != cached {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
+// fillingChild makes many files, or large ones, and waits.
+func fillingChild(args []string) int {
+	many, size := 0, int64(0)
+	if module, err := io.ReadAll(os.Stdin); err != nil {
+		return exitStorage
+	} else if many = 200; !bytes.Contains(module, []byte("many")) {
+		many, size = 4, maxCode
+	}
+	if _, err := confineSelf(args[0], 10, 256<<20); err != nil {
+		return exitUsage
+	}
+	for n := range many {
+		f, err := os.Create(filepath.Join(args[0], fmt.Sprint("file-", n)))
+		if err == nil {
+			err = errors.Join(f.Truncate(size), f.Close())
+		}
+		if err != nil {
+			return exitStorage
+		}
+	}
+	time.Sleep(time.Hour) // nothing happens
+	return 0
+}
+
+// TestCompilerDoesNotFillTheDisk with files, of which the kernel limits each.
+func TestCompilerDoesNotFillTheDisk(t *testing.T) {
+	requireChildren(t)
+	for _, name := range []string{"many", "large"} {
+		dir := filepath.Join(t.TempDir(), "cache")
+		h := newHost(t, Options{CacheDir: dir, Compiler: childCommand("filling")})
+		_, err := h.Load(t.Context(), "test", slow{"", fmt.Sprintf(`(func (export %q))`, name), "(local.get 2)"}.module(t), nil)
+		if err == nil || err.Error() != "module refused: compile: more than the limit of 32 files and 272 MiB for the code" {
+			t.Errorf("%s: %v", name, err)
+		}
+		if left, _ := os.ReadDir(dir); len(left) > 0 {
+			t.Errorf("%s: left: %v", name, left)
+		}
+	}
+}
+
+// threadsChild makes threads.
+func threadsChild(args []string) int {
+	const many = 100
+	if _, err := confineSelf(args[0], 10, 256<<20); err != nil {
+		return exitUsage
+	}
+	var all sync.WaitGroup
+	all.Add(many)
+	for range many {
+		go func() {
+			runtime.LockOSThread()
+			all.Done()
+			select {}
+		}()
+	}
+	all.Wait()
+	fmt.Fprintf(os.Stderr, "%d threads", many)
+	return exitRefused
+}
+
+// TestCompilerMakesNoThreads: a node, a container and sluice share their number, and Go's runtime ends the program that gets none.
+func TestCompilerMakesNoThreads(t *testing.T) {
+	requireConfinement(t)
+	_, err := newHost(t, Options{CacheDir: noCache, Compiler: childCommand("threads")}).Load(t.Context(), "test", goodWAT(t), nil)
+	if err == nil || strings.Contains(err.Error(), "100 threads") {
+		t.Error(err)
 	}
 }
 
@@ -428,7 +588,8 @@ func compileInOrphan(t *testing.T) (end func(), ended <-chan error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	dir, result := t.TempDir(), make(chan error, 1)
 	go func() {
-		result <- newCompiler(childCommand("orphan"), DefaultCompileLimits(), 1).compile(ctx, dir, nil)
+		c := newCompiler(childCommand("orphan"), DefaultCompileLimits(), 1)
+		result <- c.compile(ctx, &turn{}, c.limits.timeout(), dir, nil)
 	}()
 	var id []byte
 	testenv.Eventually(t, "the child starts", func() bool { id, _ = os.ReadFile(filepath.Join(dir, "pid")); return id != nil })
@@ -496,11 +657,24 @@ func TestNothingIsLoadedAfterTheEnd(t *testing.T) {
 
 // TestOutputOfAChildIsCut: io.Copy, which package exec uses, finds no other way to write it.
 func TestOutputOfAChildIsCut(t *testing.T) {
-	for _, strict := range []bool{false, true} {
-		b := &headBuffer{limit: 100, strict: strict}
-		n, err := io.Copy(b, strings.NewReader(strings.Repeat("x", 1<<20)))
-		if len(b.String()) != 100 || strict != (err != nil) || !strict && n != 1<<20 {
-			t.Errorf("strict %t: %d bytes kept of %d: %v", strict, len(b.String()), n, err)
-		}
+	b := &headBuffer{limit: 100}
+	if n, err := io.Copy(b, strings.NewReader(strings.Repeat("x", 1<<20))); len(b.String()) != 100 || n > 1<<10 || err == nil {
+		t.Errorf("%d bytes kept of %d: %v", len(b.String()), n, err)
+	}
+}
+
+// floodingChild writes to standard error for ever.
+func floodingChild([]string) int {
+	for {
+		_, _ = os.Stderr.WriteString(strings.Repeat(forged, 1000))
+	}
+}
+
+// TestFloodOfACompilerIsNotRead: reading it would take as much CPU time of sluice as writing it takes of the child.
+func TestFloodOfACompilerIsNotRead(t *testing.T) {
+	requireChildren(t)
+	_, err := newHost(t, Options{CacheDir: noCache, Compiler: childCommand("flooding")}).Load(t.Context(), "test", goodWAT(t), nil)
+	if err == nil || !strings.Contains(err.Error(), "broken pipe") || len(err.Error()) > 2*maxErrorText || strings.ContainsFunc(err.Error(), func(c rune) bool { return !unicode.IsPrint(c) }) {
+		t.Errorf("%v", err)
 	}
 }

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/plugin/wasm/lane"
@@ -219,4 +222,118 @@ func TestProcessThatUsesAllSharedMemoryIsKilled(t *testing.T) {
 	if err := r.why("call"); !errors.Is(err, errProcess) || !strings.Contains(err.Error(), "MiB of shared memory") {
 		t.Error(err)
 	}
+}
+
+// collector is a process that fills memory of which it says nothing.
+func collector(args []string) int {
+	return misbehave(args, func(s *server, _ int) func(*lane.Lane, *lane.Stopwatch) {
+		return func(l *lane.Lane, watch *lane.Stopwatch) {
+			s.answer(l, watch)
+			if op(binary.LittleEndian.Uint32(l.Request())) == opDecide {
+				if memory, err := unix.Mmap(-1, 0, 2*ownMemory, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON); err == nil {
+					for at := 0; at < len(memory); at += os.Getpagesize() {
+						memory[at] = 1
+					}
+				}
+			}
+			l.Reply()
+		}
+	})
+}
+
+// TestProcessWithMemoryThatIsNotCountedIsKilled: the kernel's limit is that of all plugins.
+func TestProcessWithMemoryThatIsNotCountedIsKilled(t *testing.T) {
+	requireChildren(t)
+	p, err := newHost(t, Options{Process: childCommand("collector")}).Open(t.Context(), "collector", goodWAT(t), LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := processOf(t, p)
+	checkGood(t, p, sampleNow)
+	<-r.ended
+	if err := r.why("call"); !errors.Is(err, errProcess) || !strings.Contains(err.Error(), "are counted") {
+		t.Error(err)
+	}
+}
+
+// mapper is a process that reads from as many addresses as it can map: the tables of pages take memory that is nobody's data.
+func mapper(args []string) int {
+	return misbehave(args, func(s *server, _ int) func(*lane.Lane, *lane.Stopwatch) {
+		return func(l *lane.Lane, watch *lane.Stopwatch) {
+			s.answer(l, watch)
+			if op(binary.LittleEndian.Uint32(l.Request())) == opDecide {
+				sum := byte(0)
+				for size := 1 << 40; size >= 1<<30; size /= 2 { // what there is
+					if memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE); err == nil {
+						_ = unix.Madvise(memory, unix.MADV_NOHUGEPAGE) // which need fewer tables
+						for at := 0; at < len(memory); at += 2 << 20 {
+							sum += memory[at]
+						}
+					}
+				}
+				l.Number(numberMemory).Add(int64(sum))
+			}
+			l.Reply()
+		}
+	})
+}
+
+// TestTablesOfPagesAreBounded: of memory that is only read, they are not data.
+func TestTablesOfPagesAreBounded(t *testing.T) {
+	requireChildren(t)
+	p, err := newHost(t, Options{Process: childCommand("mapper"), Limits: Limits{DecideTime: time.Minute}}).Open(t.Context(), "mapper", goodWAT(t), LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := processOf(t, p)
+	checkGood(t, p, sampleNow)
+	_, tables, _ := strings.Cut(mustRead(t, fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid)), "VmPTE:")
+	var kib int
+	if _, err := fmt.Sscan(tables, &kib); err != nil || kib > 160<<10 {
+		t.Errorf("%d KiB of tables: %v", kib, err)
+	}
+}
+
+// windbag is a process whose answers to decisions are as long as a lane allows.
+func windbag(args []string) int {
+	return misbehave(args, func(s *server, _ int) func(*lane.Lane, *lane.Stopwatch) {
+		return func(l *lane.Lane, watch *lane.Stopwatch) {
+			s.answer(l, watch)
+			if op(binary.LittleEndian.Uint32(l.Request())) == opDecide {
+				l.Number(numberAnswer).Store(lane.Answer)
+			}
+			l.Reply()
+		}
+	})
+}
+
+// TestLongAnswersAreNotKept: sluice copies what a call may have as an answer, not what there is.
+func TestLongAnswersAreNotKept(t *testing.T) {
+	requireChildren(t)
+	const namespaces = 12
+	h := newHost(t, Options{Process: childCommand("windbag")})
+	p, err := h.Open(t.Context(), "windbag", goodWAT(t), LoadOptions{PerNamespace: true, Instances: namespaces})
+	if err != nil {
+		t.Fatal(err)
+	}
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	for n := range namespaces {
+		req := SampleRequest(3)
+		req.Namespace, req.Now = fmt.Sprint("ns", n), sampleNow+int64(n)*1000
+		var resp abi.Response
+		resp.Reset(3)
+		if err := p.Decide(req, &resp); !errors.Is(err, errMessage) {
+			t.Errorf("an answer of %d bytes: %v", lane.Answer, err)
+		}
+	}
+	if more := heap() - before; more > lane.Answer {
+		t.Errorf("%d bytes are kept", more)
+	}
+	runtime.KeepAlive(p)
 }

@@ -69,7 +69,12 @@ func unexecutableChild(args []string) int {
 		}
 		// A child may be forbidden more than its parent.
 		c := newCompiler(childCommand("compile"), DefaultCompileLimits(), 1024)
-		if err := c.compile(ctx, os.TempDir(), module); err == nil || !strings.HasPrefix(err.Error(), notPermitted) {
+		dir, err := os.MkdirTemp("", "")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		if err := c.compile(ctx, &turn{}, c.limits.timeout(), dir, module); err == nil || !strings.HasPrefix(err.Error(), notPermitted) {
 			return fmt.Errorf("only in the child: error %w", err)
 		}
 		return nil

@@ -51,12 +51,8 @@ func (l *local) load(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	st, err := l.files.engine.Stat()
-	if err != nil {
-		return err
-	}
-	l.outline, l.size = int64(len(outline)), st.Size()
-	l.cache, err = l.files.compiled(func(cache wazero.CompilationCache) (err error) {
+	l.outline = int64(len(outline))
+	l.cache, l.size, err = l.files.compiled(func(cache wazero.CompilationCache) (err error) {
 		l.runtime = newRuntime(ctx, cache, l.limits.MemoryPages)
 		if err := l.addImports(ctx); err != nil {
 			return err

@@ -51,7 +51,9 @@ const (
 
 // Bounds of what a result may contain.
 const (
-	maxLines    = 1024 // more than Limits.LogLines of each function that opConfigure calls
+	otherAnswer = 64 << 10 // bytes besides the output
+	maxLogged   = 48 << 10 // bytes of lines, with their heads; more are dropped
+	maxLines    = 1024     // more than Limits.LogLines of each function that opConfigure calls
 	maxLineText = 4 * abi.MaxLogLen
 	maxCodeSize = 1 << 40
 )
@@ -98,10 +100,15 @@ func appendResult(b []byte, room int, c *call) []byte {
 	le := binary.LittleEndian
 	status, value, text := uint32(statusOK), c.value, ""
 	lines := 0
-	for _, l := range c.lines {
+	for i, l := range c.lines {
+		if lines+8+len(l.text) > maxLogged {
+			c.dropped += len(c.lines) - i
+			c.lines = c.lines[:i]
+			break
+		}
 		lines += 8 + len(l.text)
 	}
-	if c.err == nil && resultHead+len(c.loggedError)+lines+len(c.out)+8 > room {
+	if c.err == nil && resultHead+len(c.loggedError)+lines+len(c.out)+8 > min(room, c.room+otherAnswer) {
 		c.err = fmt.Errorf("an answer of %d bytes does not fit", len(c.out))
 	}
 	if c.skipped {

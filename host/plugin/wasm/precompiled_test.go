@@ -116,7 +116,7 @@ func TestPrecompiledCodeIsVerified(t *testing.T) {
 			}
 		},
 	}
-	for _, name := range []string{codeName, enginePrefix + "*", outlineName, infoName, memoryName, manifestName} {
+	for _, name := range []string{codeName, restName, enginePrefix + "*", outlineName, infoName, memoryName, manifestName} {
 		cases["another "+name] = func(t *testing.T, dir string) { flip(t, onlyFile(t, filepath.Dir(dir), name)) }
 	}
 	if os.Getuid() == 0 {

@@ -66,7 +66,7 @@ type hello struct {
 type processArguments struct {
 	Key         string
 	CacheDir    string
-	Image, Code bool // there is a file
+	Given       []bool // which of entryFiles.parts there are
 	MemoryPages uint32
 	LogLines    int
 	LogBytes    int
@@ -117,7 +117,7 @@ func (p *process) start(ctx context.Context) (*run, error) {
 	theirs := os.NewFile(uintptr(pair[1]), "control")
 	defer theirs.Close()
 	_ = unix.SetNonblock(pair[0], true)
-	r := &run{p: p, control: os.NewFile(uintptr(pair[0]), "control"), memory: memory, stderr: &headBuffer{limit: 4 << 10, strict: true}, ended: make(chan struct{})}
+	r := &run{p: p, control: os.NewFile(uintptr(pair[0]), "control"), memory: memory, stderr: &headBuffer{limit: 4 << 10}, ended: make(chan struct{})}
 	if r.lanes, err = lane.Map(memory); err != nil {
 		return nil, errors.Join(err, r.control.Close(), memory.Close())
 	}
@@ -125,20 +125,21 @@ func (p *process) start(ctx context.Context) (*run, error) {
 		r.free[n] = make(chan struct{}, 1)
 		r.free[n] <- struct{}{}
 	}
-	args, err := json.Marshal(processArguments{Key: p.files.key, CacheDir: p.files.cacheDir, Image: p.files.memory != nil, Code: p.files.code != nil, MemoryPages: p.limits.MemoryPages,
-		LogLines: p.limits.LogLines, LogBytes: p.limits.LogBytes, Memory: p.host.memory.limit})
+	a := processArguments{Key: p.files.key, CacheDir: p.files.cacheDir, MemoryPages: p.limits.MemoryPages, LogLines: p.limits.LogLines, LogBytes: p.limits.LogBytes, Memory: p.host.memory.limit}
+	var given []*os.File
+	for _, part := range p.files.parts() {
+		if a.Given = append(a.Given, *part.file != nil); *part.file != nil {
+			given = append(given, *part.file)
+		}
+	}
+	args, err := json.Marshal(a)
 	if err != nil {
 		return nil, err
 	}
 	r.cmd = exec.Command("/proc/self/exe")
 	r.cmd.Args = append(append([]string{}, p.host.process...), string(args))
 	r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = theirs, memory, r.stderr
-	r.cmd.ExtraFiles = []*os.File{p.files.outline, p.files.info, p.files.engine}
-	for _, f := range []*os.File{p.files.memory, p.files.code} {
-		if f != nil {
-			r.cmd.ExtraFiles = append(r.cmd.ExtraFiles, f)
-		}
-	}
+	r.cmd.ExtraFiles = given
 	started := make(chan error, 1)
 	go func() {
 		err := confine.Run(r.cmd, func(err error) { started <- err })
@@ -198,22 +199,38 @@ func (r *run) end(err error) {
 	r.p.host.memory.release(r.size.Swap(0))
 }
 
+// ownMemory is what a process may have in addition to its code and instances, in bytes: Go's runtime, the call stacks of two deep recursions, each
+// with its copy while it grows, and garbage.
+const ownMemory = 64 << 20
+
 // maxShared is what may be left of the memory of lanes between messages, in bytes: twice trimAbove, in huge pages.
 const maxShared = 8 << 20
 
-// lookAtMemory kills a process that has more of the lanes than messages leave: nothing else counts it.
-func (r *run) lookAtMemory() {
+// lookAtMemory kills a process that has more memory than is counted, of its own or of the lanes: the kernel's limit is for what Go's runtime maps.
+// It reports whether the process makes no call meanwhile.
+func (r *run) lookAtMemory() bool {
+	idle, counted := true, r.allowance() // instances grow in calls
 	for n := range r.free {
 		select {
 		case <-r.free[n]:
 			defer func() { r.free[n] <- struct{}{} }()
 		default:
-			return // a call is running
+			idle = false
 		}
 	}
-	if bytes := lane.Resident(r.memory); !r.dead() && bytes > maxShared {
-		r.kill(&callError{cause: errProcess, text: fmt.Sprintf("%s: killed with %d MiB of shared memory", errProcess, bytes>>20)})
+	_, own := lane.Memory(r.cmd.Process.Pid)
+	shared := int64(0)
+	if idle {
+		counted, shared = r.size.Load(), lane.Resident(r.memory)
 	}
+	switch {
+	case r.dead():
+	case own > counted+r.hello.Bytes+ownMemory:
+		r.kill(&callError{cause: errProcess, text: fmt.Sprintf("%s: killed with %d MiB of memory, of which %d MiB are counted", errProcess, own>>20, counted>>20)})
+	case shared > maxShared:
+		r.kill(&callError{cause: errProcess, text: fmt.Sprintf("%s: killed with %d MiB of shared memory", errProcess, shared>>20)})
+	}
+	return idle
 }
 
 func (r *run) dead() bool {
@@ -326,7 +343,7 @@ type remote struct {
 	id     uint32
 	leave  int64
 	size   int64  // of its linear memory
-	answer []byte // to the last calls
+	answer []byte // to the last call
 	guilty bool   // the process was killed because of its call
 	one    [1]*call
 }
@@ -351,7 +368,7 @@ func (i *remote) do(c *call) {
 		return
 	}
 	i.one[0] = c
-	if !i.doAll(i.one[:]) && c.err == nil {
+	if !i.doAll(i.one[:], &i.answer) && c.err == nil {
 		why := i.run.why(opName(c.op))
 		why.unclear = !i.guilty
 		c.err = why
@@ -359,7 +376,7 @@ func (i *remote) do(c *call) {
 }
 
 // doAll implements messages. The requests and the room for their answers fit into a lane, and the limits are equal.
-func (i *remote) doAll(calls []*call) bool {
+func (i *remote) doAll(calls []*call, answer *[]byte) bool {
 	r := i.run
 	n, ok := r.take()
 	if !ok {
@@ -370,22 +387,26 @@ func (i *remote) doAll(calls []*call) bool {
 		return false
 	}
 	w := r.lanes[n]
-	message := w.Request()[:0]
+	message, most := w.Request()[:0], int64(0)
 	for _, c := range calls {
 		message = appendCall(message, i.id, i.leave, c)
+		most += int64(c.room) + otherAnswer
 	}
 	w.Number(numberCalls).Store(int64(len(calls)))
 	w.Number(numberBudget).Store(r.allowance())
 	if !i.await(w, calls[0].limit) {
 		return false
 	}
-	length := min(max(w.Number(numberAnswer).Load(), 0), lane.Answer)
-	i.answer = append(i.answer[:0], w.Answer()[:length]...) // a copy: the process may write at any time
+	length := w.Number(numberAnswer).Load()
+	if length < 0 || length > min(most, lane.Answer) {
+		length = 0
+	}
+	*answer = append((*answer)[:0], w.Answer()[:length]...) // a copy: the process may write at any time
 	r.account(w.Number(numberMemory).Load())
 	if int64(len(message))+length > trimAbove {
 		w.Trim()
 	}
-	rest := i.answer
+	rest := *answer
 	for n, c := range calls {
 		var err error
 		if rest, err = parseResult(rest, c); err == nil && n == 0 && c.skipped {
@@ -400,6 +421,7 @@ func (i *remote) doAll(calls []*call) bool {
 			var memory *MemoryError
 			if errors.As(c.err, &memory) {
 				memory.Others, memory.Limit = r.p.host.memory.inUse(), r.p.host.memory.limit
+				r.p.host.compiler.lacksMemory()
 			}
 		}
 		if !c.skipped {

@@ -31,6 +31,9 @@ type server struct {
 // otherMemory is what a process maps and never touches, with what Go's runtime and the engine need, in bytes. See untouched.
 const otherMemory = 160 << 20
 
+// addresses is what instances may reserve for their memory, in bytes: a thousand of 64 MiB.
+const addresses = 64 << 30
+
 // ProcessMain is the main function of the process that Options.Process starts. It has a socket as standard input, whose end ends it, the memory
 // of lanes as standard output, and the files of an entry as the descriptors from 3.
 func ProcessMain(args []string, stderr io.Writer) int {
@@ -69,15 +72,11 @@ func (s *server) start(args []string) (h hello, lanes []*lane.Lane, err error) {
 	if lanes, err = lane.Map(os.NewFile(1, "memory")); err != nil {
 		return h, nil, err
 	}
-	files := &entryFiles{outline: os.NewFile(3, outlineName), info: os.NewFile(4, infoName), engine: os.NewFile(5, enginePrefix), key: a.Key, cacheDir: a.CacheDir}
-	next := uintptr(6)
-	for _, f := range []struct {
-		given bool
-		to    **os.File
-		name  string
-	}{{a.Image, &files.memory, memoryName}, {a.Code, &files.code, codeName}} {
-		if f.given {
-			*f.to = os.NewFile(next, f.name)
+	files := &entryFiles{key: a.Key, cacheDir: a.CacheDir}
+	next := uintptr(3)
+	for i, p := range files.parts() {
+		if a.Given[i] {
+			*p.file = os.NewFile(next, p.name)
 			next++
 		}
 	}
@@ -100,8 +99,8 @@ func (s *server) start(args []string) (h hello, lanes []*lane.Lane, err error) {
 	files.close()
 	files.memory = image
 	debug.FreeOSMemory()
-	confine.Prepare()
-	h.Layers, err = confine.Enter(&confine.Policy{Nice: niceness, Memory: uint64(a.Memory + otherMemory), Calls: confine.Runtime(), Kill: true})
+	mapped, _ := lane.Memory(os.Getpid())
+	h.Layers, err = confine.Enter(&confine.Policy{Nice: niceness, Memory: uint64(a.Memory + otherMemory), Mapped: uint64(mapped + addresses), Calls: confine.Runtime(), Kill: true})
 	return h, lanes, err
 }
 

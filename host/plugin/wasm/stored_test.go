@@ -59,6 +59,28 @@ func TestCodeIsMappedFromItsFile(t *testing.T) {
 	}
 }
 
+// TestCodeIsInAnEntryOnce: the image has an entry for each bundled plugin and processor.
+func TestCodeIsInAnEntryOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cache")
+	load(t, newHost(t, Options{CacheDir: dir}), goGuest(t, "testdata/goguest"), "")
+	code := mustRead(t, onlyFile(t, dir, codeName))
+	files, err := filepath.Glob(filepath.Join(dir, "*", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, others := 0, 0
+	for _, file := range files {
+		text := mustRead(t, file)
+		found += strings.Count(text, code[len(code)/2:][:4096])
+		if filepath.Base(file) != codeName {
+			others += len(text)
+		}
+	}
+	if t.Logf("code: %d KiB, the other %d files: %d KiB", len(code)>>10, len(files)-1, others>>10); found != 1 {
+		t.Errorf("the code is in the entry %d times", found)
+	}
+}
+
 // skipLongCompile skips a test that compiles a Go module and not only loads one, which takes a minute with the race detector.
 func skipLongCompile(t *testing.T) {
 	t.Helper()

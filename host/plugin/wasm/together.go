@@ -8,14 +8,11 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// togetherAnswer is the room in an answer for what a call has besides its output: lines and errors.
-const togetherAnswer = 64 << 10
-
 // messages is an instance that makes several calls at once.
 type messages interface {
 	// doAll makes calls, and reports whether it knows their results: otherwise the process has ended. Those that have not been made are skipped: the
-	// ones after a failure, and the ones for which there was no time.
-	doAll(calls []*call) bool
+	// ones after a failure, and the ones for which there was no time. Results are part of answer, which is reused.
+	doAll(calls []*call, answer *[]byte) bool
 }
 
 // together are calls that are made together. The buffers are reused.
@@ -24,6 +21,8 @@ type together struct {
 	refs  [messageCalls]*call
 	ends  [messageCalls]int // of the requests in input
 	input []byte
+
+	answer []byte
 }
 
 // DecideAll implements policy.Batcher. A call that would have waited for slow ones before it has the error policy.ErrUnasked.
@@ -67,7 +66,7 @@ func (p *Plugin) decideTogether(calls []*policy.Call) (n int, end bool) {
 	}
 	p.messages++
 	p.code.alone.RLock()
-	answered := in.doAll(t.refs[:count])
+	answered := in.doAll(t.refs[:count], &t.answer)
 	p.code.alone.RUnlock()
 	if !answered {
 		p.drop(g)
@@ -98,7 +97,7 @@ func (t *together) add(p *Plugin, g *guest, key instanceKey, calls []*policy.Cal
 		*r = g.decision(req)
 		before := len(t.input)
 		t.input = g.encoder.AppendRequest(t.input, req, abi.View{Role: p.report.Role, Settings: h.id, Needs: h.needs, Keys: h.keys})
-		if room += r.room + togetherAnswer; len(t.input)+(n+1)*2*callHead > lane.Request || room > lane.Answer {
+		if room += r.room + otherAnswer; len(t.input)+(n+1)*2*callHead > lane.Request || room > lane.Answer {
 			t.input = t.input[:before]
 			break
 		}

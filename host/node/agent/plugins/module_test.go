@@ -100,6 +100,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "compile-plugin" {
 		os.Exit(wasm.CompileMain(os.Args[2:], os.Stdin, os.Stderr))
 	}
+	if len(os.Args) > 1 && os.Args[1] == "compile-later" {
+		os.Exit(compileLater(os.Args[2:]))
+	}
 	if len(os.Args) > 1 && os.Args[1] == "plugin-process" {
 		os.Exit(wasm.ProcessMain(os.Args[2:], os.Stderr))
 	}

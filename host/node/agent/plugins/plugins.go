@@ -34,6 +34,9 @@ type Set struct {
 	log    *slog.Logger
 	images *images
 
+	patience time.Duration // see LoadInBackground; 0: without end
+	changed  func()
+
 	mu     sync.RWMutex
 	loaded map[string]*loadedPlugin // by name
 	failed map[string]error         // a plugin in neither map is not loaded yet
@@ -41,8 +44,11 @@ type Set struct {
 	problems map[string]problem
 	// retired are no longer in use, but a decision that has already started may still call them.
 	retired []*loadedPlugin
-	closing sync.WaitGroup                 // of retired ones
-	closed  map[string]metrics.PluginStats // of closed plugins, by name
+	closing sync.WaitGroup   // of retired ones
+	loads   map[string]*load // that go on, by name
+	loading sync.WaitGroup   // of them
+
+	closed map[string]metrics.PluginStats // of closed plugins, by name
 }
 
 type loadedPlugin struct {
@@ -143,7 +149,7 @@ func Open(ctx context.Context, cfg *config.Config, opts Options) (*Set, error) {
 	}
 	return &Set{
 		host: host, modes: opts.Modes, log: opts.Log, images: openImages(cache),
-		loaded: map[string]*loadedPlugin{}, failed: map[string]error{}, problems: map[string]problem{}, closed: map[string]metrics.PluginStats{},
+		loaded: map[string]*loadedPlugin{}, failed: map[string]error{}, problems: map[string]problem{}, closed: map[string]metrics.PluginStats{}, loads: map[string]*load{},
 	}, nil
 }
 
@@ -181,7 +187,7 @@ const maxLoads = 4
 // Load updates the set to a configuration: plugins that need what its mode cannot provide are refused; plugins that are new or whose files
 // have changed are compiled and checked with all their settings, and replace the previous revision if that succeeds. New settings of a
 // plugin that has not changed are checked only. loaded, if not nil, is called as soon as that is done for a plugin, or has failed for
-// another reason than before, by several goroutines: a module that takes long to compile delays no other one. In shadows, plugins have names
+// another reason than before, by several goroutines: a module that takes long to compile delays no other one, see LoadInBackground. In shadows, plugins have names
 // and instances of their own; they are loaded after all others, which come first if memory is scarce. changed reports whether any plugin was replaced or has new settings; err joins the errors of those that failed.
 func (s *Set) Load(ctx context.Context, cfg *config.Config, loaded func()) (changed bool, err error) {
 	s.host.SetMissing(s.modes.Get(cfg.Mode).MissingInputs())
@@ -203,6 +209,12 @@ func (s *Set) Load(ctx context.Context, cfg *config.Config, loaded func()) (chan
 			s.retired = append(s.retired, p)
 		}
 	}
+	maps.DeleteFunc(s.loads, func(name string, l *load) bool {
+		if !wanted[name] {
+			l.cancel()
+		}
+		return !wanted[name]
+	})
 	maps.DeleteFunc(s.failed, func(name string, _ error) bool { return !wanted[name] })
 	maps.DeleteFunc(s.problems, func(name string, _ problem) bool { return !wanted[name] })
 	return changed, errors.Join(errs...)
@@ -235,14 +247,9 @@ func (s *Set) loadAll(ctx context.Context, cfg *config.Config, specs []config.Pl
 	return slices.Contains(swapped, true), errs
 }
 
-// loadPlugin loads a plugin, unless its module has not changed, and checks it with settings that it has not been checked with. A new
-// revision that refuses settings does not replace one that is in use.
-func (s *Set) loadPlugin(ctx context.Context, cfg *config.Config, spec config.Plugin, settings []config.PluginSettings) (changed bool, err error) {
+// loadModule is loadPlugin with the module.
+func (s *Set) loadModule(ctx context.Context, spec config.Plugin, settings []config.PluginSettings, module []byte, digest string) (changed bool, err error) {
 	begin := time.Now()
-	module, digest, err := s.readModule(ctx, cfg, spec)
-	if err != nil {
-		return false, s.fail(spec.Name, err)
-	}
 	s.mu.RLock()
 	old := s.loaded[spec.Name]
 	s.mu.RUnlock()
@@ -435,6 +442,12 @@ func (s *Set) fail(name string, err error) error {
 
 // Close closes all plugins and their host.
 func (s *Set) Close(ctx context.Context) {
+	s.mu.Lock()
+	for _, l := range s.loads {
+		l.cancel()
+	}
+	s.mu.Unlock()
+	s.loading.Wait()
 	s.mu.Lock()
 	for _, p := range s.loaded {
 		s.retired = append(s.retired, p)

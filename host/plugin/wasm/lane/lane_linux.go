@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/host/plugin/wasm/mapping"
 )
 
 // Sizes in bytes. The memory is sparse: pages exist from when they are used.
@@ -62,14 +64,14 @@ func (l *Lane) Answer() []byte { return l.memory[header+Request:][:Answer:Answer
 
 // Create returns a new memory as a file, which cannot change its size: reading beyond the end of a mapping would end the reader.
 func Create() (*os.File, error) {
-	fd, err := unix.MemfdCreate("sluice-plugin", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	f, err := mapping.NewFile("sluice-plugin")
 	if err != nil {
 		return nil, fmt.Errorf("memory of a plugin's process: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), "plugin")
-	err = unix.Ftruncate(fd, Size)
+	fd := f.Fd()
+	err = unix.Ftruncate(int(fd), Size)
 	if err == nil {
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+		_, err = unix.FcntlInt(fd, unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("memory of a plugin's process: %w", err), f.Close())
@@ -179,9 +181,22 @@ func CPU(pid int) time.Duration {
 	return time.Duration(t.Nano())
 }
 
+// Memory returns how many bytes of addresses a process has mapped, and how many bytes of memory are its own: no pages of files, and none that it
+// shares. A process that has ended has none.
+func Memory(pid int) (mapped, own int64) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0, 0
+	}
+	var pages, resident, shared int64
+	_, _ = fmt.Sscan(string(text), &pages, &resident, &shared) // the kernel's format
+	page := int64(os.Getpagesize())
+	return pages * page, (resident - shared) * page
+}
+
 // Watch calls idle when a process has used CPU time that its messages do not account for, until it has ended: what computes without
-// being asked is no plugin. It calls look each time.
-func Watch(pid int, lanes []*Lane, ended <-chan struct{}, look func(), idle func(used time.Duration)) {
+// being asked is no plugin. It calls look when the process has run since look was last true.
+func Watch(pid int, lanes []*Lane, ended <-chan struct{}, look func() bool, idle func(used time.Duration)) {
 	ticker := time.NewTicker(WatchEvery)
 	defer ticker.Stop()
 	busy := func() (sum time.Duration) {
@@ -194,14 +209,17 @@ func Watch(pid int, lanes []*Lane, ended <-chan struct{}, look func(), idle func
 		return sum
 	}
 	lastBusy, lastCPU := busy(), CPU(pid)
+	looked := time.Duration(0)
 	for {
 		select {
 		case <-ended:
 			return
 		case <-ticker.C:
 		}
-		look()
 		cpu, is := CPU(pid), busy()
+		if cpu != looked && look() {
+			looked = cpu
+		}
 		if used := cpu - lastCPU - 2*(is-lastBusy); used > IdleCPU { // twice: collections of garbage
 			idle(used)
 		}

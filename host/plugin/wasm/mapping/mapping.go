@@ -37,6 +37,19 @@ func over(memory []byte, f *os.File, protection int) error {
 	return errors.Join(control, err)
 }
 
+// NewFile returns an empty file that is memory. Others with it can make it smaller and larger, unless it is sealed.
+func NewFile(name string) (*os.File, error) {
+	const notExecutable = 8 // MFD_NOEXEC_SEAL: without it, a kernel with vm.memfd_noexec=2 refuses
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|notExecutable)
+	if err == unix.EINVAL { // before Linux 6.3
+		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("file in memory: %w", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
 // Maps lists the memory of this process. A process that must open no file opens it before.
 type Maps struct{ f *os.File }
 
@@ -91,14 +104,14 @@ func (m *Maps) code() (regions [][]byte, err error) {
 // find is what is compared first.
 const find = 64
 
-// Save copies the machine code in a file to another one: what of the file is also executable memory of this process, in whole pages, because
-// the rest of a page would be zeros when the file is mapped. If there is none, it makes no file.
-func (m *Maps) Save(file, to string) error {
+// Split moves the machine code in a file, and what follows it, to other files: what of the file is also executable memory of this process, in
+// whole pages, because the rest of a page would be zeros when the file is mapped. If there is none, it makes no file.
+func (m *Maps) Split(file, code, rest string) error {
 	regions, err := m.code()
 	if err != nil {
 		return err
 	}
-	f, err := os.Open(file)
+	f, err := os.OpenFile(file, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
@@ -112,33 +125,39 @@ func (m *Maps) Save(file, to string) error {
 		return fmt.Errorf("%s: %w", file, err)
 	}
 	defer unix.Munmap(content)
-	var longest []byte
+	begin, end := 0, 0
 	for _, region := range regions {
-		if code := within(content, region); len(code) > len(longest) {
-			longest = code
+		if from, to := within(content, region); to-from > end-begin {
+			begin, end = from, to
 		}
 	}
-	if longest == nil {
+	if begin == end {
 		return nil
 	}
-	return os.WriteFile(to, longest, 0o600)
+	if err := os.WriteFile(code, content[begin:end], 0o600); err != nil {
+		return err
+	}
+	if err := os.WriteFile(rest, content[end:], 0o600); err != nil {
+		return err
+	}
+	return f.Truncate(int64(begin))
 }
 
-// within returns the longest sequence of pages of a region that is around the middle of content, most of which is code. Others may unmap parts
-// of the region meanwhile, as the kernel lists neighboring memory as one.
-func within(content, region []byte) (longest []byte) {
+// within returns where content has the longest sequence of pages of a region that is around its middle, most of which is code. Others may unmap
+// parts of the region meanwhile, as the kernel lists neighboring memory as one.
+func within(content, region []byte) (from, to int) {
 	for len(region) > 0 {
-		code, read := readable(content, region)
-		if len(code) > len(longest) {
-			longest = code
+		begin, end, read := readable(content, region)
+		if end-begin > to-from {
+			from, to = begin, end
 		}
 		region = region[read:]
 	}
-	return longest
+	return from, to
 }
 
 // readable is within for a region up to its first page that cannot be read, and returns how much of the region it is, with that page.
-func readable(content, region []byte) (longest []byte, read int) {
+func readable(content, region []byte) (from, to, read int) {
 	page, middle := os.Getpagesize(), len(content)/2
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -150,7 +169,7 @@ func readable(content, region []byte) (longest []byte, read int) {
 		if !ok {
 			panic(r)
 		}
-		longest, read = nil, len(region) // a fault elsewhere
+		from, to, read = 0, 0, len(region) // a fault elsewhere
 		if at := fault.Addr() - uintptr(unsafe.Pointer(&region[0])); at < uintptr(len(region)) {
 			read = min(int(at)&^(page-1)+page, len(region))
 		}
@@ -171,12 +190,12 @@ func readable(content, region []byte) (longest []byte, read int) {
 			after++
 		}
 		begin := (at - before + page - 1) &^ (page - 1) // what is before code may be equal by chance
-		if n := (at + after - begin) &^ (page - 1); n > len(longest) {
-			longest = content[middle-at+begin:][:n]
+		if n := (at + after - begin) &^ (page - 1); n > to-from {
+			from, to = middle-at+begin, middle-at+begin+n
 		}
 		at++
 	}
-	return longest, len(region)
+	return from, to, len(region)
 }
 
 // maxFound bounds how often code that repeats itself is looked at.

@@ -41,15 +41,17 @@ func TestFileTakesThePlaceOfTheSameCode(t *testing.T) {
 		code := executable(t, n)
 		whole := n &^ 4095
 		before := bytes.Clone(code)
-		engine, saved := filepath.Join(t.TempDir(), "engine"), filepath.Join(t.TempDir(), "code")
+		engine, saved, rest := filepath.Join(t.TempDir(), "engine"), filepath.Join(t.TempDir(), "code"), filepath.Join(t.TempDir(), "rest")
 		if err := os.WriteFile(engine, bytes.Join([][]byte{[]byte("header"), code, []byte("trailer")}, nil), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := maps.Save(engine, saved); err != nil {
+		if err := maps.Split(engine, saved, rest); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := os.ReadFile(saved); err != nil || !bytes.Equal(got, before[:whole]) {
-			t.Fatalf("%d bytes of code, want %d: %v", len(got), whole, err)
+		for file, want := range map[string][]byte{engine: []byte("header"), saved: before[:whole], rest: append(bytes.Clone(before[whole:]), "trailer"...)} {
+			if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, want) {
+				t.Fatalf("%s: %d bytes, want %d: %v", filepath.Base(file), len(got), len(want), err)
+			}
 		}
 		f, err := os.Open(saved)
 		if err != nil {
@@ -94,7 +96,7 @@ func TestOtherCodeIsLeftAlone(t *testing.T) {
 	if err := os.WriteFile(file, []byte("of an engine that compiles to something else"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := maps.Save(file, nothing); err != nil {
+	if err := maps.Split(file, nothing, nothing); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(nothing); !os.IsNotExist(err) {
@@ -109,8 +111,8 @@ func TestCodeThatSomebodyUnmapsIsNoneOfOurs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Munmap(memory)
-	if got := within([]byte("content"), memory); got != nil {
-		t.Errorf("%q", got)
+	if from, to := within([]byte("content"), memory); from != to {
+		t.Errorf("%d to %d", from, to)
 	}
 }
 
@@ -124,10 +126,6 @@ func TestCodeIsFoundWhileOthersUnmapTheirs(t *testing.T) {
 	const others = 1 << 20
 	memory := executable(t, others+64<<10)
 	code := memory[others:]
-	file := filepath.Join(t.TempDir(), "engine")
-	if err := os.WriteFile(file, bytes.Clone(code), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	stop, done := make(chan bool), make(chan error)
 	go func() {
 		for {
@@ -145,8 +143,12 @@ func TestCodeIsFoundWhileOthersUnmapTheirs(t *testing.T) {
 		}
 	}()
 	for i := range 200 {
-		saved := filepath.Join(t.TempDir(), "code")
-		if err := maps.Save(file, saved); err != nil {
+		dir := t.TempDir()
+		file, saved := filepath.Join(dir, "engine"), filepath.Join(dir, "code")
+		if err := os.WriteFile(file, bytes.Clone(code), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := maps.Split(file, saved, filepath.Join(dir, "rest")); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := os.ReadFile(saved); err != nil || !bytes.Equal(got, code) {
