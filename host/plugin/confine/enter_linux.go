@@ -26,7 +26,7 @@ type Policy struct {
 
 // Enter confines this process, which has a process group of its own, for good. It keeps lower priorities and limits that the process
 // already has. layers lists all parts; err is a failure that is not a lack of support. All threads that there are make some of its calls, which
-// takes long on a busy machine, so most threads are made after that.
+// takes long on a busy machine, so most threads are made late.
 func Enter(p *Policy) (layers []Layer, err error) {
 	<-time.After(time.Nanosecond) // makes Go's poller, which needs a descriptor
 	endFirst()                    // needs a file
@@ -115,8 +115,10 @@ func dropCapabilities(*Policy) error {
 	return allThreads(unix.SYS_CAPSET, pointer(&head), pointer(&none[0]))
 }
 
-// denyPrivileges sets no_new_privs, in a build with cgo that of this thread.
+// denyPrivileges sets no_new_privs, in a build with cgo that of this thread. The last threads are made before it: when they have made its call, and
+// that of the filter, Go's runtime knows that they are idle, and makes no others.
 func denyPrivileges(*Policy) error {
+	makeThreads()
 	err := allThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1)
 	if err == errCgo {
 		return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

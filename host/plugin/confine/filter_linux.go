@@ -53,7 +53,7 @@ func Runtime() []Rule {
 const threads = 16
 
 // makeThreads makes all threads that Go's runtime will need, as it keeps those that are idle, so that no more need be allowed: a container and a
-// node have a limited number, and sluice itself ends if it gets none. They have the rights of the thread that makes them.
+// node have a limited number, and sluice itself ends if it gets none. They have no rights that the thread has not that makes them.
 func makeThreads() {
 	var made, kept sync.WaitGroup
 	kept.Add(1)
@@ -99,7 +99,6 @@ func filterCalls(p *Policy) error {
 	if err := allThreads(unix.SYS_GETPID, 0, 0); err != nil {
 		return err
 	}
-	makeThreads()
 	program := compile(arch, p.Calls, p.Kill)
 	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, pointer(&prog))

@@ -48,7 +48,10 @@ func (s *Set) loadPlugin(ctx context.Context, cfg *config.Config, spec config.Pl
 	tooLong, stop := context.WithTimeout(ctx, s.patience)
 	defer stop()
 	for {
-		l := s.begin(ctx, spec.Name, want, run)
+		l, late := s.begin(ctx, spec.Name, want, run)
+		if late {
+			stop()
+		}
 		select {
 		case <-l.done:
 		case <-tooLong.Done():
@@ -72,21 +75,23 @@ func (l *load) is(want *load) bool {
 	return l.digest == want.digest && l.options == want.options && slices.Equal(l.settings, want.settings)
 }
 
-// begin begins a load if none of the plugin goes on, and returns the one that does. It cancels another one than that.
-func (s *Set) begin(ctx context.Context, name string, want *load, run func(context.Context) (bool, error)) *load {
+// begin begins a load if none of the plugin goes on, and returns the one that does, and whether it has been waited for. It cancels another one
+// than that.
+func (s *Set) begin(ctx context.Context, name string, want *load, run func(context.Context) (bool, error)) (l *load, late bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.loads[name]
+	l = s.loads[name]
 	switch {
 	case l == nil:
 		ctx, want.cancel = context.WithCancel(ctx)
 		s.loads[name] = want
 		s.loading.Go(func() { s.run(ctx, want, run) })
-		return want
+		return want, false
 	case !l.is(want):
 		l.cancel()
+		return l, false
 	}
-	return l
+	return l, l.late
 }
 
 func (s *Set) run(ctx context.Context, l *load, run func(context.Context) (bool, error)) {
