@@ -300,12 +300,13 @@ var clockUse = regexp.MustCompile(`\b(time\.(Now|Since|Until|Sleep|After|AfterFu
 // virtual time.
 func TestOnlyTheEngineHasAClock(t *testing.T) {
 	allowed := map[string]string{
-		"node/agent":       "watches files and runs periodic jobs",
-		"engine":           "owns time",
-		"plugin/confine":   "lists the system calls of Go's runtime, and has a timer made before they are refused",
-		"plugin/wasm/lane": "waits for the process of a plugin and measures its CPU time; no decision depends on it",
-		"backend/ipvs":     "kernel_link.go waits for the work queue that makes an IPv6 address local",
-		"backend/nftables": "replace.go waits for packets in flight where membarrier(2) is not available",
+		"node/agent":        "watches files and runs periodic jobs",
+		"engine":            "owns time",
+		"plugin/confine":    "lists the system calls of Go's runtime, and has a timer made before they are refused",
+		"plugin/wasm/lane":  "waits for the process of a plugin and measures its CPU time; no decision depends on it",
+		"plugin/wasm/turns": "interrupts processes that compile; no decision depends on it",
+		"backend/ipvs":      "kernel_link.go waits for the work queue that makes an IPv6 address local",
+		"backend/nftables":  "replace.go waits for packets in flight where membarrier(2) is not available",
 	}
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		switch {

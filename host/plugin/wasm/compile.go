@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/plugin/wasm/mapping"
 	"github.com/sluice-proxy/sluice/host/plugin/wasm/meter"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm/turns"
 )
 
 // compile sets c.info and c.engine, from precompiled code or the cache if they have the code of the module. Otherwise the module is metered and
@@ -113,7 +114,7 @@ func (h *Host) compileInto(ctx context.Context, c *code, log *slog.Logger, dir s
 func (h *Host) compileInChild(ctx context.Context, dir string, metered []byte) error {
 	left := h.compiler.limits.timeout()
 	for lost := 0; ; lost++ {
-		t, err := h.compiler.turns.take(ctx, lost)
+		t, err := h.compiler.turns.Take(ctx, lost)
 		if err != nil {
 			return err
 		}
@@ -121,21 +122,15 @@ func (h *Host) compileInChild(ctx context.Context, dir string, metered []byte) e
 		if err == nil {
 			err = h.compileInTurn(ctx, t, left, work, metered)
 		}
-		if h.compiler.turns.give(t); !errors.Is(err, errTurn) {
+		if left -= h.compiler.turns.Give(t); !errors.Is(err, turns.ErrLost) {
 			return err
 		}
-		left -= time.Since(t.begun)
-		if t.short { // until those who lack memory try again
-			select {
-			case <-ctx.Done():
-			case <-time.After(h.compiler.turns.least):
-			}
-		}
+		h.compiler.turns.Yield(ctx, t)
 	}
 }
 
 // compileInTurn runs a child process, which takes a part of the memory of all plugins while it runs.
-func (h *Host) compileInTurn(ctx context.Context, t *turn, timeout time.Duration, dir string, metered []byte) error {
+func (h *Host) compileInTurn(ctx context.Context, t *turns.Turn, timeout time.Duration, dir string, metered []byte) error {
 	if err := h.reserveForCompiler(ctx); err != nil {
 		return err
 	}
@@ -226,12 +221,9 @@ func (h *Host) retryAfterCompile(ctx context.Context, f func() error) error {
 	if h.compiler == nil || !isMemoryError(err) {
 		return err
 	}
-	turns := &h.compiler.turns
-	t, waitErr := turns.take(ctx, 0)
+	t, waitErr := h.compiler.turns.Take(ctx, 0)
 	if waitErr != nil {
 		return err
 	}
-	defer time.AfterFunc(turns.least, func() { turns.give(t) }).Stop()
-	defer turns.give(t)
-	return f()
+	return h.compiler.turns.Do(t, f)
 }

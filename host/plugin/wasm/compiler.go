@@ -2,7 +2,6 @@ package wasm
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/plugin/confine"
 	"github.com/sluice-proxy/sluice/host/plugin/wasm/meter"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm/turns"
 )
 
 // CompileLimits bound the process that compiles a module. A module that needs more is refused.
@@ -48,11 +48,11 @@ type compiler struct {
 	argv        []string
 	limits      CompileLimits
 	memoryPages uint32
-	turns       turns
+	turns       turns.Turns
 }
 
 func newCompiler(argv []string, limits CompileLimits, memoryPages uint32) *compiler {
-	return &compiler{argv: argv, limits: limits, memoryPages: memoryPages, turns: turns{least: turnTime}}
+	return &compiler{argv: argv, limits: limits, memoryPages: memoryPages}
 }
 
 // errStorage is an error of the child that concerns the folder for the code, not the module.
@@ -69,22 +69,13 @@ const (
 // lacksMemory says that a plugin that is loaded lacks memory, which a child may have.
 func (c *compiler) lacksMemory() {
 	if c != nil {
-		c.turns.lacking()
+		c.turns.Lacking()
 	}
 }
 
-// errTurn means that a child was killed because others wait.
-var errTurn = errors.New("compile: others come first")
-
-// child looks after a child process this often, and waits this long for the end of one that it has killed.
-const (
-	childLook = 50 * time.Millisecond
-	childEnds = time.Second
-)
-
 // compile runs a child process that compiles a rewritten module into dir, a folder for wazero's compilation cache, until the turn is lost or
 // timeout is over. When ctx ends, the child is killed and not waited for: with its low priority, it may take seconds to end.
-func (c *compiler) compile(outer context.Context, t *turn, timeout time.Duration, dir string, metered []byte) error {
+func (c *compiler) compile(outer context.Context, t *turns.Turn, timeout time.Duration, dir string, metered []byte) error {
 	ctx, cancel := context.WithTimeout(outer, timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
@@ -95,30 +86,11 @@ func (c *compiler) compile(outer context.Context, t *turn, timeout time.Duration
 	cmd.Stderr = stderr
 	ended := make(chan error, 1)
 	go func() { ended <- confine.Run(cmd, nil) }()
-	ticker := time.NewTicker(childLook)
-	defer ticker.Stop()
-	for {
-		select {
-		case err := <-ended:
-			if err == nil {
-				return nil
-			}
-			return c.explain(ctx, err, cmd.ProcessState, strings.TrimSpace(stderr.String()))
-		case <-outer.Done():
-			return fmt.Errorf("compile: %w", outer.Err())
-		case <-ticker.C:
-		}
-		err := checkWork(dir)
-		if err == nil && !c.turns.lost(t) {
-			continue
-		}
-		cancel()
-		select {
-		case <-ended:
-		case <-time.After(childEnds):
-		}
-		return cmp.Or(err, errTurn)
+	done, err := c.turns.Await(outer, t, ended, func() error { return checkWork(dir) }, cancel)
+	if !done || err == nil {
+		return err
 	}
+	return c.explain(ctx, err, cmd.ProcessState, strings.TrimSpace(stderr.String()))
 }
 
 // CheckConfinement returns the layers of the confinement of a process that argv starts, see Options.Compiler, on this host.

@@ -25,6 +25,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/plugin/wasm/meter"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm/turns"
 )
 
 // childCommands are what the test binary does as a child process, by its first argument.
@@ -134,7 +135,7 @@ func TestModuleThatHangsInTheCompilerDelaysOthersForAMoment(t *testing.T) {
 	for name := range hangs() {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t, Options{CacheDir: noCache, Compiler: childCommand("hanging")})
-			h.compiler.turns.least = 100 * time.Millisecond
+			h.compiler.turns.Least = 100 * time.Millisecond
 			module := slow{"", fmt.Sprintf(`(func (export %q))`, name), "(local.get 2)"}.module(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			hung := make(chan error, 1)
@@ -143,11 +144,7 @@ func TestModuleThatHangsInTheCompilerDelaysOthersForAMoment(t *testing.T) {
 				hung <- err
 			}()
 			for lost := range 2 {
-				testenv.Eventually(t, "the child", func() bool {
-					h.compiler.turns.mu.Lock()
-					defer h.compiler.turns.mu.Unlock()
-					return h.compiler.turns.held != nil && h.compiler.turns.held.lost == lost
-				})
+				testenv.Eventually(t, "the child", func() bool { return h.compiler.turns.Lost() == lost })
 				checkGood(t, load(t, h, goodWAT(t), ""), sampleNow)
 			}
 			cancel()
@@ -589,7 +586,7 @@ func compileInOrphan(t *testing.T) (end func(), ended <-chan error) {
 	dir, result := t.TempDir(), make(chan error, 1)
 	go func() {
 		c := newCompiler(childCommand("orphan"), DefaultCompileLimits(), 1)
-		result <- c.compile(ctx, &turn{}, c.limits.timeout(), dir, nil)
+		result <- c.compile(ctx, &turns.Turn{}, c.limits.timeout(), dir, nil)
 	}()
 	var id []byte
 	testenv.Eventually(t, "the child starts", func() bool { id, _ = os.ReadFile(filepath.Join(dir, "pid")); return id != nil })

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/host/plugin/wasm/turns"
 )
 
 const notPermitted = "executable memory is not permitted here (SELinux execmem, MemoryDenyWriteExecute or seccomp:"
@@ -74,7 +75,7 @@ func unexecutableChild(args []string) int {
 			return err
 		}
 		defer os.RemoveAll(dir)
-		if err := c.compile(ctx, &turn{}, c.limits.timeout(), dir, module); err == nil || !strings.HasPrefix(err.Error(), notPermitted) {
+		if err := c.compile(ctx, &turns.Turn{}, c.limits.timeout(), dir, module); err == nil || !strings.HasPrefix(err.Error(), notPermitted) {
 			return fmt.Errorf("only in the child: error %w", err)
 		}
 		return nil

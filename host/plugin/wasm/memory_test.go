@@ -92,7 +92,7 @@ func TestLoadWaitsForMemoryOfTheCompiler(t *testing.T) {
 	module := goodWAT(t)
 	h := newHost(t, Options{Compiler: childCommand("crash"), Memory: 1 << 20})
 	load(t, newHost(t, Options{}), module, "") // fills the cache
-	compiled, err := h.compiler.turns.take(t.Context(), 0)
+	compiled, err := h.compiler.turns.Take(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestLoadWaitsForMemoryOfTheCompiler(t *testing.T) {
 		loaded <- err
 	}()
 	h.memory.release(1 << 20)
-	h.compiler.turns.give(compiled)
+	h.compiler.turns.Give(compiled)
 	if err := <-loaded; err != nil {
 		t.Error(err)
 	}

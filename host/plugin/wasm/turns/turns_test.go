@@ -1,4 +1,4 @@
-package wasm
+package turns
 
 import (
 	"context"
@@ -9,18 +9,18 @@ import (
 )
 
 // use takes turns until all of them together have been as long as a task, and returns when that was. The last one is not lost.
-func use(t *testing.T, turns *turns, task time.Duration) (took time.Duration) {
+func use(t *testing.T, turns *Turns, task time.Duration) (took time.Duration) {
 	begin := time.Now()
 	for lost := 0; ; lost++ {
-		x, err := turns.take(t.Context(), lost)
+		x, err := turns.Take(t.Context(), lost)
 		if err != nil {
 			t.Error(err)
 		}
-		for time.Since(x.begun) < task && !turns.lost(x) {
+		for time.Since(x.begun) < task && !turns.isLost(x) {
 			time.Sleep(time.Second) // time passes
 		}
 		done := time.Since(x.begun) >= task
-		turns.give(x)
+		turns.Give(x)
 		if done {
 			return time.Since(begin)
 		}
@@ -30,7 +30,7 @@ func use(t *testing.T, turns *turns, task time.Duration) (took time.Duration) {
 // TestTurnsAreLostToOthersThatWait: tasks of every length end, short ones soon.
 func TestTurnsAreLostToOthersThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := &turns{least: 5 * time.Second}
+		turns := &Turns{}
 		lengths := []time.Duration{time.Hour, time.Minute, time.Second, 3 * time.Second, 40 * time.Second}
 		ends := make([]time.Duration, len(lengths))
 		done := make(chan bool)
@@ -53,26 +53,26 @@ func TestTurnsAreLostToOthersThatWait(t *testing.T) {
 // TestTurnIsKeptWhileNobodyWaits, and lost when plugins lack memory.
 func TestTurnIsKeptWhileNobodyWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := &turns{least: 5 * time.Second}
-		turns.lacking() // nobody has it
-		x, err := turns.take(t.Context(), 0)
+		turns := &Turns{}
+		turns.Lacking() // nobody has it
+		x, err := turns.Take(t.Context(), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour) // time passes
-		if turns.lost(x) {
+		if turns.isLost(x) {
 			t.Error("lost to nobody")
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := turns.take(ctx, 0); err == nil || turns.lost(x) {
-			t.Errorf("%v; lost to somebody who has given up: %t", err, turns.lost(x))
+		if _, err := turns.Take(ctx, 0); err == nil || turns.isLost(x) {
+			t.Errorf("%v; lost to somebody who has given up: %t", err, turns.isLost(x))
 		}
-		if turns.lacking(); !turns.lost(x) {
+		if turns.Lacking(); !turns.isLost(x) {
 			t.Error("plugins that lack memory wait")
 		}
-		turns.give(x)
-		if turns.give(x); turns.held != nil || len(turns.queue) > 0 {
+		turns.Give(x)
+		if turns.Give(x); turns.held != nil || len(turns.queue) > 0 {
 			t.Errorf("%+v", turns)
 		}
 	})
@@ -81,23 +81,23 @@ func TestTurnIsKeptWhileNobodyWaits(t *testing.T) {
 // TestTurnsGoToThoseThatHaveLostLeast, in the order of their calls.
 func TestTurnsGoToThoseThatHaveLostLeast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := &turns{least: time.Second}
-		first, err := turns.take(t.Context(), 0)
+		turns := &Turns{}
+		first, err := turns.Take(t.Context(), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got []int
 		for i, lost := range []int{2, 0, 1, 0, 2} {
 			go func() {
-				x, err := turns.take(t.Context(), lost)
+				x, err := turns.Take(t.Context(), lost)
 				if err == nil {
 					got = append(got, i)
-					turns.give(x)
+					turns.Give(x)
 				}
 			}()
 			synctest.Wait()
 		}
-		turns.give(first)
+		turns.Give(first)
 		synctest.Wait()
 		if want := []int{1, 3, 2, 0, 4}; !slices.Equal(got, want) {
 			t.Errorf("%v, want %v", got, want)
