@@ -28,7 +28,7 @@ func (p *Planner) AddOutcomes(now time.Time, length time.Duration, changes []out
 			for _, g := range s.guards {
 				if g.mark != mark && g.counts(s, settled) {
 					g.mark = mark
-					g.add(c)
+					g.add(s, c)
 				}
 			}
 			switch {

@@ -23,8 +23,7 @@ type guard struct {
 	policy   string
 	state    *policy.GuardState
 	services map[model.Name]bool
-	reading  policy.GuardCounts // of the reading that is being added
-	mark     uint64             // of the last change that was added
+	mark     uint64 // of the last change that was added
 	blind    bool
 }
 
@@ -137,19 +136,27 @@ func (p *Planner) guardChanged(g *guard) {
 	p.guardChanges = append(p.guardChanges, GuardChange{g.policy, g.state.Phase, g.blind, status.String()})
 }
 
-// guardsOf returns the guards that concern a Service.
-func (p *Planner) guardsOf(svc *model.Service) (out []*guard) {
+// guardsOf returns the guards that concern a Service, and the name of the policy that applies without the one that a guard lets decide, "" for
+// none.
+func (p *Planner) guardsOf(svc *model.Service) (out []*guard, instead string) {
 	if len(p.guards) == 0 {
-		return nil
+		return nil, ""
 	}
+	decided, found := false, false
 	for _, q := range p.evaluator.Applicable(p.settings.Policies, svc) {
-		for _, g := range p.guards {
-			if g.policy == q.Name {
-				out = append(out, g)
-			}
+		i := slices.IndexFunc(p.guards, func(g *guard) bool { return g.policy == q.Name })
+		if i >= 0 {
+			out = append(out, p.guards[i])
+		}
+		switch {
+		case i >= 0 && !p.guards[i].state.InForce():
+		case !decided:
+			decided = true
+		case !found:
+			found, instead = true, q.Name
 		}
 	}
-	return out
+	return out, instead
 }
 
 // setGuards replaces the guards that concern a Service.
@@ -169,25 +176,27 @@ func (s *serviceState) setGuards(name model.Name, guards []*guard) {
 // counts reports whether a Service's connections count for a guard, given the time at which they had settled.
 func (g *guard) counts(s *serviceState, settled time.Time) bool {
 	by, ok := s.counted.DecidedBy(settled)
-	return ok && (by == g.policy) == g.state.InForce()
+	if !ok || (by == g.policy) != g.state.InForce() {
+		return false
+	}
+	return by != g.policy || !s.shift.Unknown
 }
 
-// add adds the outcomes of an endpoint to the reading.
-func (g *guard) add(c *outcomes.Change) {
-	failed := c.Refused + c.Unanswered
-	g.reading.Connections += c.Answered + failed
-	g.reading.Failed += failed
+// add adds the outcomes of an endpoint of a Service to the reading.
+func (g *guard) add(s *serviceState, c *outcomes.Change) {
+	o := s.shift.Of(c.Key)
+	o.Answered, o.Refused, o.Unanswered = c.Answered, c.Refused, c.Unanswered
+	g.state.Count(o)
 }
 
-// endReading passes a reading to the guards.
+// endReading ends a reading of the guards.
 func (p *Planner) endReading(now time.Time, length time.Duration) {
 	changed := false
 	for _, g := range p.guards {
-		if len(g.services) > 0 && g.state.Add(g.reading, length, now) {
+		if len(g.services) > 0 && g.state.Add(length, now) {
 			changed = true
 			p.guardChanged(g)
 		}
-		g.reading = policy.GuardCounts{}
 	}
 	if changed {
 		p.suspendGuarded()

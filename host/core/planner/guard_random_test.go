@@ -19,7 +19,7 @@ func randomSet(r *rand.Rand) *policy.Set {
 	set := &policy.Set{Policies: map[string]*policy.Policy{}, Allow: []policy.Allow{{Policies: []string{"a", "b"}}}}
 	names := []string{"a", "b", "c"}
 	for _, name := range names {
-		p := &policy.Policy{Name: name, Steps: []policy.Step{{Plugin: "by-zone"}}}
+		p := &policy.Policy{Name: name, Steps: []policy.Step{{Plugin: name}}}
 		if r.IntN(3) > 0 {
 			p.Guard = policy.Guard{FailedPercent: 1 + r.IntN(3), Window: time.Duration(5+r.IntN(2)) * time.Second}
 		}
@@ -108,13 +108,18 @@ func TestGuardsAndNodesMatchTheRules(t *testing.T) {
 		settings := testSettings()
 		settings.Policies = randomSet(r)
 		newPlanner := func() *Planner {
-			p := New(settings, func(string) (policy.Plugin, error) { return plugin, nil })
+			p := New(settings, func(name string) (policy.Plugin, error) {
+				if name == "a" {
+					return plugin, nil
+				}
+				return preferring{plugin.Plugin}, nil
+			})
 			p.UseSignals(&failures{})
 			planInSteps(p)
 			return p
 		}
 		p := newPlanner()
-		p.Apply(manyServices(6, 2))
+		p.Apply(withoutHints(manyServices(6, 2)))
 		now, share := time.Unix(1000, 0), 0
 		for step := range 250 {
 			names := slices.SortedFunc(maps.Keys(p.cluster.Services), model.Name.Compare)

@@ -1,6 +1,8 @@
 package planner
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/outcomes"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/core/policy/policytest"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // guarded is a planner of Services that a guarded policy applies to by two bindings, one with settings, and by default; without it, the
@@ -26,7 +30,7 @@ func newGuarded(t *testing.T, services int) *guarded {
 	g := &guarded{t: t, plugin: &zonePlugin{}, config: testSettings(), now: time.Unix(1000, 0)}
 	g.config.Policies = guardedSet()
 	g.Planner = g.newPlanner()
-	changes := manyServices(services, 2)
+	changes := withoutHints(manyServices(services, 2))
 	for i := range changes {
 		if svc := changes[i].Service; svc != nil {
 			svc.Labels = []map[string]string{{"app": "web"}, {"app": "api"}, nil}[i/2%3]
@@ -37,9 +41,12 @@ func newGuarded(t *testing.T, services int) *guarded {
 }
 
 func (g *guarded) newPlanner() *Planner {
-	p := New(g.config, func(string) (policy.Plugin, error) {
-		if g.plugin == nil {
+	p := New(g.config, func(name string) (policy.Plugin, error) {
+		switch {
+		case g.plugin == nil:
 			return nil, policy.ErrPending
+		case name == "last":
+			return preferring{g.plugin.Plugin}, nil
 		}
 		return g.plugin, nil
 	})
@@ -47,12 +54,32 @@ func (g *guarded) newPlanner() *Planner {
 	return p
 }
 
+// withoutHints removes the topology hints of endpoints.
+func withoutHints(changes []model.Change) []model.Change {
+	for i := range changes {
+		if s := changes[i].Slice; s != nil {
+			for j := range s.Endpoints {
+				s.Endpoints[j].Hints = nil
+			}
+		}
+	}
+	return changes
+}
+
+// preferring is a plugin that gives all connections to the endpoint with the highest address.
+type preferring struct{ policytest.Plugin }
+
+func (preferring) Decide(req *abi.Request, resp *abi.Response) error {
+	resp.Results[len(resp.Results)-1].Value = abi.One
+	return nil
+}
+
 func guardedSet() *policy.Set {
 	app := func(name string) policy.Selector {
 		return policy.Selector{{Key: "app", Op: policy.In, Values: []string{name}}}
 	}
-	trial := &policy.Policy{Name: "trial", Steps: []policy.Step{{Plugin: "by-zone"}}, Guard: policy.Guard{FailedPercent: 2, Window: 10 * time.Second}}
-	api, err := trial.WithSettings(map[string]string{"by-zone": `{"a":1}`})
+	trial := &policy.Policy{Name: "trial", Steps: []policy.Step{{Plugin: "last"}}, Guard: policy.Guard{FailedPercent: 2, Window: 10 * time.Second}}
+	api, err := trial.WithSettings(map[string]string{"last": `{"a":1}`})
 	if err != nil {
 		panic(err)
 	}
@@ -69,9 +96,8 @@ func (g *guarded) second(connections, failed uint64) (out []GuardChange) {
 	out = append(out, g.PlanNow(g.now).Guards...)
 	g.now = g.now.Add(time.Second)
 	var changes []outcomes.Change
-	for key := range g.outcomes.Services() {
-		changes = append(changes, outcomes.Change{Key: key, Answered: connections - failed, Refused: failed, Failed: failed > 0})
-		break
+	if keys := slices.SortedFunc(maps.Keys(g.outcomes.Services()), model.EndpointKey.Compare); len(keys) > 0 {
+		changes = append(changes, outcomes.Change{Key: keys[len(keys)-1], Answered: connections - failed, Refused: failed, Failed: failed > 0})
 	}
 	g.AddOutcomes(g.now, time.Second, changes)
 	return append(out, g.PlanNow(g.now).Guards...)
@@ -133,7 +159,7 @@ func TestGuardedPolicyComesIntoForceAndFallsBack(t *testing.T) {
 		t.Fatal("outcomes are not counted")
 	}
 	n, c := g.untilChange(100, 1)
-	if n != 10 || c.Phase != policy.GuardInForce {
+	if n != 13 || c.Phase != policy.GuardInForce { // two seconds do not count, and outcomes count a second later
 		t.Fatalf("after %d readings: %+v", n, c)
 	}
 	g.expect("after the baseline", with)
@@ -143,7 +169,7 @@ func TestGuardedPolicyComesIntoForceAndFallsBack(t *testing.T) {
 		}
 	}
 	n, c = g.untilChange(100, 90)
-	if n > 2 || c.Phase != policy.GuardFallenBack || !strings.Contains(c.Text, "policy trial has fallen back") {
+	if n < 6 || n > 8 || c.Phase != policy.GuardFallenBack || !strings.Contains(c.Text, "policy trial has fallen back") {
 		t.Fatalf("after %d readings: %+v", n, c)
 	}
 	g.expect("after it has fallen back", without)
@@ -185,7 +211,7 @@ func TestGuardedPolicyComesIntoForceAndFallsBack(t *testing.T) {
 	g.PluginsReloaded()
 	g.PlanNow(g.now)
 	g.expect("a revision after one that is in force", with)
-	if n, c := g.untilChange(100, 90); n > 4 || c.Phase != policy.GuardFallenBack {
+	if n, c := g.untilChange(100, 90); n > 10 || c.Phase != policy.GuardFallenBack {
 		t.Fatalf("it is not compared: %d readings, %+v", n, c)
 	}
 
@@ -212,6 +238,7 @@ func TestConnectionsBeforeAChangeOfPolicyDoNotCount(t *testing.T) {
 	g.untilChange(100, 0)
 	g.second(100, 100)
 	g.second(100, 100)
+	g.second(100, 0)
 	if s := g.evaluator.Guards["trial"]; s.Phase != policy.GuardInForce || s.Recent.Connections > 0 {
 		t.Fatalf("%+v", s)
 	}
@@ -226,6 +253,28 @@ func TestConnectionsBeforeAChangeOfPolicyDoNotCount(t *testing.T) {
 	g.Apply([]model.Change{{Kind: model.ServiceKind, Name: name, Service: &svc}, {Kind: model.SliceKind, Name: slice.Name, Slice: slice}})
 	g.PlanNow(g.now)
 	g.expect("a new Service", "trial "+with)
+}
+
+// TestGuardComparesAfterARestart: what the policy before has decided last is in the checkpoint.
+func TestGuardComparesAfterARestart(t *testing.T) {
+	g := newGuarded(t, 1)
+	g.untilChange(100, 0)
+	g.second(100, 0)
+	saved, err := g.Save(scriptEpoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := g.cluster
+	g.Planner = g.newPlanner()
+	if _, _, err := g.Restore(saved, scriptEpoch); err != nil {
+		t.Fatal(err)
+	}
+	g.Replace(cluster)
+	g.PlanNow(g.now)
+	g.expect("after a restart", "trial")
+	if n, c := g.untilChange(100, 90); n > 12 || c.Phase != policy.GuardFallenBack {
+		t.Errorf("after %d readings: %+v", n, c)
+	}
 }
 
 // TestBlindGuardChangesNothing: without readings, what is in force stays so, and what is not does not come into force.

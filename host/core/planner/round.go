@@ -56,6 +56,8 @@ type round struct {
 	shedding  *policy.Policy // that asks for more of them than it may
 	counted   tally.Wanted
 	guards    []*guard // that concern the Service
+	instead   string   // the policy that applies without the guarded one that decides; "": none
+	shift     policy.Shift
 }
 
 // begin begins a round.
@@ -70,7 +72,7 @@ func (p *Planner) begin(svc *model.Service) *round {
 	svc = p.served(svc)
 	r.svc, r.addrs = svc, claims.AddrsOf(svc)
 	r.policies, r.choiceErr = p.evaluator.Choose(p.settings.Policies, svc)
-	r.guards = p.guardsOf(svc)
+	r.guards, r.instead = p.guardsOf(svc)
 	r.counted.All = p.settings.CountAll || len(r.guards) > 0
 	for i, of := range r.policies {
 		if of == nil || i > 0 && of == r.policies[i-1] {
@@ -252,6 +254,10 @@ func (p *Planner) addPort(r *round, o *portRound, budget *cost.Budget) {
 		if d.Shadow != nil {
 			r.shadow.add(&d.Shadow.Evaluation, d.Shadow.RequeueAt)
 		}
+		if len(r.guards) > 0 && d.Without != nil {
+			r.shift.Add(o.decision.Port, d, r.instead)
+			d.Without = nil // it is not kept
+		}
 	}
 	r.udp.add(o.decision.Port)
 	frontends := p.rules.frontends(r, &o.decision)
@@ -422,6 +428,7 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	p.outcomes.Set(name, &s.counted, r.counted)
 	p.setRequeue(name, s, false, earlier(earlier(r.enforced.requeueAt, r.udp.requeueAt), s.dueResets(r.frontends, now.UnixMilli(), result)))
 	p.setRequeue(name, s, true, r.shadow.requeueAt)
+	s.shift = r.shift
 	p.setInForce(s, r, now)
 }
 

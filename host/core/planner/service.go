@@ -32,7 +32,8 @@ type serviceState struct {
 	omitted      []plan.Degradation       // what the limits left out
 	round        *round                   // nil: none has begun
 	counted      tally.Counted
-	guards       []*guard // that concern it
+	guards       []*guard     // that concern it
+	shift        policy.Shift // of the guarded policy that decides
 	pods         indexedPods
 	place        queue.Place
 	planned      bool // it is in Planner.services

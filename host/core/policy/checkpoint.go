@@ -96,6 +96,14 @@ type savedPool struct {
 	Endpoints  []savedEndpoint `json:"endpoints"`
 	Steps      []savedStep     `json:"steps,omitempty"`
 	Shadow     *savedShadow    `json:"shadow,omitempty"`
+	Before     *savedFormer    `json:"before,omitempty"`
+}
+
+// savedFormer is the last decision of the policy before one with a guard.
+type savedFormer struct {
+	Policy    string          `json:"policy"`
+	Balance   uint8           `json:"balance,omitempty"`
+	Endpoints []savedEndpoint `json:"endpoints"` // without times
 }
 
 // savedShadow is the shadow of a pool.
@@ -235,6 +243,9 @@ func (s *savedPool) moveTimes(move func(ms int64) int64) {
 	if s.Shadow != nil {
 		moveTimes(s.Shadow.Endpoints, move)
 	}
+	if s.Before != nil {
+		moveTimes(s.Before.Endpoints, move)
+	}
 }
 
 func moveTimes(list []savedEndpoint, move func(ms int64) int64) {
@@ -272,6 +283,9 @@ func (m *poolState) save(key PoolKey) savedPool {
 		delete(rows, addr)
 	}
 	out.Endpoints = appendSaved(out.Endpoints, rows)
+	if g := m.before.good; g != nil {
+		out.Before = &savedFormer{m.before.policy, g.balance, appendSaved(nil, g.save())}
+	}
 	if c := m.shadow; c != nil {
 		out.Shadow = &savedShadow{
 			Generation: c.generation, HasGood: c.lastGood != nil, Endpoints: appendSaved(nil, c.lastGood.save()), Steps: c.saveSteps(),
@@ -324,6 +338,10 @@ func (s *savedPool) restore() *poolState {
 	m := &poolState{name: s.Policy, enforced: chain{generation: s.Generation, saved: s.Steps, lastGood: restoreGood(s.HasGood, s.Endpoints)}}
 	if s.HasGood {
 		m.enforced.lastGood.balance = s.Balance
+	}
+	if b := s.Before; b != nil {
+		m.before = formerly{b.Policy, restoreGood(true, b.Endpoints)}
+		m.before.good.balance = b.Balance
 	}
 	if c := s.Shadow; c != nil {
 		m.shadow = &chain{shadow: true, generation: c.Generation, saved: c.Steps, lastGood: restoreGood(c.HasGood, c.Endpoints)}

@@ -60,6 +60,8 @@ type Decision struct {
 	Evaluation
 	Shadow *Shadow // nil: the policy has none
 	Hold   *Hold   // the policy's panic hold; nil: it has none. Set by the planner
+	// Without is what would be decided without the policy; nil: it has no guard.
+	Without *Without
 }
 
 // Evaluation is what has come of evaluating a chain.

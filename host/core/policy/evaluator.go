@@ -153,7 +153,8 @@ type poolState struct {
 	name     string // of the policy
 	times    conditionTimes
 	enforced chain
-	shadow   *chain // nil: the policy has none
+	shadow   *chain   // nil: the policy has none
+	before   formerly // of a policy with a guard
 }
 
 // Backoff between calls of a plugin that fails on the same input.
@@ -197,6 +198,9 @@ func (e *Evaluator) decideIn(of pass, p *Policy, in *Input, now time.Time) (_ De
 			continue
 		}
 		asks = d.Err == errAsked
+		if p.Guard.FailedPercent > 0 {
+			d.Without = m.without(in)
+		}
 		if m.shadow != nil {
 			d.Shadow = e.decideShadow(m, in, now, &d, of)
 			asks = asks || d.Shadow.Err == errAsked
@@ -262,6 +266,12 @@ func (e *Evaluator) poolFor(key PoolKey, p *Policy) *poolState {
 		return m
 	}
 	renamed := m.name != p.Name
+	if renamed {
+		m.before = formerly{}
+		if p.Guard.FailedPercent > 0 {
+			m.before = formerly{m.name, m.enforced.lastGood}
+		}
+	}
 	m.name = p.Name
 	e.use(&m.enforced, p, renamed)
 	switch {

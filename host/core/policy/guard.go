@@ -2,15 +2,16 @@ package policy
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"time"
+
+	"github.com/sluice-proxy/sluice/host/core/outcomes"
 )
 
-// Guard makes a policy fall back, on a node, to the policies that apply without it when connections fail more often than they did with
-// those.
+// Guard makes a policy fall back, on a node, to the policies that apply without it when connections fail more often than they would
+// with those.
 type Guard struct {
-	// FailedPercent is how many more of a hundred connections may fail than before, 1–100; 0: there is no guard.
+	// FailedPercent is how many more of a hundred connections may fail than without the policy, 1–100; 0: there is no guard.
 	FailedPercent int
 	Window        time.Duration // over which connections are counted
 }
@@ -50,61 +51,12 @@ const (
 	// minBaseline is how many connections a baseline has at least. Until there are so many, the guarded policy waits: without traffic it
 	// would decide about nothing.
 	minBaseline = 100
-	// minFailures is how many connections fail before a policy falls back, however few succeed: a client that repeats its attempts at
-	// one endpoint which has just stopped makes some at once, which are not independent.
+	// minFailures is how many connections fail before a policy falls back, however few succeed.
 	minFailures = 10
-	// maxChance is the probability up to which chance does not count as a reason to fall back: that so many connections fail although
-	// the share of those that do is the one which the guard allows. A node compares twice a second, and 5,000 nodes have some 14
-	// million windows of 30 s a day, but they are not all at the edge of what is allowed: below it, the probability is far smaller.
-	maxChance = 1e-6
-	// baselineChance is the probability that the baseline had fewer failures than usual by chance: the share before is taken to be as
-	// large as it can then have been. That matters while the baseline is short: 100 connections without a failure may mean 4.5 %, 10,000
-	// mean 0.05 %.
-	baselineChance = 0.01
+	// minReadings is in how many readings more connections fail than are allowed before a policy falls back: those to an endpoint that
+	// has just stopped fail together.
+	minReadings = 6
 )
-
-// allowed returns the share of connections that may fail, given those of the baseline. It can be more than 1.
-func (g *Guard) allowed(baseline GuardCounts) float64 {
-	before := baseline.share()
-	low, high := before, 1.0
-	for range 50 { // by bisection
-		if middle := (low + high) / 2; chance(baseline.Connections, before, middle) > baselineChance {
-			low = middle
-		} else {
-			high = middle
-		}
-	}
-	return low + float64(g.FailedPercent)/100
-}
-
-// exceeds reports whether more connections fail than a guard allows, given those of the baseline.
-func (g *Guard) exceeds(baseline, now GuardCounts) bool {
-	share := now.share()
-	if now.Failed < minFailures || share <= baseline.share()+float64(g.FailedPercent)/100 {
-		return false
-	}
-	allowed := g.allowed(baseline)
-	return share > allowed && chance(now.Connections, share, allowed) < maxChance
-}
-
-// chance returns an upper bound of the probability that a share of n connections fails, or one that is farther away from p, if each
-// one fails with the probability p: Chernoff's bound of the binomial distribution. p is neither 0 nor 1 unless the share is.
-func chance(n uint64, share, p float64) float64 {
-	divergence := 0.0
-	if share > 0 {
-		divergence += share * math.Log(share/p)
-	}
-	if share < 1 {
-		divergence += (1 - share) * math.Log((1-share)/(1-p))
-	}
-	return math.Exp(-float64(n) * divergence)
-}
-
-// guardReading is what one reading of outcomes has counted.
-type guardReading struct {
-	counts GuardCounts
-	length time.Duration
-}
 
 // GuardState is the state of a policy's guard on this node: a pure state machine that readings of outcomes drive.
 type GuardState struct {
@@ -120,9 +72,14 @@ type GuardState struct {
 	// Recent are the connections of the last window in which the policy was in force: with GuardFallenBack, those that were the reason.
 	Recent GuardCounts
 
-	readings []guardReading // of Recent, oldest first
-	length   time.Duration  // of all readings
-	lastAt   int64          // of the last reading, or when the guard was set, Unix milliseconds; 0: in another process
+	readings []guardReading  // of Recent, oldest first
+	length   time.Duration   // of all readings
+	excess   float64         // of all readings
+	current  evidence        // of the reading that is being counted
+	early    evidence        // of it: outcomes that are known before it is known what remains unanswered
+	waiting  []earlyOutcomes // the early ones of the last readings, oldest first
+	bets     bets
+	lastAt   int64 // of the last reading, or when the guard was set, Unix milliseconds; 0: in another process
 }
 
 // Set sets the guard and the revision of its policy. A policy that has fallen back is tried again with another revision or another
@@ -141,54 +98,112 @@ func (s *GuardState) Set(g Guard, revision string, now time.Time) {
 		s.begin(GuardBaseline, now)
 		s.Baseline, s.Measured = GuardCounts{}, 0
 	}
-	s.Recent, s.readings, s.length = GuardCounts{}, nil, 0
+	s.compareAnew()
 }
 
-func (s *GuardState) begin(p GuardPhase, now time.Time) { s.Phase, s.Since = p, now.UnixMilli() }
+// compareAnew forgets the connections under the policy.
+func (s *GuardState) compareAnew() {
+	s.Recent, s.readings, s.length, s.excess = GuardCounts{}, nil, 0, 0
+	s.bets, s.waiting = bets{}, nil
+}
 
-// Add takes a reading of outcomes of some length: the connections of the policy's Services, with GuardBaseline under the policies that
-// apply without it, otherwise under the policy. It reports whether the phase has changed. A reading without a length is the base of
-// the next one.
-func (s *GuardState) Add(counts GuardCounts, length time.Duration, now time.Time) (changed bool) {
+func (s *GuardState) begin(p GuardPhase, now time.Time) {
+	s.Phase, s.Since, s.waiting, s.current, s.early = p, now.UnixMilli(), nil, evidence{}, evidence{}
+}
+
+// Count counts outcomes of connections for the reading that Add ends, with GuardBaseline under the policies that apply without the guarded
+// one, otherwise under the policy.
+func (s *GuardState) Count(o GuardOutcomes) {
+	s.early.add(GuardCounts{o.Answered + o.Refused, o.Refused}, &o)
+	s.current.add(GuardCounts{o.Unanswered, o.Unanswered}, &o)
+}
+
+// Add ends a reading of some length. It reports whether the phase has changed. A reading without a length is the base of the next one.
+func (s *GuardState) Add(length time.Duration, now time.Time) (changed bool) {
+	r := s.settle(length)
 	if length <= 0 || s.revision == "" {
 		return false
 	}
 	s.lastAt = now.UnixMilli()
 	switch s.Phase {
 	case GuardBaseline:
-		s.Baseline.add(counts)
-		s.Measured += length
+		s.Baseline.add(r.counts)
+		if s.Baseline.Connections > 0 {
+			s.Measured += length
+		}
 		if s.Measured < s.guard.Window || s.Baseline.Connections < minBaseline {
 			return false
 		}
 		s.begin(GuardInForce, now)
 		return true
 	case GuardInForce:
-		s.slide(guardReading{counts, length})
-		if !s.guard.exceeds(s.Baseline, s.Recent) {
+		s.slide(guardReading{r.compared, length})
+		s.bets.add(&r, s.guard.allowed(), s.Baseline.most())
+		if !s.exceeds() {
 			return false
 		}
 		s.begin(GuardFallenBack, now)
-		s.readings, s.length = nil, 0
+		s.readings = nil
 		return true
 	}
 	return false
 }
 
-// slide adds a reading to the window, and drops those without which the others still cover it.
+// settle returns what is known of the connections that began early enough to know whether they remain unanswered.
+func (s *GuardState) settle(length time.Duration) evidence {
+	known := s.current
+	s.waiting = append(s.waiting, earlyOutcomes{evidence: s.early})
+	s.current, s.early = evidence{}, evidence{}
+	done := 0
+	for i := range s.waiting {
+		w := &s.waiting[i]
+		if i < len(s.waiting)-1 {
+			w.age += max(0, length)
+		}
+		if w.age >= outcomes.Grace || s.revision == "" {
+			known.merge(&w.evidence)
+			done++
+		}
+	}
+	s.waiting = slices.Delete(s.waiting, 0, done)
+	return known
+}
+
+// slide adds a reading to the window, which begins with a connection, and drops those without which the others still cover it.
 func (s *GuardState) slide(r guardReading) {
+	if len(s.readings) == 0 && r.counts.Connections == 0 {
+		return
+	}
 	s.readings = append(s.readings, r)
 	s.Recent.add(r.counts)
 	s.length += r.length
+	s.excess += r.excess(s.Baseline.most())
 	drop := 0
-	for drop < len(s.readings)-1 && s.length-s.readings[drop].length >= s.guard.Window {
+	for drop < len(s.readings)-minReadings && s.length-s.readings[drop].length >= s.guard.Window {
 		old := &s.readings[drop]
 		s.Recent.Connections -= old.counts.Connections
 		s.Recent.Failed -= old.counts.Failed
 		s.length -= old.length
+		s.excess -= old.excess(s.Baseline.most())
 		drop++
 	}
 	s.readings = slices.Delete(s.readings, 0, drop)
+}
+
+// exceeds reports whether more connections fail than the guard allows, in the last window and in enough of its readings, and chance is no
+// explanation.
+func (s *GuardState) exceeds() bool {
+	allowed := s.guard.allowed()
+	if s.Recent.Failed < minFailures || s.excess <= allowed*float64(s.Recent.Connections) || !s.bets.won() {
+		return false
+	}
+	n, unseen := 0, s.Baseline.most()
+	for i := range s.readings {
+		if r := &s.readings[i]; r.excess(unseen) > allowed*float64(r.counts.Connections) {
+			n++
+		}
+	}
+	return n >= minReadings
 }
 
 // InForce reports whether the policy decides.
@@ -209,8 +224,13 @@ func (s *GuardState) String() string {
 	case s.Phase == GuardBaseline:
 		return fmt.Sprintf("is not in force yet: connections are counted without it for %s, and at least %d of them (%d so far)", s.guard.Window, minBaseline, s.Baseline.Connections)
 	case s.Phase == GuardInForce:
-		return fmt.Sprintf("is in force: %s before; the node falls back if more than %.1f %% do (in the last %s, %s)",
-			s.Baseline, 100*s.guard.allowed(s.Baseline), s.guard.Window, s.Recent)
+		return fmt.Sprintf("is in force: %s before; the node falls back if %d %% more fail than without it (in the last %s, %s, %s)",
+			s.Baseline, s.guard.FailedPercent, s.guard.Window, s.Recent, s.more())
 	}
-	return fmt.Sprintf("has fallen back: %s in %s, %s before; it is tried again when its revision or its guard changes", s.Recent, s.guard.Window, s.Baseline)
+	return fmt.Sprintf("has fallen back: %s in %s, %s, %s before; it is tried again when its revision or its guard changes", s.Recent, s.guard.Window, s.more(), s.Baseline)
+}
+
+// more describes how many more connections of the last window failed than would have without the policy.
+func (s *GuardState) more() string {
+	return fmt.Sprintf("%.1f %% more than without it", 100*s.excess/float64(max(1, s.Recent.Connections)))
 }

@@ -11,13 +11,28 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// guardModel is the dumb second implementation: it keeps all readings and looks at all of them each time.
+// reading counts outcomes, all of connections that the policy gives to an endpoint which would not get them without it, and ends the
+// reading.
+func (s *GuardState) reading(c GuardCounts, length time.Duration, now time.Time) (changed bool) {
+	s.Count(GuardOutcomes{Answered: c.Connections - c.Failed, Refused: c.Failed, More: 1})
+	return s.Add(length, now)
+}
+
+// guardModel is the dumb second implementation: it keeps all readings and looks at all of them each time, with one capital for each
+// reading at which a bet can have begun.
 type guardModel struct {
 	guard    Guard
 	phase    GuardPhase
-	before   []guardReading // under the policies that apply without the guarded one
-	inForce  []guardReading
+	early    []modelReading
+	before   []modelReading // under the policies that apply without the guarded one
+	inForce  []modelReading
 	baseline GuardCounts
+}
+
+type modelReading struct {
+	outcomes []GuardOutcomes
+	length   time.Duration
+	at       time.Duration
 }
 
 func (m *guardModel) set(g Guard, sameRevision bool) {
@@ -27,50 +42,116 @@ func (m *guardModel) set(g Guard, sameRevision bool) {
 	if again := m.guard == (Guard{}) || g != m.guard || m.phase != GuardInForce; again {
 		m.phase, m.before = GuardBaseline, nil
 	}
-	m.guard, m.inForce = g, nil
+	m.guard, m.inForce, m.early = g, nil, nil
 }
 
-func (m *guardModel) add(r guardReading) {
-	if r.length <= 0 {
+// known returns the outcomes of a reading that count in it: those of connections a second ago.
+func (m *guardModel) known(list []GuardOutcomes, length, at time.Duration) (out modelReading) {
+	out = modelReading{length: length, at: at}
+	var early modelReading
+	for _, o := range list {
+		late := o
+		late.Answered, late.Refused = 0, 0
+		o.Unanswered = 0
+		out.outcomes, early.outcomes = append(out.outcomes, late), append(early.outcomes, o)
+	}
+	early.at = at
+	m.early = append(m.early, early)
+	for len(m.early) > 0 && at-m.early[0].at >= time.Second {
+		out.outcomes = append(out.outcomes, m.early[0].outcomes...)
+		m.early = m.early[1:]
+	}
+	return out
+}
+
+func (r *modelReading) sums() (n, failed uint64, more, unseen float64) {
+	for _, o := range r.outcomes {
+		k := o.Refused + o.Unanswered
+		n, failed = n+o.Answered+k, failed+k
+		more += float64(k) * o.More
+		unseen += float64(o.Answered+k) * o.Unseen
+	}
+	return n, failed, more, unseen
+}
+
+func (m *guardModel) add(list []GuardOutcomes, length, at time.Duration) {
+	r := m.known(list, length, at)
+	if length <= 0 {
 		return
 	}
 	switch m.phase {
 	case GuardBaseline:
+		n, _, _, _ := r.sums()
+		if len(m.before) == 0 && n == 0 {
+			return
+		}
 		m.before = append(m.before, r)
 		var sum GuardCounts
 		length := time.Duration(0)
 		for _, b := range m.before {
-			sum.add(b.counts)
+			n, failed, _, _ := b.sums()
+			sum.add(GuardCounts{n, failed})
 			length += b.length
 		}
 		if length >= m.guard.Window && sum.Connections >= minBaseline {
-			m.phase, m.baseline = GuardInForce, sum
+			m.phase, m.baseline, m.early = GuardInForce, sum, nil
 		}
 	case GuardInForce:
 		m.inForce = append(m.inForce, r)
 		if m.fails() {
-			m.phase = GuardFallenBack
+			m.phase, m.early = GuardFallenBack, nil
 		}
 	}
 }
 
-// fails looks at the last readings that cover a window.
+// fails looks at the last readings that cover a window, and at all bets.
 func (m *guardModel) fails() bool {
-	var sum GuardCounts
-	length := time.Duration(0)
-	for i := len(m.inForce) - 1; i >= 0 && length < m.guard.Window; i-- {
-		sum.add(m.inForce[i].counts)
-		length += m.inForce[i].length
-	}
-	before := m.baseline.Failed
-	most := float64(before) / float64(m.baseline.Connections) // that may have failed before
+	most := float64(m.baseline.Failed) / float64(m.baseline.Connections) // that may have failed before
 	for step := 0.1; step > 1e-9; step /= 10 {
-		for most+step < 1 && tail(m.baseline.Connections, before, most+step) > 0.01 {
+		for most+step < 1 && tail(m.baseline.Connections, m.baseline.Failed, most+step) > 0.01 {
 			most += step
 		}
 	}
-	allowed := most + float64(m.guard.FailedPercent)/100
-	return sum.Failed >= 10 && float64(sum.Failed) > allowed*float64(sum.Connections) && tail(sum.Connections, sum.Failed, allowed) < 1e-6
+	allowed := float64(m.guard.FailedPercent) / 100
+	first := 0
+	for first < len(m.inForce)-1 {
+		if n, _, _, _ := m.inForce[first].sums(); n > 0 {
+			break
+		}
+		first++
+	}
+	var n, failed uint64
+	excess, length, bad := 0.0, time.Duration(0), 0
+	for i := len(m.inForce) - 1; i >= first && (length < m.guard.Window || len(m.inForce)-i <= 6); i-- {
+		c, k, more, unseen := m.inForce[i].sums()
+		n, failed, excess, length = n+c, failed+k, excess+more-most*unseen, length+m.inForce[i].length
+		if more-most*unseen > allowed*float64(c) {
+			bad++
+		}
+	}
+	if failed < 10 || excess <= allowed*float64(n) || bad < 6 {
+		return false
+	}
+	for _, stake := range []float64{0.1, 0.3, 0.6, 0.9, 2, 5, 15, 50} {
+		capital := 1.0
+		for i := len(m.inForce) - 1; i >= 0; i-- { // a bet that began there
+			staked, unseen := 0.0, 0.0
+			for _, o := range m.inForce[i].outcomes {
+				if k := o.Refused + o.Unanswered; 1+stake*o.Least > 0 {
+					staked += float64(o.Answered + k)
+					unseen += float64(o.Answered+k) * o.Unseen
+					capital *= math.Pow(1+stake*o.More, float64(k))
+				}
+			}
+			if staked > 0 {
+				capital /= math.Pow(1+stake*(allowed+most*unseen/staked), staked)
+			}
+			if capital >= 8e8 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // tail is the bound of the probability that at least k of n connections fail, each with the probability p, as a product.
@@ -87,7 +168,7 @@ func tail(n, k uint64, p float64) float64 {
 }
 
 // TestGuardEqualsAListOfReadings compares the guard with the model in random histories: readings of different lengths, traffic that
-// comes and goes, shares of failures from none to all, other revisions and guards, restarts.
+// comes and goes, shares of failures from none to all, endpoints with other shares than without the policy, other revisions and guards.
 func TestGuardEqualsAListOfReadings(t *testing.T) {
 	rounds := 600
 	if testing.Short() {
@@ -101,12 +182,14 @@ func TestGuardEqualsAListOfReadings(t *testing.T) {
 		var m guardModel
 		now, revision, g := time.Unix(1000, 0), 1, guards[0]
 		s.Set(g, "", now)
-		if s.Add(GuardCounts{1000, 0}, time.Minute, now); s.Phase != GuardBaseline || s.Baseline != (GuardCounts{}) {
+		if s.reading(GuardCounts{1000, 0}, time.Minute, now); s.Phase != GuardBaseline || s.Baseline != (GuardCounts{}) {
 			t.Fatalf("seed %d: it counts before the revision is known: %+v", seed, s)
 		}
 		s.Set(g, "1", now)
 		m.set(g, false)
 		share, rate := r.Float64()*0.1, r.IntN(200)
+		shifts := []GuardOutcomes{{}, {More: 1, Unseen: 1}, {More: r.Float64(), Unseen: r.Float64()}, {More: r.Float64(), Least: -r.Float64()}}
+		shift := shifts[r.IntN(len(shifts))]
 		for step := range 300 {
 			switch r.IntN(60) {
 			case 0:
@@ -127,18 +210,33 @@ func TestGuardEqualsAListOfReadings(t *testing.T) {
 				}
 			case 4:
 				s.Set(g, "", now) // a plugin is not loaded for a moment
+			case 5:
+				shift = shifts[r.IntN(len(shifts))]
 			}
 			length := time.Duration(r.IntN(4)) * 500 * time.Millisecond
 			now = now.Add(length)
-			c := GuardCounts{Connections: uint64(r.IntN(rate + 1))}
-			for range c.Connections {
-				if r.Float64() < share {
-					c.Failed++
+			var list []GuardOutcomes
+			for e := range 1 + r.IntN(3) {
+				o := shift
+				if e == 1 && o.Least < 0 {
+					o.More = o.Least
 				}
+				for range r.IntN(rate + 1) {
+					switch failed := r.Float64() < share; {
+					case !failed:
+						o.Answered++
+					case r.IntN(2) == 0:
+						o.Refused++
+					default:
+						o.Unanswered++
+					}
+				}
+				list = append(list, o)
+				s.Count(o)
 			}
 			before := s.Phase
-			changed := s.Add(c, length, now)
-			m.add(guardReading{c, length})
+			changed := s.Add(length, now)
+			m.add(list, length, now.Sub(time.Unix(0, 0)))
 			if s.Phase != m.phase || changed != (before != s.Phase) || s.InForce() != (m.phase == GuardInForce) {
 				t.Fatalf("seed %d, step %d: %s (changed %t), want %s\n%+v\n%+v", seed, step, s.Phase, changed, m.phase, s, m)
 			}
@@ -178,8 +276,8 @@ func logChoose(n, k uint64) float64 {
 	return lg(n) - lg(k) - lg(n-k)
 }
 
-// TestGuardHasNoFalseAlarms: a policy under which as many connections fail as before, or up to half of what the guard allows more, does
-// not fall back, with 400,000 connections of each kind.
+// TestGuardHasNoFalseAlarms: a policy does not fall back under which as many connections fail as before, or up to half of what the guard allows
+// more, with 400,000 connections of each kind: whether it gives all of them to other endpoints, or one of two endpoints four times what the other gets.
 func TestGuardHasNoFalseAlarms(t *testing.T) {
 	connections := 400_000
 	if testing.Short() {
@@ -187,13 +285,33 @@ func TestGuardHasNoFalseAlarms(t *testing.T) {
 	}
 	for _, before := range []float64{0, 0.001, 0.01, 0.1, 0.5, 1} {
 		for _, perReading := range []int{1, 20, 200} {
-			r := rand.New(rand.NewPCG(uint64(1000*before), uint64(perReading)))
-			s := inForce(t, r, before, perReading)
-			share := min(1, before+0.01)
-			for i := range connections / perReading {
-				if s.Add(draw(r, perReading, share), 500*time.Millisecond, time.Unix(1000, 0)) {
-					t.Errorf("%v failed before, %v now, %d in a reading: it falls back after %d readings: %s", before, share, perReading, i, s)
-					break
+			for _, all := range []bool{true, false} {
+				r := rand.New(rand.NewPCG(uint64(1000*before), uint64(perReading)))
+				s := inForce(t, r, before, perReading)
+				share := min(1, before+0.01)
+				for i := range connections / perReading {
+					c := draw(r, perReading, share)
+					one, other := GuardOutcomes{More: 1, Unseen: 1}, GuardOutcomes{}
+					if !all {
+						one, other = GuardOutcomes{More: 1 - 0.5/0.8, Least: -1, Unseen: 0.1}, GuardOutcomes{More: -1, Least: -1, Unseen: 0.1}
+					}
+					for j := range c.Connections {
+						o := &one
+						if !all && r.IntN(5) == 0 {
+							o = &other
+						}
+						if j < c.Failed {
+							o.Refused++
+						} else {
+							o.Answered++
+						}
+					}
+					s.Count(one)
+					s.Count(other)
+					if s.Add(500*time.Millisecond, time.Unix(1000, 0)) {
+						t.Errorf("%v failed before, %v now, %d in a reading, all moved %t: it falls back after %d readings: %s", before, share, perReading, all, i, s)
+						break
+					}
 				}
 			}
 		}
@@ -206,7 +324,7 @@ func inForce(t *testing.T, r *rand.Rand, share float64, perReading int) *GuardSt
 	s := &GuardState{}
 	s.Set(Guard{2, 30 * time.Second}, "1", time.Unix(1000, 0))
 	for range 10_000 {
-		if s.Add(draw(r, perReading, share), 500*time.Millisecond, time.Unix(1000, 0)) {
+		if s.reading(draw(r, perReading, share), 500*time.Millisecond, time.Unix(1000, 0)) {
 			return s
 		}
 	}
@@ -224,36 +342,37 @@ func draw(r *rand.Rand, n int, share float64) (c GuardCounts) {
 	return c
 }
 
-// TestConnectionsUntilGuardFallsBack is the table in the README: how many connections it takes with {failedPercent: 2} if none failed before.
+// TestConnectionsUntilGuardFallsBack is the table in the README: how many connections it takes with {failedPercent: 2}, ten in a reading, if
+// the policy gives endpoints connections that they would not get without it, and none failed before.
 func TestConnectionsUntilGuardFallsBack(t *testing.T) {
-	g := Guard{2, 30 * time.Second}
-	for percent, want := range map[uint64]uint64{100: 10, 50: 20, 10: 170, 5: 900, 3: 6970} {
-		n := uint64(0)
-		for !g.exceeds(GuardCounts{10_000, 0}, GuardCounts{n, n * percent / 100}) {
-			n += 10
-		}
-		if n != want {
-			t.Errorf("%d %%: %d connections, want %d", percent, n, want)
-		}
-	}
 	for _, c := range []struct {
-		what          string
-		baseline, now GuardCounts
-		want          bool
-	}{
-		{"few failures, all of them", GuardCounts{100, 0}, GuardCounts{9, 9}, false},
-		{"ten failures, all of them", GuardCounts{100, 0}, GuardCounts{10, 10}, true},
-		{"at the limit", GuardCounts{1000, 0}, GuardCounts{100_000, 2000}, false},
-		{"at the limit, with a baseline", GuardCounts{1000, 100}, GuardCounts{100_000, 12_000}, false},
-		{"above it", GuardCounts{1000, 100}, GuardCounts{100_000, 16_000}, true},
-		{"above it, which a short baseline explains", GuardCounts{1000, 100}, GuardCounts{100_000, 14_000}, false},
-		{"above it, which a long baseline does not", GuardCounts{100_000, 10_000}, GuardCounts{100_000, 14_000}, true},
-		{"all failed before", GuardCounts{1000, 1000}, GuardCounts{100_000, 100_000}, false},
-		{"nearly all failed before", GuardCounts{1000, 980}, GuardCounts{100_000, 100_000}, false},
-		{"no connections", GuardCounts{1000, 0}, GuardCounts{}, false},
-	} {
-		if got := g.exceeds(c.baseline, c.now); got != c.want {
-			t.Errorf("%s: %t", c.what, got)
+		percent    uint64
+		all, moved uint64 // 0: never, since half of 3 % is less than is allowed
+	}{{100, 70, 70}, {50, 70, 140}, {10, 270, 1080}, {5, 1370, 17_150}, {3, 10_680, 0}} {
+		until := func(o GuardOutcomes) (n uint64) {
+			s := &GuardState{}
+			s.Set(Guard{2, 10 * time.Hour}, "1", time.Unix(1000, 0))
+			s.reading(GuardCounts{10_000, 0}, time.Second, time.Unix(1000, 0))
+			s.reading(GuardCounts{}, 10*time.Hour, time.Unix(1000, 0))
+			failed := uint64(0)
+			for {
+				n += 10
+				o.Refused = n*c.percent/100 - failed
+				failed += o.Refused
+				o.Answered = 10 - o.Refused
+				s.Count(o)
+				if s.Add(time.Second, time.Unix(1000, 0)) {
+					return n
+				}
+				if n > 50_000 {
+					return 0
+				}
+			}
+		}
+		all, moved := until(GuardOutcomes{More: 1, Unseen: 1}), until(GuardOutcomes{More: 0.5, Least: -1})
+		t.Logf("%d %%: %d, %d", c.percent, all, moved)
+		if all != c.all || moved != c.moved {
+			t.Errorf("%d %%: %d connections, %d if half of them are moved, want %d, %d", c.percent, all, moved, c.all, c.moved)
 		}
 	}
 }
@@ -265,11 +384,16 @@ func TestGuardsSurviveARestart(t *testing.T) {
 	state := func(p GuardPhase) *GuardState {
 		s := &GuardState{}
 		s.Set(g, "1", now)
-		if p > GuardBaseline && !s.Add(GuardCounts{1000, 5}, time.Minute, now) {
-			t.Fatal("the baseline does not end")
+		if p > GuardBaseline {
+			s.reading(GuardCounts{1000, 5}, time.Minute, now)
+			if !s.Add(time.Minute, now) {
+				t.Fatal("the baseline does not end")
+			}
 		}
-		if p == GuardFallenBack && !s.Add(GuardCounts{100, 90}, time.Second, now) {
-			t.Fatal("it does not fall back")
+		for i := 0; p == GuardFallenBack && !s.reading(GuardCounts{100, 90}, time.Second, now); i++ {
+			if i > 10 {
+				t.Fatal("it does not fall back")
+			}
 		}
 		return s
 	}
@@ -300,8 +424,12 @@ func TestGuardsSurviveARestart(t *testing.T) {
 			t.Errorf("%s: blind at %s", p, is.BlindAt())
 		}
 	}
-	if is := c.evaluator.Guards["in force"]; is.Add(GuardCounts{100, 50}, time.Second, now) != true || is.Phase != GuardFallenBack {
-		t.Errorf("after a restart it does not compare: %+v", is)
+	compares := c.evaluator.Guards["in force"]
+	for range 10 {
+		compares.reading(GuardCounts{100, 50}, time.Second, now)
+	}
+	if compares.Phase != GuardFallenBack {
+		t.Errorf("after a restart it does not compare: %+v", compares)
 	}
 	is := c.evaluator.Guards["fallen back"]
 	if is.Set(g, "2", now); is.Phase != GuardBaseline || is.Baseline != (GuardCounts{}) {
