@@ -128,6 +128,9 @@ func printPool(w io.Writer, p *api.Pool, plugins []string) {
 		port = "(unnamed)"
 	}
 	fmt.Fprintf(w, "\nport %s %d/%s %s, %s pool: decided by %s", port, p.Number, p.Protocol, p.Family, p.Pool, p.DecidedBy)
+	if p.Balance != "" {
+		fmt.Fprintf(w, ", balance %s", p.Balance)
+	}
 	if p.Topology != "none" && p.Pool == "cluster" {
 		fmt.Fprintf(w, ", hints followed: %s", p.Topology)
 	}

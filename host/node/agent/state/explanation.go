@@ -182,7 +182,7 @@ func waits(e *planner.Explanation) bool {
 func newPool(p *eligibility.Port, d *policy.Decision, pool uint8, of *policy.Policy, wallTime func(int64) time.Time) api.Pool {
 	out := api.Pool{
 		Port: p.Name.Port, Number: p.Spec.Port, Protocol: p.Name.Protocol.String(), Family: p.Family.String(),
-		Pool: "cluster", Topology: p.Topology.String(), DecidedBy: d.Origin.String(), Endpoints: []api.Endpoint{},
+		Pool: "cluster", Topology: p.Topology.String(), DecidedBy: d.Origin.String(), Balance: balances[d.Balance], Endpoints: []api.Endpoint{},
 	}
 	if pool == abi.PoolLocal {
 		out.Pool = "local"
@@ -229,6 +229,11 @@ func newPool(p *eligibility.Port, d *policy.Decision, pool uint8, of *policy.Pol
 		out.Endpoints = append(out.Endpoints, row)
 	}
 	return out
+}
+
+// balances are the names of abi.Balance….
+var balances = map[uint8]string{
+	abi.BalanceRandom: "random", abi.BalanceRoundRobin: "round-robin", abi.BalanceSourceHash: "source hash", abi.BalanceLeastConnections: "least connections",
 }
 
 func newPending(p *policy.Pending, wallTime func(int64) time.Time) *api.Pending {
