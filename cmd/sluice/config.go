@@ -115,13 +115,12 @@ DaemonSet in deploy/kustomize: it reports files that are not mounted there and p
 				}
 				report(cfg.UnusedBindings(cluster.Services))
 			}
+			report(printBindingNodes(cmd.OutOrStdout(), cfg, cluster))
 			if node != "" {
 				printNodeBindings(cmd.OutOrStdout(), cfg, node, cluster)
 			}
-			for i := range cfg.Policies {
-				if q := &cfg.Policies[i]; q.Preset != "" {
-					fmt.Fprintf(cmd.OutOrStdout(), "policy %s is preset %s: %s\n", q.Name, q.Preset, config.Chain(q.Plugins))
-				}
+			for _, text := range presets(cfg) {
+				fmt.Fprintln(cmd.OutOrStdout(), text)
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: valid\n", printable.Escape(args[0]))
 			return err
@@ -210,6 +209,22 @@ func printNodeBindings(w io.Writer, cfg *config.Config, node string, cluster *mo
 	}
 }
 
+// printBindingNodes prints on which Nodes bindings for some of them apply, if Nodes are known, and returns those that apply on none.
+func printBindingNodes(w io.Writer, cfg *config.Config, cluster *model.Snapshot) (findings []string) {
+	if len(cluster.Nodes) == 0 {
+		return nil
+	}
+	all := cfg.PolicySet().BindingNodes(cluster.Nodes)
+	for i := range all {
+		if b := &all[i]; len(b.Names) == 0 {
+			findings = append(findings, fmt.Sprintf("bindings[%d].nodes: none of the %d Nodes of the manifests", b.Index, b.Known))
+			continue
+		}
+		fmt.Fprintln(w, printable.Escape(all[i].String()))
+	}
+	return findings
+}
+
 // maxInput is the maximum size of a KubeProxyConfiguration in bytes; a ConfigMap has at most 1 MiB.
 const maxInput = 8 << 20
 
@@ -228,4 +243,14 @@ func readInput(stdin io.Reader, name string) ([]byte, error) {
 		err = fmt.Errorf("%s: larger than %d MiB", name, maxInput>>20)
 	}
 	return text, err
+}
+
+// presets describes the policies of a configuration that are presets.
+func presets(cfg *config.Config) (out []string) {
+	for i := range cfg.Policies {
+		if q := &cfg.Policies[i]; q.Preset != "" {
+			out = append(out, fmt.Sprintf("policy %s is preset %s: %s", q.Name, q.Preset, config.Chain(q.Plugins)))
+		}
+	}
+	return out
 }

@@ -43,6 +43,7 @@ type planned struct {
 	node    *api.Node // what of the configuration is in force
 	failing []string  // plugins and Services, after serviceFilter
 	shadows []string  // those that fail
+	presets []string  // policies that are presets
 }
 
 func (in *inputFlags) register(cmd *cobra.Command) {
@@ -141,7 +142,7 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 		result.Errors = slices.DeleteFunc(result.Errors, func(err error) bool { return !strings.Contains(err.Error(), in.serviceFilter) })
 		result.Warnings = slices.DeleteFunc(result.Warnings, func(w string) bool { return !strings.Contains(w, in.serviceFilter) })
 	}
-	in.planned = planned{node: agent.NodeState(cfg, set), failing: failing(loadErr, &result, in.serviceFilter)}
+	in.planned = planned{node: agent.NodeState(cfg, set), failing: failing(loadErr, &result, in.serviceFilter), presets: presets(cfg)}
 	for _, err := range result.ShadowErrors {
 		in.planned.shadows = append(in.planned.shadows, err.Error())
 	}

@@ -71,6 +71,12 @@ the backend cannot represent, and how the shadows of policies compare. With a na
 					fmt.Fprintf(cmd.OutOrStdout(), "# %s\n", printable.Escape(d.String()))
 				}
 			}
+			if len(in.planned.presets) > 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "\n# presets: policies that come with sluice\n")
+				for _, text := range in.planned.presets {
+					fmt.Fprintf(cmd.OutOrStdout(), "# %s\n", text)
+				}
+			}
 			printer.Shadows(cmd.OutOrStdout(), shadows)
 			return fail.errorOf(in.planned.failing, slices.Concat(degradations(lost), in.planned.shadows))
 		},

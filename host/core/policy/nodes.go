@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -96,6 +97,37 @@ type NodeBinding struct {
 	Node    string
 	Applies bool
 	Why     string
+}
+
+// BindingNodes are the Nodes, of all that are known, on which a binding with Nodes applies.
+type BindingNodes struct {
+	Index  int // in Set.Bindings
+	Policy string
+	Known  int      // Nodes
+	Names  []string // of those on which it applies, sorted
+}
+
+// String describes them.
+func (b *BindingNodes) String() string {
+	return fmt.Sprintf("bindings[%d] (policy %s) applies on %d of %d Nodes: %s", b.Index, b.Policy, len(b.Names), b.Known, list(b.Names))
+}
+
+// BindingNodes returns on which of the Nodes, by name, the bindings with Nodes apply.
+func (s *Set) BindingNodes(nodes map[string]*model.Node) (out []BindingNodes) {
+	for i := range s.Bindings {
+		b := &s.Bindings[i]
+		if !b.Nodes.any() {
+			continue
+		}
+		on := BindingNodes{Index: i, Policy: b.Policy, Known: len(nodes)}
+		for _, name := range slices.Sorted(maps.Keys(nodes)) {
+			if in, _ := b.Nodes.match(b.Policy, &Node{Name: name, Labels: nodes[name].Labels, Known: true}); in {
+				on.Names = append(on.Names, name)
+			}
+		}
+		out = append(out, on)
+	}
+	return out
 }
 
 // String describes it.

@@ -3,6 +3,8 @@ package policy
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
@@ -137,5 +139,35 @@ func TestSetNodeReportsWhetherOtherBindingsApply(t *testing.T) {
 		if changed := set.SetNode(Node{Name: "n1", Labels: c.labels, Known: true}); changed != c.changed {
 			t.Errorf("%d: changed %t", i, changed)
 		}
+	}
+}
+
+// TestBindingNodesAreThoseThatMatch: of 200 Nodes, those on which each one finds that the binding applies, and none of a label that no Node has.
+func TestBindingNodesAreThoseThatMatch(t *testing.T) {
+	set := &Set{Policies: map[string]*Policy{"p": {Name: "p"}}, Bindings: []Binding{
+		{Policy: "p"}, {Policy: "p", Nodes: Nodes{Permille: 250}}, {Policy: "p", Nodes: Nodes{Selector: Selector{{Key: "pool", Op: Exists}}}},
+	}}
+	nodes := map[string]*model.Node{}
+	for i := range 200 {
+		name := fmt.Sprintf("n%03d", i)
+		nodes[name] = &model.Node{Name: name}
+	}
+	got := set.BindingNodes(nodes)
+	if len(got) != 2 || got[0].Index != 1 || len(got[1].Names) > 0 || got[1].Known != 200 {
+		t.Fatalf("%+v", got)
+	}
+	var want []string
+	for i := range 200 {
+		name := fmt.Sprintf("n%03d", i)
+		set.SetNode(Node{Name: name, Known: true})
+		if set.applies(1) {
+			want = append(want, name)
+		}
+	}
+	if !slices.Equal(got[0].Names, want) || len(want) < 30 || len(want) > 70 {
+		t.Errorf("%d Nodes %v, want %v", len(got[0].Names), got[0].Names, want)
+	}
+	if text := got[0].String(); !strings.HasPrefix(text, fmt.Sprintf("bindings[1] (policy p) applies on %d of 200 Nodes: ", len(want))) || !strings.Contains(text, "more") {
+		t.Errorf("text %q", text)
 	}
 }

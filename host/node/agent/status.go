@@ -219,7 +219,7 @@ func NodeState(cfg *config.Config, set *plugins.Set) *api.Node {
 func revisions(cfg *config.Config, set *plugins.Set) []api.Policy {
 	out := []api.Policy{}
 	for _, p := range cfg.FileOnly().PolicySet().All() {
-		out = append(out, api.Policy{Name: p.Name, Revision: policy.Revision(p, set.Get)})
+		out = append(out, api.Policy{Name: p.Name, Revision: policy.Revision(p, set.Get), Preset: p.Preset})
 	}
 	slices.SortFunc(out, func(p, q api.Policy) int {
 		return cmp.Or(cmp.Compare(p.Name, q.Name), cmp.Compare(p.Revision, q.Revision))

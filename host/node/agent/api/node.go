@@ -40,6 +40,7 @@ type Plugin struct {
 type Policy struct {
 	Name     string `json:"name"`
 	Revision string `json:"revision,omitempty"` // "": a plugin is not loaded
+	Preset   string `json:"preset,omitempty"`   // that its plugins are from
 }
 
 // problems returns what of the configuration is not in force.
