@@ -224,11 +224,12 @@ func parseTag(text string) (*imageref.TagError, error) {
 func newPluginPullCommand() *cobra.Command {
 	var flags registryFlags
 	var file string
+	var force bool
 	cmd := &cobra.Command{
 		Use:   "pull IMAGE",
 		Short: "Pull a plugin from a registry",
-		Long: `Pulls the WebAssembly module of an image, REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:…, into a file that does not exist yet. Prints the reference by digest, the
-digest of the module, and the file.`,
+		Long: `Pulls the WebAssembly module of an image, REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:…, into a file that does not exist yet; with --force, one that exists is
+replaced, and stays as it is if the pull fails. Prints the reference by digest, the digest of the module, and the file.`,
 		Example: "  sluice plugin pull registry.example.com/acme/near:v1 --file near.wasm",
 		Args:    oneArg("image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -237,7 +238,7 @@ digest of the module, and the file.`,
 				if file == "" {
 					file = ref.Repository[strings.LastIndexByte(ref.Repository, '/')+1:] + ".wasm"
 				}
-				if _, err := os.Lstat(file); !errors.Is(err, os.ErrNotExist) { // before the download
+				if _, err := os.Lstat(file); !force && !errors.Is(err, os.ErrNotExist) { // before the download
 					return cmp.Or(err, error(&os.PathError{Op: "open", Path: file, Err: unix.EEXIST}))
 				}
 				a, err := client.Pull(cmd.Context(), ref)
@@ -247,12 +248,7 @@ digest of the module, and the file.`,
 			if err != nil {
 				return fmt.Errorf("plugin pull: %w", err)
 			}
-			out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-			if err != nil {
-				return fmt.Errorf("plugin pull: %w", err)
-			}
-			_, err = out.Write(module)
-			if err = errors.Join(err, out.Close()); err != nil {
+			if err := writeModule(file, module, force); err != nil {
 				return fmt.Errorf("plugin pull: %w", err)
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n%s  %s\n", printable.Escape(ref.String()), digestOf(module), printable.Escape(file))
@@ -261,7 +257,32 @@ digest of the module, and the file.`,
 	}
 	flags.register(cmd)
 	cmd.Flags().StringVar(&file, "file", "", "file to write (default: the last part of the image's name, and .wasm)")
+	cmd.Flags().BoolVar(&force, "force", false, "replace the file if it exists")
 	return cmd
+}
+
+// writeModule writes a module into a new file, or with replace also in place of one: readers see all of the old file or all of the new one.
+func writeModule(file string, module []byte, replace bool) error {
+	open := func() (*os.File, error) { return os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644) }
+	if replace {
+		open = func() (*os.File, error) { return os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*") }
+	}
+	out, err := open()
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(module)
+	if replace {
+		err = cmp.Or(err, out.Chmod(0o644))
+	}
+	err = errors.Join(err, out.Close())
+	if replace && err == nil {
+		err = os.Rename(out.Name(), file)
+	}
+	if replace && err != nil {
+		os.Remove(out.Name())
+	}
+	return err
 }
 
 func newPluginDigestCommand() *cobra.Command {

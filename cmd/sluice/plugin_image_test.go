@@ -94,6 +94,15 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 		}
 	}
 	expect("a file that exists", run(1, "plugin", "pull", ref, "--file", plain), "file exists")
+	old := write("old.wasm", []byte("old"))
+	run(1, "plugin", "pull", image+":v9", "--file", old, "--force")
+	if text, err := os.ReadFile(old); err != nil || string(text) != "old" {
+		t.Errorf("after a pull that fails: %q, %v", text, err)
+	}
+	run(0, "plugin", "pull", ref, "--file", old, "--force")
+	if text, err := os.ReadFile(old); err != nil || !bytes.Equal(text, module) {
+		t.Errorf("after a pull with --force: %d bytes, %v", len(text), err)
+	}
 	expect("inspect", run(0, "plugin", "inspect", image+":v1", "-o", "yaml"), "digest: "+digest)
 	run(0, "plugin", "check", packed)
 
