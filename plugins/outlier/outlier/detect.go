@@ -45,8 +45,11 @@ func (p *plugin) detect(req *sdk.Request) {
 		if ej != nil && ej.until > p.now {
 			s.ejected, s.own, s.out, s.byNode, s.times = true, true, true, ej.byNode, ej.times
 		} else if ej != nil && begin < ej.until*1000 {
+			if p.onTrial(ej) && p.state.watch(h) == nil {
+				p.beginStage(req, i, h)
+			}
 			continue // what failed may have been sent before it was ejected
-		} else if w := p.observe(req, i, h, o); w != nil {
+		} else if w := p.observe(req, i, h, o, ej); w != nil {
 			s.failed = w.inFailed
 			s.own = p.fails(w, ej)
 		}
@@ -58,13 +61,19 @@ func (p *plugin) detect(req *sdk.Request) {
 
 // observe updates the window of endpoint i, if it has one or has to get one. A window begins with the first reading with a failure.
 // Totals, not the numbers of each reading, make the decision independent of how often it is made.
-func (p *plugin) observe(req *sdk.Request, i int, h uint32, o sdk.Outcomes) *watch {
+func (p *plugin) observe(req *sdk.Request, i int, h uint32, o sdk.Outcomes, e *ejection) *watch {
 	w, failed := p.state.watch(h), o.Refused+o.Unanswered
 	if w == nil && failed == 0 {
+		if p.onTrial(e) {
+			p.beginStage(req, i, h)
+		}
 		return nil
 	}
 	all, since := req.TotalOutcomes(i)
 	answered, failedAll := uint32(all.Answered), uint32(all.Refused+all.Unanswered)
+	if w != nil && p.onTrial(e) && w.start+p.settings.WindowSeconds <= p.now && int64(since)/1000 <= w.start {
+		return p.endStage(w, e, answered, failedAll)
+	}
 	if w != nil && (w.start > p.now || w.start+p.settings.WindowSeconds <= p.now || int64(since)/1000 > w.start) {
 		w.start = 0 // it is over, or the node has begun to count anew
 		if failed == 0 {
@@ -94,6 +103,38 @@ func (p *plugin) observe(req *sdk.Request, i int, h uint32, o sdk.Outcomes) *wat
 	return w
 }
 
+// beginStage begins a stage of the trial of endpoint i: from now on its outcomes count.
+func (p *plugin) beginStage(req *sdk.Request, i int, h uint32) {
+	all, _ := req.TotalOutcomes(i)
+	answered, failed := uint32(all.Answered), uint32(all.Refused+all.Unanswered)
+	p.fresh = append(p.fresh, watch{hash: h, start: p.now, fromAnswered: answered, fromFailed: failed, answered: answered, failed: failed, found: true})
+}
+
+// endStage ends a stage of a trial, given the totals. An endpoint that fails as often as others are ejected for, however few connections it
+// had, is ejected again; one that has answered goes on to the next stage; one without outcomes stays.
+func (p *plugin) endStage(w *watch, e *ejection, answered, failed uint32) *watch {
+	stage := watch{hash: w.hash, start: p.now, fromAnswered: answered, fromFailed: failed, answered: answered, failed: failed, found: true}
+	w.inAnswered, w.inFailed = answered-w.fromAnswered, uint32(max(0, int32(failed-w.fromFailed)))
+	switch {
+	case p.mostFail(w):
+		stage.relapse, stage.inAnswered, stage.inFailed = true, w.inAnswered, w.inFailed
+	case w.inAnswered > 0:
+		e.stage++
+	}
+	if !p.onTrial(e) {
+		e.until, w.found = p.now, false // from now on it is healthy
+		return nil
+	}
+	*w = stage
+	return w
+}
+
+// mostFail reports whether failedPercent of the connections of a window fail.
+func (p *plugin) mostFail(w *watch) bool {
+	failed, all := uint64(w.inFailed), uint64(w.inFailed)+uint64(w.inAnswered)
+	return failed > 0 && failed*100 >= all*uint64(p.settings.FailedPercent)
+}
+
 // fails reports whether an endpoint with this window fails. One that has just returned from an ejection is on trial: one reading is
 // enough.
 func (p *plugin) fails(w *watch, e *ejection) bool {
@@ -101,13 +142,23 @@ func (p *plugin) fails(w *watch, e *ejection) bool {
 	if streak := int64(w.streak); s.ConsecutiveReadings > 0 && (streak >= s.ConsecutiveReadings || streak > 0 && p.onTrial(e)) {
 		return true
 	}
-	failed, all := uint64(w.inFailed), uint64(w.inFailed)+uint64(w.inAnswered)
-	return all >= uint64(s.MinAttempts) && failed > 0 && failed*100 >= all*uint64(s.FailedPercent)
+	return w.relapse || uint64(w.inFailed)+uint64(w.inAnswered) >= uint64(s.MinAttempts) && p.mostFail(w)
 }
 
-// onTrial reports whether an endpoint has returned less than a window ago.
+// part returns the percentage of its capacity that an endpoint has in the stage of its trial: twice that of the stage before.
+func (p *plugin) part(e *ejection) int64 { return min(100, p.settings.ReturnPercent<<e.stage) }
+
+// onTrial reports whether an endpoint has returned, and has not all of its capacity yet.
 func (p *plugin) onTrial(e *ejection) bool {
-	return e != nil && e.until <= p.now && p.now < e.until+p.settings.WindowSeconds
+	return e != nil && e.until <= p.now && p.part(e) < 100
+}
+
+// left returns the number of times on which the next back-off builds. A trial is no time of health.
+func (p *plugin) left(e *ejection) int64 {
+	if p.onTrial(e) {
+		return e.times
+	}
+	return e.left(p.now, p.settings.WindowSeconds)
 }
 
 // nodes adds to the suspects the other endpoints of nodes that fail: at least nodeEndpoints of theirs fail, and at least half, and one of

@@ -99,7 +99,8 @@ func (p *plugin) backOff() {
 			p.added = append(p.added, ejection{hash: x.hash, found: true})
 			e = &p.added[len(p.added)-1]
 		}
-		e.byNode, e.times = !x.own, min(e.left(p.now, s.WindowSeconds)+1, s.maxTimes())
+		e.byNode, e.times = !x.own, min(p.left(e)+1, s.maxTimes())
+		e.stage = 0
 		e.until = p.now + s.ejection(e.times, weights.Mix(x.hash^p.seed))
 		x.times = e.times
 	}
@@ -115,7 +116,7 @@ func (p *plugin) remember(resp *sdk.Response) {
 	m.watches = slices.DeleteFunc(m.watches, func(w watch) bool { return !w.found || out(w.hash) })
 	m.ejections = append(m.ejections, p.added...)
 	p.added = p.added[:0]
-	m.ejections = slices.DeleteFunc(m.ejections, func(e ejection) bool { return !e.found || e.left(p.now, s.WindowSeconds) == 0 })
+	m.ejections = slices.DeleteFunc(m.ejections, func(e ejection) bool { return !e.found || p.left(&e) == 0 })
 	if len(m.ejections) > maxEjections { // those that have returned longest ago are forgotten
 		slices.SortFunc(m.ejections, func(a, b ejection) int { return cmp.Or(cmp.Compare(b.until, a.until), cmp.Compare(a.hash, b.hash)) })
 		m.ejections = m.ejections[:maxEjections]
@@ -132,6 +133,9 @@ func (p *plugin) remember(resp *sdk.Response) {
 	for _, e := range m.ejections {
 		at(e.until)
 		at(e.until + s.WindowSeconds)
+		if p.onTrial(&e) && m.watch(e.hash) == nil {
+			at(p.now + s.WindowSeconds) // there was no room for its window
+		}
 	}
 	for i := range m.watches {
 		at(m.watches[i].start + s.WindowSeconds)

@@ -24,6 +24,8 @@ type modelEndpoint struct {
 	start    int64
 	until    int64
 	times    int64
+	stage    int64 // of the trial
+	relapsed bool  // at the end of a stage; its readings are those of that stage
 	byNode   bool
 	ejected  bool
 }
@@ -42,15 +44,34 @@ func (m *model) step(now int64, readings []counts) (all []int, panics bool) {
 	var bad []int
 	for i, e := range m.eps {
 		e.ejected = e.until > now
+		if e.relapsed {
+			e.readings, e.relapsed = nil, false
+		}
 		r := modelReading{readings[i].answered, readings[i].refused + readings[i].unanswered}
 		returned := e.times > 0 && !e.ejected
+		trial := returned && m.s.ReturnPercent<<e.stage < 100
 		switch {
 		case e.ejected:
-			e.readings = nil
+			e.readings, e.start = nil, 0
 			bad = append(bad, i)
 			continue
 		case returned && now-1 < e.until: // the reading of a half second began before
+			if trial && e.start == 0 {
+				e.start = now
+			}
 			continue
+		case trial && e.start != 0 && now >= e.start+m.s.WindowSeconds:
+			if m.endStage(e, r, now) {
+				bad = append(bad, i)
+			}
+			continue
+		case trial && e.start == 0 && r.failed == 0:
+			e.start = now
+			continue
+		case trial && e.start != 0:
+			if len(e.readings) == 0 {
+				e.readings = []modelReading{{}} // the window has begun
+			}
 		}
 		if len(e.readings) > 0 && now >= e.start+m.s.WindowSeconds {
 			e.readings = nil
@@ -69,7 +90,6 @@ func (m *model) step(now int64, readings []counts) (all []int, panics bool) {
 				streak++
 			}
 		}
-		trial := returned && now < e.until+m.s.WindowSeconds
 		answered, failed := e.sum()
 		if n := int64(answered + failed); streak >= int(m.s.ConsecutiveReadings) || trial && streak > 0 ||
 			n >= m.s.MinAttempts && int64(failed)*100 >= n*m.s.FailedPercent {
@@ -136,6 +156,24 @@ func (m *model) step(now int64, readings []counts) (all []int, panics bool) {
 	return all, false
 }
 
+// endStage ends a stage of a trial, and reports whether the endpoint is ejected again.
+func (m *model) endStage(e *modelEndpoint, last modelReading, now int64) bool {
+	answered, failed := e.sum()
+	answered, failed = answered+last.answered, failed+last.failed
+	if failed > 0 && int64(failed)*100 >= int64(answered+failed)*m.s.FailedPercent {
+		e.readings, e.start, e.relapsed = append(e.readings, last), now, true
+		return true
+	}
+	if answered > 0 {
+		e.stage++
+	}
+	e.readings, e.start = nil, now
+	if m.s.ReturnPercent<<e.stage >= 100 {
+		e.until, e.start = now, 0
+	}
+	return false
+}
+
 func (m *model) ownOf(node string, bad []int) (n int) {
 	for _, i := range bad {
 		if e := m.eps[i]; e.node == node && !(e.ejected && e.byNode) {
@@ -161,7 +199,10 @@ func (m *model) failingNodes(bad []int) (nodes []string) {
 }
 
 func (m *model) eject(e *modelEndpoint, now int64, byNode bool) {
-	e.times -= max(0, now-e.until) / m.s.WindowSeconds
+	if e.times > 0 && m.s.ReturnPercent<<e.stage >= 100 {
+		e.times -= max(0, now-e.until) / m.s.WindowSeconds
+	}
+	e.stage, e.start = 0, 0
 	e.times = min(max(e.times, 0)+1, m.s.maxTimes())
 	e.until = now + min(m.s.MaxEjectionSeconds, m.s.BaseEjectionSeconds*e.times)
 	e.ejected, e.byNode, e.readings = true, byNode, nil

@@ -110,17 +110,20 @@ func (p *plugin) reason(s *suspect) string {
 	return text
 }
 
-// trials gives endpoints that have returned a part of their capacity for a window.
+// trials gives endpoints that have returned a part of their capacity.
 func (p *plugin) trials(req *sdk.Request, resp *sdk.Response) {
-	part := int(p.settings.ReturnPercent)
-	if part == 100 || !slices.ContainsFunc(p.state.ejections, func(e ejection) bool { return p.onTrial(&e) }) {
+	if !slices.ContainsFunc(p.state.ejections, func(e ejection) bool { return p.onTrial(&e) }) {
 		return
 	}
-	reason := resp.AddReason("returned: " + strconv.Itoa(part) + " %")
 	for i := range req.NumEndpoints() {
-		if c := resp.Value(i); c > 0 && p.onTrial(p.state.ejection(req.Endpoint(i).Addr().Hash())) {
+		c := resp.Value(i)
+		if c == 0 {
+			continue
+		}
+		if e := p.state.ejection(req.Endpoint(i).Addr().Hash()); p.onTrial(e) {
+			part := int(p.part(e))
 			resp.SetCapacity(i, (c*part+99)/100)
-			resp.SetReasonID(i, reason)
+			resp.SetReason(i, "returned: "+strconv.Itoa(part)+" %")
 		}
 	}
 }

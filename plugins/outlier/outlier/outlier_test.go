@@ -100,16 +100,54 @@ func TestEndpointThatFailsIsEjectedAndReturnsOnTrial(t *testing.T) {
 	if got := resp.Results[2].Reason; got != "ejected for 60 s, ejection 2" {
 		t.Errorf("reason %q", got)
 	}
-	// It recovers: a tenth of its share for 10 s, and after another 10 s nothing is left.
+	// It recovers: twice its share after each 10 s in which it has answered, and in the end nothing is left.
 	s.Now += 60_000
 	s.read()
-	s.Now += 10_000
-	if w := sdktest.Answers(s.read(counts{}, counts{}, counts{answered: 3})); w[2] != w[0] {
-		t.Errorf("after the trial: capacities %v", w)
+	for i, c := range []struct {
+		counts
+		want float64
+	}{{counts{}, .1}, {counts{answered: 1}, .2}, {counts{answered: 3, refused: 2}, .4}, {counts{}, .4}, {counts{answered: 1}, .8}, {counts{answered: 1}, 1}} {
+		s.Now += 5000
+		s.read()
+		s.Now += 5000
+		if resp = s.read(counts{}, counts{}, c.counts); sdktest.Answers(resp)[2] != c.want {
+			t.Fatalf("stage %d: capacities %v, want %v", i, sdktest.Answers(resp), c.want)
+		}
 	}
-	s.Now += 10_000
+	s.Now += 20_000
 	if resp = s.decide(); len(resp.State) != 0 || resp.RequeueAfter != 0 {
 		t.Errorf("in the end: %d bytes of state, requeue after %v", len(resp.State), resp.RequeueAfter)
+	}
+}
+
+// TestEndpointThatFailsAsBeforeIsNotTakenBack: of ten endpoints that get 3 connections a second each, one refuses two of three for ten minutes. It is
+// ejected for longer each time, and has never all of its share in between.
+func TestEndpointThatFailsAsBeforeIsNotTakenBack(t *testing.T) {
+	s := newSession(t, `{"jitterPercent":0,"consecutiveReadings":0}`, spread(10)...)
+	capacity, owed, sent, failed, full := 1.0, 0.0, 0, 0, 0
+	for range 600 {
+		readings := make([]counts, 10)
+		for i := range readings {
+			readings[i].answered = 3
+		}
+		readings[2].answered = 0
+		for owed += 3 * capacity; owed >= 1; owed-- {
+			if sent++; sent%3 == 0 {
+				readings[2].answered++
+			} else {
+				readings[2].refused++
+			}
+		}
+		failed += readings[2].refused
+		if capacity == 1 {
+			full++
+		}
+		capacity = sdktest.Answers(s.read(readings...))[2]
+		s.Now += 1000
+	}
+	t.Logf("%d of 1800 connections are sent to it, %d fail; %d s at full share", sent, failed, full)
+	if full > 3 || failed > 20 {
+		t.Errorf("%d s at full share, %d connections fail", full, failed)
 	}
 }
 
@@ -158,7 +196,11 @@ func TestTimesGrowToTheMaximumAndShrink(t *testing.T) {
 			t.Errorf("ejection %d: %v, want %v", i+1, d, want)
 		}
 	}
-	s.Now += 44_000 // four windows without failures
+	for range 5 { // the trial begins, and has four stages
+		s.Now += 10_000
+		s.read(counts{answered: 1})
+	}
+	s.Now += 45_000 // four windows without failures
 	if resp := s.read(counts{refused: 9}); resp.RequeueAfter != 210*time.Second {
 		t.Errorf("after 45 s of health: %v, want 210 s", resp.RequeueAfter)
 	}

@@ -14,6 +14,7 @@ type ejection struct {
 	until  int64  // Unix seconds
 	times  int64  // how often it has been ejected in the end
 	byNode bool   // because its node failed
+	stage  int64  // of its trial, see plugin.part
 
 	found bool // the request has the endpoint
 }
@@ -28,22 +29,24 @@ type watch struct {
 	streak               uint8  // readings with failures, and without an answer since the first of them
 	found                bool
 	inAnswered, inFailed uint32 // in the window
+	relapse              bool   // the stage of a trial ends, and too many connections have failed
 }
 
-// state is passed from one decision to the next: 2 bytes, 9 for each ejection, 25 for each watch. Both are sorted by hash.
+// state is passed from one decision to the next: 2 bytes, 10 for each ejection, 25 for each watch. Both are sorted by hash.
 type state struct {
 	ejections []ejection
 	watches   []watch
 }
 
 const (
-	stateVersion = 1
+	stateVersion = 2
 	stateHead    = 2
-	ejectionSize = 9
+	ejectionSize = 10
 	watchSize    = 25
 
-	maxEjections = 64 // leaves room for 17 watches
+	maxEjections = 64 // leaves room for 15 watches
 	maxTimes     = 127
+	maxStage     = 7 // in which a returnPercent of 1 is 100
 	byNodeBit    = 128
 )
 
@@ -59,7 +62,7 @@ func (m *state) read(b []byte) {
 	}
 	u32 := le.Uint32
 	for ; n > 0; n-- {
-		m.ejections = append(m.ejections, ejection{hash: u32(b), until: int64(u32(b[4:])), times: int64(b[8] &^ byNodeBit), byNode: b[8]&byNodeBit != 0})
+		m.ejections = append(m.ejections, ejection{hash: u32(b), until: int64(u32(b[4:])), times: int64(b[8] &^ byNodeBit), byNode: b[8]&byNodeBit != 0, stage: int64(min(b[9], maxStage))})
 		b = b[ejectionSize:]
 	}
 	for ; len(b) > 0; b = b[watchSize:] {
@@ -95,7 +98,7 @@ func (m *state) append(b []byte) []byte {
 		if e.byNode {
 			times |= byNodeBit
 		}
-		b = append(b, times)
+		b = append(b, times, byte(e.stage))
 	}
 	for _, w := range m.watches {
 		b = le.AppendUint32(le.AppendUint32(b, w.hash), uint32(w.start))
