@@ -2,6 +2,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -13,12 +14,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/lab/ociregistry"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 )
 
-func TestMain(m *testing.M) { testnet.Main(tests{m}) }
+func TestMain(m *testing.M) {
+	if !testnet.Inside() && os.Getenv("SLUICE_BINARY") == "" {
+		if err := ociregistry.Build(context.Background(), os.Stderr); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	testnet.Main(tests{m})
+}
 
 // tests are those of this package.
 type tests struct{ m *testing.M }

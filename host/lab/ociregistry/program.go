@@ -1,6 +1,8 @@
 package ociregistry
 
 import (
+	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -17,6 +19,12 @@ var programs = buildcache.Programs{
 		"cosign":       {Module: "cosign", Package: "github.com/sigstore/cosign/v3/cmd/cosign"},
 	},
 	Command: func([]string) string { return "make test-all" },
+}
+
+// Build builds the program of a registry, if the user's cache does not have it: for tests in a network namespace, where no module can be downloaded.
+func Build(ctx context.Context, progress io.Writer) error {
+	_, err := programs.Build(ctx, progress, "distribution")
+	return err
 }
 
 // program returns the path of a program, after building it if the user's cache does not have it.
