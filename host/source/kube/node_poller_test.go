@@ -196,6 +196,24 @@ func TestForbiddenNodesAreTolerated(t *testing.T) {
 	}
 }
 
+// TestMissingAndForbiddenKindsAreNamedOnce: the log has one line about the three kinds of sluice.dev, a warning if the server forbids them.
+func TestMissingAndForbiddenKindsAreNamedOnce(t *testing.T) {
+	for status, level := range map[int]string{http.StatusNotFound: "INFO", http.StatusForbidden: "WARN"} {
+		r := newFixture(t, nil)
+		r.server.put(svc("web"), slice("web", "10.0.0.1"))
+		r.server.update(func() {
+			for kind := range r.server.status {
+				r.server.status[kind] = status
+			}
+		})
+		r.run()
+		r.waitSynced()
+		if n := r.logCount("level=" + level + ` msg="continuing without `); n != 1 || r.logCount("continuing without") != n {
+			t.Errorf("%d: %d lines\n%s", status, n, r.log.String())
+		}
+	}
+}
+
 // TestNeedsFollowLabelsOfTheNode: what Services need is found out again when the labels of this node's Node change.
 func TestNeedsFollowLabelsOfTheNode(t *testing.T) {
 	r := newFixture(t, nil)

@@ -52,8 +52,11 @@ func (s *Source) newLister(res resource, onUnavailable func()) (l *lister, unreg
 	}
 	l.onUnavailable = func(err error) {
 		once, level := l.warned, slog.LevelWarn
+		if res.retry != 0 { // a kind of sluice.dev: what is true of one is true of all
+			once = s.kindsWarned
+		}
 		if res.retry != 0 && apierrors.IsNotFound(err) {
-			once, level = s.kindsWarned, slog.LevelInfo // nobody has to install the kinds of sluice.dev
+			level = slog.LevelInfo // nobody has to install them
 		}
 		once.Do(func() {
 			s.opt.Log.Log(context.Background(), level, "continuing without "+res.name+": "+res.consequence, "server", s.opt.Client.Server(), "reason", shortError(err))
