@@ -63,7 +63,7 @@ func (p *Planner) askAgain(k policy.PoolKey, now time.Time) bool {
 	if i < 0 || !svc.HasFamily(k.Family) {
 		return false
 	}
-	ports, _ := p.evaluator.Choose(p.settings.Policies, svc)
+	ports, _ := p.evaluator.Choose(p.settings.Policies, svc, nil)
 	of := ports[i]
 	port := eligibility.SelectEndpointsInto(p.newPort(), svc, &svc.Ports[i], k.Family, p.cluster.Slices[svc.Name], p.nodeInfo)
 	defer p.releasePort(port)

@@ -83,7 +83,7 @@ func (p *Planner) Explain(name model.Name) (*Explanation, error) {
 		return nil, p.NotFound(name)
 	}
 	e := &Explanation{Service: svc, Node: p.settings.Node, Zone: p.nodeInfo.Zone, NodeWarnings: p.NodeWarnings(), Settings: s.settings, Err: s.err, LocalhostAddrs: p.LocalhostAddrs()}
-	ports, choice := p.evaluator.Chosen(p.settings.Policies, svc)
+	ports, choice := p.evaluator.Chosen(p.settings.Policies, svc, nil)
 	e.Choice = choice
 	for i, of := range ports[:min(len(ports), len(svc.Ports))] {
 		e.Policy = cmp.Or(e.Policy, of)

@@ -31,7 +31,7 @@ func (p *Planner) Overview(namespace string) (out []ServiceOverview) {
 		}
 		o := ServiceOverview{Name: name, Draining: len(s.draining), Failing: s.summary.Failing, Omitted: len(s.omitted)}
 		o.Refused = s.summary.Choice > tally.ChoiceInForce || s.summary.RefusedSettings
-		ports, _ := p.evaluator.Chosen(p.settings.Policies, svc)
+		ports, _ := p.evaluator.Chosen(p.settings.Policies, svc, nil)
 		if i := slices.IndexFunc(ports, func(of *policy.Policy) bool { return of != nil }); i >= 0 {
 			o.Policy = ports[i].Name
 		}

@@ -27,6 +27,7 @@ type round struct {
 	policies  []*policy.Policy    // by port; nil: none
 	choiceErr *policy.ChoiceError // of the annotation; nil: none
 	err       error               // of the policy's chain
+	failed    []PolicyError       // of each policy whose chain fails
 	addrs     []claims.Addr
 	ranges    [2]ranges // of IPv4 and IPv6
 	quota     quota
@@ -71,7 +72,7 @@ func (p *Planner) begin(svc *model.Service) *round {
 	p.warnOfExternalIPs(svc)
 	svc = p.served(svc)
 	r.svc, r.addrs = svc, claims.AddrsOf(svc)
-	r.policies, r.choiceErr = p.evaluator.Choose(p.settings.Policies, svc)
+	r.policies, r.choiceErr = p.evaluator.Choose(p.settings.Policies, svc, r.policies[:0])
 	r.guards, r.instead = p.guardsOf(svc)
 	r.counted.All = p.settings.CountAll || len(r.guards) > 0
 	for i, of := range r.policies {
@@ -250,6 +251,7 @@ func (p *Planner) addPort(r *round, o *portRound, budget *cost.Budget) {
 		if r.err == nil {
 			r.err = d.Err
 		}
+		r.addFailure(o.policy, d.Err)
 		r.enforced.add(&d.Evaluation, o.requeueAt[pool])
 		if d.Shadow != nil {
 			r.shadow.add(&d.Shadow.Evaluation, d.Shadow.RequeueAt)
@@ -289,7 +291,8 @@ func (p *Planner) releasePort(port *eligibility.Port) {
 
 // release keeps a round for reuse.
 func (p *Planner) release(r *round) {
-	*r = round{open: r.open}
+	clear(r.policies)
+	*r = round{open: r.open, policies: r.policies[:0]}
 	if len(p.spare) < maxSpare {
 		p.spare = append(p.spare, r)
 	}
@@ -390,7 +393,7 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 		result.Errors = append(result.Errors, &ServiceError{name, r.err})
 	}
 	s.reportChoice(r.choiceErr, result)
-	s.err, s.decisions = r.err, r.decisions
+	s.err, s.failed, s.decisions = r.err, r.failed, r.decisions
 	s.settings = p.settingsOf(r.svc, r.policies)
 	s.reportSettings(name, result)
 	sum := r.summary.Summary(r.svc, r.err != nil && !errors.Is(r.err, policy.ErrPending))

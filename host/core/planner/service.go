@@ -17,6 +17,7 @@ import (
 type serviceState struct {
 	decisions    *decisionCache      // the last decisions; nil without a policy
 	err          error               // of the policy's chain
+	failed       []PolicyError       // of each policy whose chain fails
 	reported     bool                // a Result has reported the error
 	shadowFailed bool                // a Result has reported the error of the shadow
 	choiceErr    *policy.ChoiceError // of the annotation, that a Result has reported; nil: none

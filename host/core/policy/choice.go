@@ -173,15 +173,15 @@ func portName(svc *model.Service, i int) string {
 	return svc.Ports[i].Name
 }
 
-// Chosen returns the policies of a Service's ports, in their order, and at least one, see Set.For, after what its annotation has chosen before.
-func (e *Evaluator) Chosen(s *Set, svc *model.Service) (ports []*Policy, err *ChoiceError) {
-	ports = make([]*Policy, max(1, len(svc.Ports)))
-	for i := range ports {
-		if i > 0 && s.samePorts(svc) {
-			ports[i] = ports[0]
-		} else {
-			ports[i], err = s.For(svc, portName(svc, i), e.choices[svc.Name])
+// Chosen appends the policies of a Service's ports to a list, in their order, and at least one, see Set.For, after what its annotation has
+// chosen before.
+func (e *Evaluator) Chosen(s *Set, svc *model.Service, ports []*Policy) (_ []*Policy, err *ChoiceError) {
+	var p *Policy
+	for i := range max(1, len(svc.Ports)) {
+		if i == 0 || !s.samePorts(svc) {
+			p, err = s.For(svc, portName(svc, i), e.choices[svc.Name])
 		}
+		ports = append(ports, p)
 	}
 	return ports, err
 }
@@ -192,8 +192,8 @@ func (e *Evaluator) Candidates(s *Set, svc *model.Service, port string) []Candid
 }
 
 // Choose is Chosen, and remembers what the annotation chooses.
-func (e *Evaluator) Choose(s *Set, svc *model.Service) ([]*Policy, *ChoiceError) {
-	ports, err := e.Chosen(s, svc)
+func (e *Evaluator) Choose(s *Set, svc *model.Service, ports []*Policy) ([]*Policy, *ChoiceError) {
+	ports, err := e.Chosen(s, svc, ports)
 	switch {
 	case svc.Policy == "":
 		e.DeleteChoice(svc.Name)

@@ -88,7 +88,7 @@ func TestAnnotationKeepsWhatItHasChosen(t *testing.T) {
 			case usable(last):
 				want = set.Policies[last]
 			}
-			ports, err := b.evaluator.Choose(set, svc)
+			ports, err := b.evaluator.Choose(set, svc, nil)
 			got := ports[0]
 			if got != want || (err == nil) != (svc.Policy == "" || usable(svc.Policy)) || err != nil && err.NotAllowed != (set.Policies[svc.Policy] != nil) {
 				t.Fatalf("seed %d, step %d: annotation %q after %q: %v, %v; want %v", seed, step, svc.Policy, last, got, err, want)

@@ -29,6 +29,15 @@ type Nodes struct {
 // any reports whether there is a restriction.
 func (n *Nodes) any() bool { return n.Permille != 0 || n.Selector != nil }
 
+// Restricted reports whether there is a restriction.
+func (n *Nodes) Restricted() bool { return n.any() }
+
+// Match reports whether a node is among those of a policy.
+func (n *Nodes) Match(policy string, node *Node) bool {
+	in, _ := n.match(policy, node)
+	return in
+}
+
 // match reports whether a node is among those of a binding to a policy, and why.
 func (n *Nodes) match(policy string, node *Node) (in bool, why string) {
 	if n.Permille != 0 {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
@@ -38,6 +39,17 @@ func ObjectPolicyName(name model.Name) string {
 		return "ClusterServicePolicy/" + name.Name
 	}
 	return "ServicePolicy/" + name.String()
+}
+
+// ObjectOf returns the name of the object that has a policy of this name.
+func ObjectOf(policy string) (name model.Name, ok bool) {
+	switch kind, rest, _ := strings.Cut(policy, "/"); kind {
+	case "ClusterServicePolicy":
+		return model.Name{Name: rest}, true
+	case "ServicePolicy":
+		name.Namespace, name.Name, ok = strings.Cut(rest, "/")
+	}
+	return name, ok
 }
 
 // Selects reports whether an object is for a Service or a port of it.
@@ -130,6 +142,24 @@ func (s *Set) samePorts(svc *model.Service) bool { return len(s.objects.targeted
 // Objects returns all objects, sorted by name.
 func (s *Set) Objects() []*Object {
 	return slices.SortedFunc(maps.Values(s.objects.all), func(a, b *Object) int { return a.Name.Compare(b.Name) })
+}
+
+// Rivals returns the objects that go before a ServicePolicy for a target, a Service or a port of it, in the order of precedence.
+func (s *Set) Rivals(o *Object, svc *model.Service, port string) (out []*Object) {
+	for _, c := range s.objects.overrides {
+		if c.Selects(svc) {
+			out = append(out, c)
+		}
+	}
+	for _, c := range s.objects.targeted[svc.Name] {
+		if c == o {
+			break
+		}
+		if slices.Contains(c.Targets, Target{svc.Name.Name, port}) {
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 // withShadow returns a policy, nil for none, with the chain of an object as its shadow.

@@ -149,7 +149,7 @@ func (r *nodeRun) decide(t time.Duration) (requeue time.Duration) {
 	}
 	now, node := r.sim.world.start.Add(t), r.class.node
 	calls := r.evaluator.PluginCalls()
-	policies, _ := r.evaluator.Choose(r.set, r.svc.service)
+	policies, _ := r.evaluator.Choose(r.set, r.svc.service, nil)
 	nodes := &r.sim.world.nodes[at(r.sim.world.nodes, t, func(v nodesVersion) time.Duration { return v.at })]
 	v := r.svc.versionAt(t)
 	if r.signals != nil {
