@@ -162,14 +162,24 @@ type PluginUse struct {
 
 // ServicePluginStatus is written by sluice's controller.
 type ServicePluginStatus struct {
+	// ObservedGeneration is the generation that the status is about.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// SpecVersion is the resource version from which on a node has read the object's spec.
+	// +kubebuilder:validation:MaxLength=32
+	// +optional
+	SpecVersion string `json:"specVersion,omitempty"`
 	// Digest is that of the module that nodes have loaded.
 	// +kubebuilder:validation:MaxLength=71
 	// +optional
 	Digest string `json:"digest,omitempty"`
-	// ABI is the version of the plugin ABI that the module uses.
-	// +kubebuilder:validation:MaxLength=32
+	// Settings are the fields of the plugin's settings, one a line: name, type, range, default, and what it is for.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=1024
+	// +listType=atomic
 	// +optional
-	ABI string `json:"abi,omitempty"`
+	Settings []string `json:"settings,omitempty"`
 	// Needs are the inputs that the module asks for.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=317

@@ -17,6 +17,7 @@ import (
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
 // +kubebuilder:printcolumn:name="Programmed",type=string,JSONPath=`.status.conditions[?(@.type=="Programmed")].status`
 // +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.programmedNodes`
+// +kubebuilder:printcolumn:name="Fallen back",type=integer,JSONPath=`.status.nodes.fallenBack`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ServicePolicy struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -84,6 +85,7 @@ type TargetRef struct {
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
 // +kubebuilder:printcolumn:name="Programmed",type=string,JSONPath=`.status.conditions[?(@.type=="Programmed")].status`
 // +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.programmedNodes`
+// +kubebuilder:printcolumn:name="Fallen back",type=integer,JSONPath=`.status.nodes.fallenBack`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ClusterServicePolicy struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -100,10 +100,19 @@ type PolicyReport struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
-	// +kubebuilder:validation:Enum=Failing;FallenBack;Invalid;NotAllowed
+	// +kubebuilder:validation:Enum=Failing;FallenBack;Invalid;NotAllowed;Pending
 	// +required
 	Reason string `json:"reason"`
 	// +kubebuilder:validation:MaxLength=256
 	// +optional
 	Message string `json:"message,omitempty"`
 }
+
+// Reasons of a PolicyReport.
+const (
+	ReasonFailing    = "Failing"    // its last good decision is in force, or the default rules are
+	ReasonFallenBack = "FallenBack" // its guard has passed it over
+	ReasonInvalid    = "Invalid"    // the version before may be in force
+	ReasonNotAllowed = "NotAllowed" // its plugins are not there for it
+	ReasonPending    = "Pending"    // its guard still counts connections without it
+)

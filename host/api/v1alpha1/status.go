@@ -42,11 +42,23 @@ type Failure struct {
 // Types of conditions.
 const (
 	ConditionAccepted   = "Accepted"   // the object is valid and may be used
+	ConditionResolved   = "Resolved"   // of a ServicePlugin: the module has been read, and is signed as it must be
 	ConditionProgrammed = "Programmed" // the nodes have it in force
+	// These exist while they are true, as kstatus has it.
+	ConditionReconciling = "Reconciling"
+	ConditionStalled     = "Stalled"
 )
 
 // PolicyStatus is the status of a ServicePolicy or a ClusterServicePolicy. sluice's controller writes it.
 type PolicyStatus struct {
+	// ObservedGeneration is the generation that the status is about.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// SpecVersion is the resource version from which on a node has read the object's spec.
+	// +kubebuilder:validation:MaxLength=32
+	// +optional
+	SpecVersion string `json:"specVersion,omitempty"`
 	// ProgrammedNodes is on how many of the nodes the policy is in force, such as 48/50.
 	// +kubebuilder:validation:MaxLength=32
 	// +optional

@@ -272,6 +272,10 @@ func (a *Agent) startBackground(ctx context.Context) {
 	if events := a.telemetry.events; events != nil {
 		a.background.Go(func() { events.Run(ctx) })
 	}
+	if a.opts.Client != nil {
+		r := &reporter{report: a.nodeReport, writer: &kube.ReportWriter{Client: a.opts.Client, Node: a.config().HostnameOverride}, log: a.log}
+		a.background.Go(func() { r.run(ctx) })
+	}
 	a.background.Go(func() { a.reloadOnChange(ctx) })
 	a.background.Go(func() { a.puller.run(ctx) })
 	a.background.Go(func() {

@@ -6,15 +6,21 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/node/config"
+	"github.com/sluice-proxy/sluice/host/node/metrics"
 )
 
 // objectsPace is the least time between two times at which objects come into force: whoever changes them all the time has a bounded part of
 // the node.
 const objectsPace = 500 * time.Millisecond
+
+// objectsWait is how long, in all, the initial state waits for the plugins of its objects: a module may take minutes to be compiled. Until a
+// plugin is loaded, its policies are in force with the decisions of the checkpoint, or without any.
+const objectsWait = time.Second
 
 // objects are the policies and plugins of sluice.dev that the source has read. They are converted, and come into force, where the
 // configuration does.
@@ -41,16 +47,23 @@ type objectSource struct {
 	once    func(context.Context) // brings the initial objects into force; nil: whoever waits for objects.changed does
 }
 
-// Run implements engine.Source. The initial state goes on when its objects are in force, so that no Service is first planned without.
+// Run implements engine.Source. The initial state goes on when its objects are in force, so that no Service is first planned without, or
+// after objectsWait.
 func (s objectSource) Run(ctx context.Context, emit func([]model.Change)) error {
+	var patient context.Context // nil: nothing has waited
+	cancel := func() {}
+	defer func() { cancel() }()
 	return s.clusterSource.Run(ctx, func(changes []model.Change) {
 		rest, applied := s.objects.take(changes)
 		if applied != nil && s.once != nil {
 			s.once(ctx)
 		} else if applied != nil {
+			if patient == nil {
+				patient, cancel = context.WithTimeout(ctx, objectsWait)
+			}
 			select {
 			case <-applied:
-			case <-ctx.Done():
+			case <-patient.Done():
 			}
 		}
 		if len(rest) > 0 {
@@ -147,19 +160,31 @@ func (a *Agent) applyObjects(ctx context.Context) (reload bool) {
 		return true
 	}
 	defer closeAll(waiting)
-	if len(changed) == 0 {
-		return false
-	}
-	set := next.PolicySet()
-	if err := a.engine.Do(ctx, func(p *planner.Planner) { p.SetPolicies(set, changed) }); err != nil {
-		return false // sluice stops
+	if len(changed) > 0 {
+		set := next.PolicySet()
+		if err := a.engine.Do(ctx, func(p *planner.Planner) { p.SetPolicies(set, changed) }); err != nil {
+			return false // sluice stops
+		}
 	}
 	a.addrs.Lock()
 	a.inForce.set(next, a.inForce.reason())
 	a.addrs.Unlock()
+	if len(changed) == 0 {
+		return false
+	}
 	a.setNeeds(a.source, next)
 	a.log.Info("policies of sluice.dev changed", "changed", len(changed))
 	return false
+}
+
+// planUnloaded has the engine plan with the policies of the initial state before their plugins are loaded. Otherwise the first plan could be
+// without them, and a restart would lose the decisions of its checkpoint.
+func (a *Agent) planUnloaded(ctx context.Context, next *config.Config) {
+	a.addrs.Lock()
+	defer a.addrs.Unlock()
+	if applied, err := a.applyConfig(ctx, a.config(), next); err == nil {
+		a.inForce.set(applied, a.inForce.reason())
+	}
 }
 
 // areLoaded reports whether all plugins of policies are loaded and have been checked with the settings.
@@ -186,4 +211,27 @@ func (a *Agent) objectProblems() []*config.ObjectProblem {
 	a.objects.mu.Lock()
 	defer a.objects.mu.Unlock()
 	return a.objects.problems
+}
+
+// objectCounts counts what is wrong with objects, for metrics: each reason that there may be.
+func objectCounts(problems []*config.ObjectProblem) map[metrics.ObjectProblem]int {
+	out := map[metrics.ObjectProblem]int{}
+	for _, kind := range []string{v1alpha1.ServicePluginKind, v1alpha1.ServicePolicyKind, v1alpha1.ClusterServicePolicyKind} {
+		out[metrics.ObjectProblem{Kind: kind, Reason: v1alpha1.ReasonInvalid}] = 0
+		if kind != v1alpha1.ServicePluginKind {
+			out[metrics.ObjectProblem{Kind: kind, Reason: v1alpha1.ReasonNotAllowed}] = 0
+		}
+	}
+	for _, p := range problems {
+		out[metrics.ObjectProblem{Kind: p.Object.Kind, Reason: objectReason(p)}]++
+	}
+	return out
+}
+
+// objectReason returns what is wrong with an object in a word.
+func objectReason(p *config.ObjectProblem) string {
+	if p.NotAllowed {
+		return v1alpha1.ReasonNotAllowed
+	}
+	return v1alpha1.ReasonInvalid
 }

@@ -54,6 +54,9 @@ func (a *Agent) reload(ctx context.Context) error {
 	next, readErr := a.readConfig()
 	next, waiting := a.withObjects(next)
 	defer closeAll(waiting)
+	if len(waiting) > 0 {
+		a.planUnloaded(ctx, next)
+	}
 	pluginErr, err := a.activate(ctx, next, readErr)
 	return errors.Join(pluginErr, err)
 }

@@ -28,6 +28,7 @@ type progress struct {
 	mu       sync.Mutex
 	totals   tally.Totals // its slices are never modified
 	degraded int
+	backlog  int       // Services that are still to be planned
 	synced   time.Time // the first time; zero: not yet
 	kernel   api.KernelState
 	repairs  api.Repairs
@@ -37,7 +38,7 @@ type progress struct {
 func (p *progress) OnPlan(s *engine.PlannedStep) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.totals, p.degraded = s.Result.Totals, s.Degraded
+	p.totals, p.degraded, p.backlog = s.Result.Totals, s.Degraded, s.Result.Remaining
 }
 
 // OnApply implements engine.Observer.

@@ -177,6 +177,7 @@ func (a *Agent) configurationMetrics() metrics.Configuration {
 	s.mu.Lock()
 	out := metrics.Configuration{Hash: s.hash, Successful: s.err == nil && !settingsRefused(loaded), SucceededAt: s.succeeded, ImagePulls: a.plugins.ImagePulls()}
 	s.mu.Unlock()
+	out.Objects = objectCounts(a.objectProblems())
 	for _, p := range loaded {
 		out.Plugins = append(out.Plugins, metrics.PluginInForce{Plugin: p.Name, Digest: p.Digest, LoadFailed: p.Err != nil})
 	}

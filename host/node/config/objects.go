@@ -35,6 +35,7 @@ type converted struct {
 type ObjectSet struct {
 	policies []*policy.Object // those that may be in force
 	fileEnd  int              // Config.Plugins from here on are objects
+	observed v1alpha1.Observed
 }
 
 // ObjectProblem is why an object, or a version of it, is not in force.
@@ -42,6 +43,8 @@ type ObjectProblem struct {
 	Object model.ObjectName
 	Err    error // begins with the path of a field
 	Kept   bool  // an earlier version is in force
+	// NotAllowed: the object is valid, but its plugins, or its settings of them, are not there for it.
+	NotAllowed bool
 }
 
 // Error implements error.
@@ -69,6 +72,7 @@ func (o *Objects) WithObjects(c *Config, all map[model.ObjectName]any) (*Config,
 	out := *c
 	set := &ObjectSet{fileEnd: len(c.Plugins)}
 	out.Objects, out.Plugins = set, slices.Clone(c.Plugins)
+	set.observed = observed(all)
 	if o.policies == nil {
 		o.policies = map[model.ObjectName]*converted{}
 	}
@@ -114,12 +118,44 @@ func (o *Objects) WithObjects(c *Config, all map[model.ObjectName]any) (*Config,
 			continue
 		}
 		if err := mayUse(v.object, use); err != nil {
-			problems = append(problems, &ObjectProblem{Object: n, Err: err})
+			problems = append(problems, &ObjectProblem{Object: n, Err: err, NotAllowed: true})
 			continue
 		}
 		set.policies = append(set.policies, v.object)
 	}
 	return &out, problems
+}
+
+// observed returns the highest resource version of each kind. Versions are decimal numbers (KEP-5504); a folder has none.
+func observed(all map[model.ObjectName]any) (out v1alpha1.Observed) {
+	later := func(has *string, version string) {
+		if len(version) > len(*has) || len(version) == len(*has) && version > *has {
+			*has = version
+		}
+	}
+	for _, o := range all {
+		switch o := o.(type) {
+		case *v1alpha1.ServicePlugin:
+			later(&out.ServicePlugins, o.ResourceVersion)
+		case *v1alpha1.ServicePolicy:
+			later(&out.ServicePolicies, o.ResourceVersion)
+		case *v1alpha1.ClusterServicePolicy:
+			later(&out.ClusterServicePolicies, o.ResourceVersion)
+		}
+	}
+	return out
+}
+
+// ObjectsInForce returns how many policies of objects the configuration has, the names of the plugins that are objects, and up to which
+// resource versions objects have been read.
+func (c *Config) ObjectsInForce() (policies int, plugins []string, observed v1alpha1.Observed) {
+	if c.Objects == nil {
+		return 0, nil, observed
+	}
+	for i := range c.Plugins[c.Objects.fileEnd:] {
+		plugins = append(plugins, c.Plugins[c.Objects.fileEnd+i].Name)
+	}
+	return len(c.Objects.policies), plugins, c.Objects.observed
 }
 
 // FileOnly returns the configuration without objects.

@@ -14,7 +14,11 @@ type Configuration struct {
 	Plugins     []PluginInForce
 	Policies    []PolicyInForce
 	ImagePulls  ImagePulls
+	Objects     map[ObjectProblem]int
 }
+
+// ObjectProblem is why objects of sluice.dev, or their newest versions, are not in force.
+type ObjectProblem struct{ Kind, Reason string }
 
 // ImagePulls is how many pulls of modules from registries there were.
 type ImagePulls struct{ Succeeded, Failed uint64 }
@@ -40,6 +44,7 @@ var (
 	descPluginInfo    = desc("plugin_info", "Digest of the module file of a plugin that is in force. Always 1.", "plugin", "digest")
 	descLoadFailed    = desc("plugin_load_failed", "Whether the module of a plugin, or settings of it, could not be loaded as configured (1), or are in force (0).", "plugin")
 	descImagePulls    = desc("plugin_image_pulls_total", "Attempts to pull a module from a registry.", "result")
+	descObjects       = desc("objects_not_in_force", "Objects of sluice.dev that this node cannot use, or whose newest version it cannot use.", "kind", "reason")
 	descPolicyInfo    = desc("policy_info", "Revision of a policy; bindings with settings make further ones. Always 1.", "policy", "revision")
 )
 
@@ -48,7 +53,7 @@ type configurationCollector struct{ read func() Configuration }
 
 // Describe implements prometheus.Collector.
 func (c *configurationCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descConfigInfo, descConfigSuccess, descConfigTime, descPluginInfo, descLoadFailed, descImagePulls, descPolicyInfo} {
+	for _, d := range []*prometheus.Desc{descConfigInfo, descConfigSuccess, descConfigTime, descPluginInfo, descLoadFailed, descImagePulls, descObjects, descPolicyInfo} {
 		out <- d
 	}
 }
@@ -70,6 +75,9 @@ func (c *configurationCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	for result, n := range map[string]uint64{"success": now.ImagePulls.Succeeded, "failure": now.ImagePulls.Failed} {
 		out <- prometheus.MustNewConstMetric(descImagePulls, prometheus.CounterValue, float64(n), result)
+	}
+	for of, n := range now.Objects {
+		gauge(descObjects, float64(n), of.Kind, of.Reason)
 	}
 	for _, p := range now.Policies {
 		if p.Revision != "" {

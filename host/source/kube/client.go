@@ -62,7 +62,7 @@ const maxKubeconfig = 8 << 20
 
 // Connect returns a client. It sends no request.
 func Connect(c Connection) (*Client, error) {
-	config, err := c.config()
+	config, err := c.Config()
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,8 @@ func Connect(c Connection) (*Client, error) {
 	return newClient(config)
 }
 
-func (c Connection) config() (*rest.Config, error) {
+// Config returns the configuration of a client for the connection.
+func (c Connection) Config() (*rest.Config, error) {
 	switch {
 	case c.Kubeconfig != "":
 		config, err := c.readKubeconfig()

@@ -33,7 +33,7 @@ clusters: [{name: k, cluster: {server: "https://192.0.2.1:6443"%s}}], users: [{n
 		"good": "", "inline": "", "fifo": "not a regular file", "none": "no such file", "fifo token": "fifo: not a regular file",
 		"device": "/dev/zero: not a regular file", "fifo ca": "fifo: not a regular file", "no token": "none: no such file", ".": "is a directory",
 	} {
-		config, err := Connection{Kubeconfig: in(name), Server: "https://192.0.2.2"}.config()
+		config, err := Connection{Kubeconfig: in(name), Server: "https://192.0.2.2"}.Config()
 		switch {
 		case want == "" && (err != nil || config.Host != "https://192.0.2.2" || config.BearerToken != "abc"):
 			t.Errorf("%s: %+v, %v", name, config, err)

@@ -40,7 +40,11 @@ func objectKind[T any, O interface {
 }](name string) kind[T] {
 	return kind[T]{
 		name: name, prototype: O(new(T)),
-		same: equal[T],
+		same: func(a, b *T) bool { // the resource version is that of the last change that was none of a status
+			c := *b
+			O(&c).SetResourceVersion(O(a).GetResourceVersion())
+			return equal(a, &c)
+		},
 		convert: func(_ *interner, object any) (*converted[T], error) {
 			o, err := as[T](object)
 			if err != nil {

@@ -64,7 +64,7 @@ func (i *images) read(ctx context.Context, cfg *config.Config, ref imageref.Ref)
 	case only && unverified != nil:
 		return nil, unverified
 	case only:
-		return nil, fmt.Errorf("image %s: not pulled yet", ref)
+		return nil, because(Pulling, fmt.Errorf("image %s: not pulled yet", ref))
 	}
 	if err := i.pull(ctx, cfg, ref); err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func verify(ref imageref.Ref, file string, signatures signature.Set) error {
 		return fmt.Errorf("image %s: %s: %w", ref, file, err)
 	}
 	if err := key.Verify(ref.Digest, signatures); err != nil {
-		return fmt.Errorf("image %s: verify with %s: %w", ref, file, err)
+		return because(SignatureInvalid, fmt.Errorf("image %s: verify with %s: %w", ref, file, err))
 	}
 	return nil
 }
@@ -156,6 +156,26 @@ func (i *images) verified(cfg *config.Config, ref imageref.Ref) error {
 		}
 	}
 	return nil
+}
+
+// PullVerified pulls the module of an image, and returns an error unless the key, in PEM, has signed the image; "": nobody must have.
+func PullVerified(ctx context.Context, c *config.PluginImages, ref imageref.Ref, key string) ([]byte, error) {
+	client, err := newClient(c)
+	if err != nil {
+		return nil, because(PullFailed, fmt.Errorf("image %s: %w", ref, err))
+	}
+	artifact, err := client.Pull(ctx, ref)
+	if err != nil {
+		return nil, because(PullFailed, err)
+	}
+	if key == "" {
+		return artifact.Module, nil
+	}
+	signatures, err := client.Signatures(ctx, ref)
+	if err != nil && len(signatures.Signatures) == 0 {
+		return nil, because(PullFailed, err)
+	}
+	return artifact.Module, verify(ref, key, signatures)
 }
 
 func newClient(c *config.PluginImages) (*registry.Client, error) {

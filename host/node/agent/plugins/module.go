@@ -15,8 +15,10 @@ import (
 func (s *Set) readModule(ctx context.Context, cfg *config.Config, spec config.Plugin) (module []byte, digest string, err error) {
 	if spec.Image.IsZero() {
 		module, err = ReadModuleFile(spec.File)
+		err = because(ReadFailed, err)
 	} else {
 		module, err = s.images.read(ctx, cfg, spec.Image)
+		err = because(PullFailed, err)
 	}
 	if err != nil {
 		return nil, "", err
@@ -24,7 +26,7 @@ func (s *Set) readModule(ctx context.Context, cfg *config.Config, spec config.Pl
 	sum := sha256.Sum256(module)
 	digest = "sha256:" + hex.EncodeToString(sum[:])
 	if spec.Digest != "" && spec.Digest != digest {
-		return nil, "", fmt.Errorf("%s: digest is %s, configured is %s", cmp.Or(spec.File, spec.Image.String()), digest, spec.Digest)
+		return nil, "", because(DigestMismatch, fmt.Errorf("%s: digest is %s, configured is %s", cmp.Or(spec.File, spec.Image.String()), digest, spec.Digest))
 	}
 	return module, digest, nil
 }

@@ -1,0 +1,41 @@
+package plugins
+
+import "errors"
+
+// Reasons for which a plugin is not in force as it is registered.
+const (
+	Pulling          = "Pulling"
+	PullFailed       = "PullFailed"
+	ReadFailed       = "ReadFailed"
+	SignatureInvalid = "SignatureInvalid"
+	DigestMismatch   = "DigestMismatch"
+	SelfTestFailed   = "SelfTestFailed"
+	SettingsRefused  = "SettingsRefused"
+)
+
+// Reason returns why a plugin is not in force, in a word, given Status.Err.
+func Reason(err error) string {
+	var r reasonError
+	switch {
+	case errors.As(err, &r):
+		return r.reason
+	case errors.As(err, new(settingsError)):
+		return SettingsRefused
+	}
+	return SelfTestFailed
+}
+
+// because gives an error a reason, unless it has one.
+func because(reason string, err error) error {
+	if err == nil || errors.As(err, new(reasonError)) {
+		return err
+	}
+	return reasonError{err, reason}
+}
+
+type reasonError struct {
+	error
+	reason string
+}
+
+func (e reasonError) Unwrap() error { return e.error }
