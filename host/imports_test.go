@@ -88,16 +88,17 @@ func TestCoreImportsOnlyItself(t *testing.T) {
 // TestRoomsImportOneWay checks that a folder of host imports those only that the picture of host/README.md shows below or beside it.
 func TestRoomsImportOneWay(t *testing.T) {
 	rooms := map[string][]string{
-		"util":    nil,
-		"api":     nil,
-		"core":    {"util"},
-		"backend": {"core", "util"},
-		"source":  {"api", "core", "util"},
-		"plugin":  {"core", "util"},
-		"whatif":  {"core", "util"},
-		"engine":  {"core", "backend"},
-		"node":    {"engine", "backend", "source", "plugin", "whatif", "api", "core", "util"},
-		"lab":     {"api", "node", "engine", "backend", "source", "plugin", "whatif", "core", "util"},
+		"util":       nil,
+		"api":        nil,
+		"core":       {"util"},
+		"backend":    {"core", "util"},
+		"source":     {"api", "core", "util"},
+		"plugin":     {"core", "util"},
+		"whatif":     {"core", "util"},
+		"engine":     {"core", "backend"},
+		"node":       {"engine", "backend", "source", "plugin", "whatif", "api", "core", "util"},
+		"controller": {"node", "source", "plugin", "api", "core", "util"},
+		"lab":        {"api", "node", "engine", "backend", "source", "plugin", "whatif", "core", "util"},
 	}
 	room := func(path string) (string, bool) {
 		path, ok := strings.CutPrefix(path, module+"host/")
@@ -165,8 +166,8 @@ func TestKubectlPluginIsSmall(t *testing.T) {
 // TestLibrariesAreConfined checks that each large library is used by a few packages only.
 func TestLibrariesAreConfined(t *testing.T) {
 	importers := map[string][]string{
-		"k8s.io/":                        {"host/api/v1alpha1", "host/source", "host/source/dir", "host/source/kube", "host/lab/testcluster", "host/lab/testcluster/kubelet", "host/lab/realcluster", "host/lab/loadgen", "host/lab/bench/peer", "host/lab/bench/fleet", "host/lab/realcluster/balancer", "host/lab/realcluster/e2e", "cmd/kubectl-sluice"},
-		"k8s.io/client-go":               {"host/source/kube", "host/lab/testcluster", "host/lab/testcluster/binaries", "host/lab/realcluster", "host/lab/bench/peer", "host/lab/bench/fleet", "host/lab/realcluster/balancer", "cmd/kubectl-sluice"},
+		"k8s.io/":                        {"host/api/v1alpha1", "host/controller", "host/source", "host/source/dir", "host/source/kube", "host/lab/testcluster", "host/lab/testcluster/kubelet", "host/lab/realcluster", "host/lab/loadgen", "host/lab/bench/peer", "host/lab/bench/fleet", "host/lab/realcluster/balancer", "host/lab/realcluster/e2e", "cmd/kubectl-sluice"},
+		"k8s.io/client-go":               {"host/source/kube", "host/controller", "host/lab/testcluster", "host/lab/testcluster/binaries", "host/lab/realcluster", "host/lab/bench/peer", "host/lab/bench/fleet", "host/lab/realcluster/balancer", "cmd/kubectl-sluice"},
 		"github.com/tetratelabs/wazero":  {"host/plugin/wasm"},
 		"github.com/google/nftables":     {"host/backend/nftables"},
 		"github.com/moby/ipvs":           {"host/backend/ipvs"},
@@ -301,6 +302,7 @@ var clockUse = regexp.MustCompile(`\b(time\.(Now|Since|Until|Sleep|After|AfterFu
 func TestOnlyTheEngineHasAClock(t *testing.T) {
 	allowed := map[string]string{
 		"node/agent":        "watches files and runs periodic jobs",
+		"controller":        "renews a Lease, and paces what it writes",
 		"engine":            "owns time",
 		"plugin/confine":    "lists the system calls of Go's runtime, and has a timer made before they are refused",
 		"plugin/wasm/lane":  "waits for the process of a plugin and measures its CPU time; no decision depends on it",

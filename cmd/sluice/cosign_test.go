@@ -85,7 +85,7 @@ func TestCosignAndSluiceVerifyEachOther(t *testing.T) {
 		for name := range all {
 			other := map[string]string{"ecdsa": "ed25519", "ed25519": "ecdsa"}[name]
 			for _, format := range []string{bundles, simple} {
-				ref, ok := sluice("plugin", "push", module, reg.Addr+"/acme/"+name+format[2:5]+strings.TrimPrefix(format, "--new-bundle-format=")+":v1")
+				ref, ok := sluice("plugin", "push", "-o", "ref", module, reg.Addr+"/acme/"+name+format[2:5]+strings.TrimPrefix(format, "--new-bundle-format=")+":v1")
 				if !ok {
 					t.Fatal(ref)
 				}
@@ -103,8 +103,8 @@ func TestCosignAndSluiceVerifyEachOther(t *testing.T) {
 				}
 			}
 			image := reg.Addr + "/acme/" + name + ":v1"
-			ref, ok := sluice("plugin", "push", module, image, "--sign", path(name+".pem"))
-			if again, _ := sluice("plugin", "push", module, image, "--sign", path(name+".pem")); !ok || again != ref {
+			ref, ok := sluice("plugin", "push", "-o", "ref", module, image, "--sign", path(name+".pem"))
+			if again, _ := sluice("plugin", "push", "-o", "ref", module, image, "--sign", path(name+".pem")); !ok || again != ref {
 				t.Fatal(ref, again)
 			}
 			if out, ok := check(ref, name); !ok {

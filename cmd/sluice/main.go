@@ -215,7 +215,7 @@ into the kernel. No packet passes through a plugin.`,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(newConfigCommand(), newCheckCommand())
-	root.AddCommand(newRunCommand(), newPlanCommand(), newTraceCommand(), newExplainCommand(), newStatusCommand(), newDrainsCommand(), newLogLevelCommand(), newBundleCommand(), newSimulateCommand(), newReplayCommand(), newPluginCommand(), newCleanupCommand(),
+	root.AddCommand(newRunCommand(), newControllerCommand(), newPlanCommand(), newTraceCommand(), newExplainCommand(), newStatusCommand(), newDrainsCommand(), newLogLevelCommand(), newBundleCommand(), newSimulateCommand(), newReplayCommand(), newPluginCommand(), newCleanupCommand(),
 		newVersionCommand())
 	for _, add := range buildCommands {
 		root.AddCommand(add())

@@ -106,16 +106,21 @@ func readModule(ctx context.Context, arg string) ([]byte, error) {
 func newPluginPushCommand() *cobra.Command {
 	var flags registryFlags
 	var generic bool
-	var sign string
+	var sign, output string
+	var namespaces []string
 	cmd := &cobra.Command{
 		Use:   "push FILE REGISTRY/NAME:TAG",
 		Short: "Push a plugin to a registry",
 		Long: `Pushes a WebAssembly module, which may be compressed with gzip, to an OCI registry, in the layout of the CNCF for WebAssembly artefacts. Prints the
-reference by digest that plugins[].image of the configuration needs. The same module has the same digest in every registry. With --sign, it also pushes signatures,
+ServicePlugin that registers it, for 'kubectl apply -f -', or with -o ref the reference by digest that plugins[].image of the
+configuration needs. The same module has the same digest in every registry. With --sign, it also pushes signatures,
 in both formats of cosign, which plugins[].verify and 'cosign verify --key' check.`,
-		Example: "  sluice plugin push near.wasm registry.example.com/acme/near:v1",
+		Example: "  sluice plugin push near.wasm registry.example.com/acme/near:v1 --use shop | kubectl apply -f -",
 		Args:    exactArgs("WebAssembly module", "image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkFlag("output", output, "yaml", "ref"); err != nil {
+				return err
+			}
 			tag, err := parseTag(args[1])
 			if err != nil {
 				return usageError{fmt.Errorf("plugin push: %w", err)}
@@ -150,11 +155,16 @@ in both formats of cosign, which plugins[].verify and 'cosign verify --key' chec
 					return fmt.Errorf("plugin push: the image is there, but not its signature: %w", err)
 				}
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), printable.Escape(ref.String()))
-			return err
+			if output == "ref" {
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), printable.Escape(ref.String()))
+				return err
+			}
+			return printPluginObject(cmd.OutOrStdout(), ref, module, key, namespaces)
 		},
 	}
 	flags.register(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", "yaml", "yaml: the ServicePlugin to apply; ref: the reference by digest")
+	cmd.Flags().StringSliceVar(&namespaces, "use", nil, "namespaces whose ServicePolicies may use the plugin, with all its settings (default: only ClusterServicePolicies may)")
 	cmd.Flags().StringVar(&sign, "sign", "", "file with a private key in PEM, ed25519 or ECDSA P-256, without a password, to sign the image with")
 	cmd.Flags().BoolVar(&generic, "generic-config", false, "give the configuration the media type of container images, for registries that refuse "+registry.WasmConfig)
 	return cmd

@@ -65,14 +65,14 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 		}
 	}
 	image := reg.Addr + "/acme/keep"
-	ref := run(0, "plugin", "push", packed, image+":v1")
+	ref := run(0, "plugin", "push", "-o", "ref", packed, image+":v1")
 	if !strings.HasPrefix(ref, image+"@sha256:") {
 		t.Fatalf("push prints %q", ref)
 	}
-	if again := run(0, "plugin", "push", plain, image+":v2"); again != ref {
+	if again := run(0, "plugin", "push", "-o", "ref", plain, image+":v2"); again != ref {
 		t.Errorf("the same module is %s, then %s", ref, again)
 	}
-	if other := run(0, "plugin", "push", plain, image+":v3", "--generic-config"); other == ref || !strings.HasPrefix(other, image+"@sha256:") {
+	if other := run(0, "plugin", "push", "-o", "ref", plain, image+":v3", "--generic-config"); other == ref || !strings.HasPrefix(other, image+"@sha256:") {
 		t.Errorf("with a generic configuration: %s", other)
 	} else {
 		run(0, "plugin", "check", other)
@@ -106,6 +106,18 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 	expect("inspect", run(0, "plugin", "inspect", image+":v1", "-o", "yaml"), "digest: "+digest)
 	run(0, "plugin", "check", packed)
 
+	// What push prints can be applied.
+	for flag, want := range map[string]string{"": "", "--use=shop,lab": "  use:\n    namespaces:\n    - shop\n    - lab\n    settings: []\n"} {
+		args := []string{"plugin", "push", plain, image + ":v1"}
+		if flag != "" {
+			args = append(args, flag)
+		}
+		object := "apiVersion: sluice.dev/v1alpha1\nkind: ServicePlugin\nmetadata:\n  name: keep\nspec:\n  source:\n    image:\n      ref: " + ref + "\n    type: Image\n"
+		if got := run(0, args...) + "\n"; got != object+want {
+			t.Errorf("push %s prints\n%s\nwant\n%s", flag, got, object+want)
+		}
+	}
+
 	// What push and pull prints is what a configuration needs.
 	file := write("sluice.yaml", []byte("apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\nclusterCIDR: 10.244.0.0/16\npluginCacheDir: cache\n"+
 		"pluginImages: {dockerConfig: config.json}\nplugins: [{name: image, image: \""+ref+"\", digest: \""+digest+"\"}, {name: file, file: keep.wasm.gz, digest: \""+digest+"\"}]\n"+
@@ -135,9 +147,9 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 			"pluginImages: {dockerConfig: config.json}\nplugins: [{name: keep, image: \""+image+"\", verify: {key: '"+key+"'}}]\npolicies: [{name: p, plugins: [{name: keep}]}]\ndefaultPolicy: p\n"))
 	}
 	expect("not signed", run(1, "config", "check", verify(ref, ourPublic)), "plugin keep: image "+ref+": verify with "+ourPublic+": not signed")
-	run(0, "plugin", "push", plain, image+":v1", "--sign", theirs)
+	run(0, "plugin", "push", "-o", "ref", plain, image+":v1", "--sign", theirs)
 	expect("signed by others", run(1, "config", "check", verify(ref, ourPublic)), "none of 2 signatures is of this key")
-	if again := run(0, "plugin", "push", plain, image+":v1", "--sign", ours); again != ref {
+	if again := run(0, "plugin", "push", "-o", "ref", plain, image+":v1", "--sign", ours); again != ref {
 		t.Errorf("signed, it is %s, was %s", again, ref)
 	}
 	expect("signed by us, too", run(0, "config", "check", verify(ref, ourPublic)), ": valid")
@@ -169,7 +181,7 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 		expect(what, run(c.code, append([]string{"plugin"}, c.args...)...), c.want...)
 	}
 	own := ociregistry.Start(t, ociregistry.Options{TLS: true})
-	if got := run(0, "plugin", "push", plain, own.Addr+"/acme/keep:v1", "--ca-file", own.CAFile); strings.TrimPrefix(got, own.Addr) != strings.TrimPrefix(ref, reg.Addr) {
+	if got := run(0, "plugin", "push", "-o", "ref", plain, own.Addr+"/acme/keep:v1", "--ca-file", own.CAFile); strings.TrimPrefix(got, own.Addr) != strings.TrimPrefix(ref, reg.Addr) {
 		t.Errorf("in another registry it is %s, was %s", got, ref)
 	}
 	expect("an authority of its own", run(1, "plugin", "pull", own.Addr+"/acme/keep:v1"), "certificate signed by unknown authority", "--ca-file adds authorities")

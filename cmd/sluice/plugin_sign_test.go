@@ -67,7 +67,7 @@ func TestImageIsSignedWhereReferrersAreRefused(t *testing.T) {
 		image := strings.TrimPrefix(s.URL, "http://") + repository
 		var ref string
 		for _, when := range []string{"new", "signed"} {
-			code, out, warnings := run("plugin", "push", module, image+":v1", "--sign", signer)
+			code, out, warnings := run("plugin", "push", "-o", "ref", module, image+":v1", "--sign", signer)
 			if ref = out; code != 0 || !strings.HasPrefix(ref, image+"@sha256:") || strings.Count(warnings, "warning: plugin push: signed in cosign's older format only: ") != 1 {
 				t.Errorf("%d, %s: code %d, %q, warnings %q", status, when, code, out, warnings)
 			}

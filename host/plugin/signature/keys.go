@@ -65,6 +65,15 @@ func (k *PrivateKey) sign(message []byte) ([]byte, error) {
 // PublicKey verifies.
 type PublicKey struct{ key crypto.PublicKey }
 
+// PEM returns the key as ParsePublicKey takes it.
+func (k *PublicKey) PEM() (string, error) {
+	der, err := x509.MarshalPKIXPublicKey(k.key)
+	if err != nil {
+		return "", err
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})), nil
+}
+
 // ParsePublicKey parses a key in PEM (PKIX).
 func ParsePublicKey(text []byte) (*PublicKey, error) {
 	block, _ := pem.Decode(text)

@@ -1,0 +1,121 @@
+package controller
+
+import (
+	"context"
+	"maps"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
+)
+
+// caches are the objects of the cluster that status is made of. Nodes are watched as metadata: the labels that rollouts select.
+type caches struct {
+	plugins, policies, clusterPolicies, reports, services, nodes cache.SharedIndexInformer
+}
+
+// newCaches returns caches that call changed after a change that may change a status.
+func newCaches(c *clients, changed func()) *caches {
+	list := func(resource string, example runtime.Object) cache.SharedIndexInformer {
+		return informer(cache.NewListWatchFromClient(c.sluice, resource, "", fields.Everything()), example, changed)
+	}
+	out := &caches{
+		plugins: list("serviceplugins", &v1alpha1.ServicePlugin{}), policies: list("servicepolicies", &v1alpha1.ServicePolicy{}),
+		clusterPolicies: list("clusterservicepolicies", &v1alpha1.ClusterServicePolicy{}), reports: list("nodereports", &v1alpha1.NodeReport{}),
+		services: informer(cache.NewListWatchFromClient(c.core, "services", "", fields.Everything()), &corev1.Service{}, changed),
+	}
+	nodes := metadata.NewForConfigOrDie(c.config).Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
+	out.nodes = informer(&cache.ListWatch{
+		ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return nodes.List(ctx, o) },
+		WatchFuncWithContext: nodes.Watch,
+	}, &metav1.PartialObjectMetadata{}, changed)
+	return out
+}
+
+// informer returns an informer that keeps of objects what status needs.
+func informer(lw cache.ListerWatcher, example runtime.Object, changed func()) cache.SharedIndexInformer {
+	i := cache.NewSharedIndexInformer(lw, example, 0, cache.Indexers{})
+	_ = i.SetTransform(func(object any) (any, error) { return narrow(object), nil })
+	_, _ = i.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { changed() },
+		DeleteFunc: func(any) { changed() },
+		UpdateFunc: func(before, after any) {
+			if !same(before, after) {
+				changed()
+			}
+		},
+	})
+	return i
+}
+
+// narrow removes what status does not need.
+func narrow(object any) any {
+	switch o := object.(type) {
+	case *corev1.Service:
+		out := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, Labels: o.Labels, ResourceVersion: o.ResourceVersion}}
+		for _, p := range o.Spec.Ports {
+			out.Spec.Ports = append(out.Spec.Ports, corev1.ServicePort{Name: p.Name})
+		}
+		return out
+	case *metav1.PartialObjectMetadata:
+		return &metav1.PartialObjectMetadata{TypeMeta: o.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: o.Labels, ResourceVersion: o.ResourceVersion}}
+	case metav1.Object:
+		o.SetManagedFields(nil)
+	}
+	return object
+}
+
+// same reports whether two versions of an object make no difference to a status: Services and Nodes change for many reasons.
+func same(before, after any) bool {
+	switch a := after.(type) {
+	case *corev1.Service:
+		b, ok := before.(*corev1.Service)
+		return ok && maps.Equal(a.Labels, b.Labels) && samePorts(a.Spec.Ports, b.Spec.Ports)
+	case *metav1.PartialObjectMetadata:
+		b, ok := before.(*metav1.PartialObjectMetadata)
+		return ok && maps.Equal(a.Labels, b.Labels)
+	}
+	return false
+}
+
+func samePorts(a, b []corev1.ServicePort) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i].Name != b[i].Name {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *caches) all() []cache.SharedIndexInformer {
+	return []cache.SharedIndexInformer{c.plugins, c.policies, c.clusterPolicies, c.reports, c.services, c.nodes}
+}
+
+// run watches until ctx ends.
+func (c *caches) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, i := range c.all() {
+		wg.Go(func() { i.RunWithContext(ctx) })
+	}
+	wg.Wait()
+}
+
+// wait waits until everything has been read, and reports whether it has.
+func (c *caches) wait(ctx context.Context) bool {
+	for _, i := range c.all() {
+		if !cache.WaitForCacheSync(ctx.Done(), i.HasSynced) {
+			return false
+		}
+	}
+	return true
+}
