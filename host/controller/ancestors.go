@@ -60,7 +60,7 @@ func (v *view) target(of *policy.Object, t v1alpha1.TargetRef) (w verdict, overr
 		return verdict{"TargetNotFound", fmt.Sprintf("Service %s has no port %s", t.Name, t.SectionName)}, ""
 	}
 	for _, c := range v.set.Rivals(of, svc, t.SectionName) {
-		if c.Nodes.Restricted() || c.Shadow && !of.Shadow || v.fellBack(c) {
+		if c.Nodes.Restricted() || c.Shadow && !of.Shadow || v.passedOver(c) {
 			continue // it leaves the target to the policy on some nodes
 		}
 		if c.Name.Namespace == "" {
@@ -71,12 +71,46 @@ func (v *view) target(of *policy.Object, t v1alpha1.TargetRef) (w verdict, overr
 	return w, ""
 }
 
-// fellBack reports whether a policy has fallen back on a node.
-func (v *view) fellBack(o *policy.Object) bool {
-	for _, f := range v.failing[policyName(o.Name.Namespace, o.Name.Name)] {
-		if f.Reason == v1alpha1.ReasonFallenBack || f.Reason == v1alpha1.ReasonPending {
+// passedOver reports whether the guard of a policy passes it over on a node.
+func (v *view) passedOver(o *policy.Object) bool {
+	for i := range v.failing[policyName(o.Name.Namespace, o.Name.Name)] {
+		if v.passedOverOn(i, o) {
 			return true
 		}
 	}
 	return false
+}
+
+func (v *view) passedOverOn(i int, o *policy.Object) bool {
+	f := v.failing[policyName(o.Name.Namespace, o.Name.Name)][i]
+	return f != nil && (f.Reason == v1alpha1.ReasonFallenBack || f.Reason == v1alpha1.ReasonPending)
+}
+
+// rivals returns what goes before a ServicePolicy for each of its targets; nil: there is a target where nothing does.
+func (v *view) rivals(of *policy.Object) (out [][]*policy.Object) {
+	for i := 0; of != nil && i < len(of.Targets); i++ {
+		t := &of.Targets[i]
+		svc := v.services[model.Name{Namespace: of.Name.Namespace, Name: t.Service}]
+		if svc == nil {
+			continue
+		}
+		list := v.set.Rivals(of, svc, t.Port)
+		if len(list) == 0 {
+			return nil
+		}
+		out = append(out, list)
+	}
+	return out
+}
+
+// hidden reports whether something that goes before a policy applies to all of its targets on a node.
+func (v *view) hidden(i int, of *policy.Object, rivals [][]*policy.Object) bool {
+	for _, list := range rivals {
+		if !slices.ContainsFunc(list, func(c *policy.Object) bool {
+			return !(c.Shadow && !of.Shadow) && c.Nodes.Match(c.Policy.Name, &v.nodes[i].Node) && !v.passedOverOn(i, c)
+		}) {
+			return false
+		}
+	}
+	return len(rivals) > 0
 }

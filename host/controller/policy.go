@@ -39,7 +39,7 @@ func (v *view) policyStatus(name model.ObjectName, o metav1.Object, s *v1alpha1.
 	c.accept(whole)
 	counts := fmt.Sprintf("in force on %d of %d nodes", s.Nodes.InForce, len(v.nodes))
 	if int(s.Nodes.Desired) != len(v.nodes) {
-		counts += fmt.Sprintf(", %d of them in its rollout", s.Nodes.Desired)
+		counts += fmt.Sprintf("; it is for %d of them", s.Nodes.Desired)
 	}
 	switch {
 	case whole.reason != "":
@@ -75,20 +75,22 @@ type nodesOf struct {
 // count counts the nodes of a policy, nil for one that is not valid.
 func (v *view) count(name model.ObjectName, of *policy.Object, s *v1alpha1.PolicyStatus) (out nodesOf) {
 	s.Nodes, s.Failures = v1alpha1.NodeCounts{}, nil
+	rivals := v.rivals(of)
+	if n := int32(len(v.nodes)); rivals == nil && v.everywhere(name, of, s.SpecVersion) {
+		s.Nodes.Desired, s.Nodes.InForce = n, n
+		s.ProgrammedNodes = fmt.Sprintf("%d/%d", n, n)
+		return out
+	}
 	var failed failures
 	for i := range v.nodes {
 		n := &v.nodes[i]
-		if of != nil && !of.Nodes.Match(of.Policy.Name, &n.Node) {
+		if of != nil && (!of.Nodes.Match(of.Policy.Name, &n.Node) || v.hidden(i, of, rivals)) {
 			continue
 		}
 		s.Nodes.Desired++
-		observed := n.report.Observed.ServicePolicies
-		if name.Kind == v1alpha1.ClusterServicePolicyKind {
-			observed = n.report.Observed.ClusterServicePolicies
-		}
 		reason, message := v.onNode(i, name, of)
 		switch {
-		case !hasRead(observed, s.SpecVersion), reason == v1alpha1.ReasonPending:
+		case !hasRead(observedOf(n.report, name.Kind), s.SpecVersion), reason == v1alpha1.ReasonPending:
 			if out.pending++; out.waiting == "" {
 				out.waiting = n.Name
 			}
@@ -113,6 +115,27 @@ func (v *view) count(name model.ObjectName, of *policy.Object, s *v1alpha1.Polic
 	return out
 }
 
+// everywhere reports whether a policy is in force on all nodes for sure. It looks at no node: most policies of a large cluster are.
+func (v *view) everywhere(name model.ObjectName, of *policy.Object, specVersion string) bool {
+	if of == nil || of.Nodes.Restricted() || v.omitted || len(v.failing[name]) > 0 || !hasRead(v.least[name.Kind], specVersion) {
+		return false
+	}
+	for i := range of.Policy.Steps {
+		if p := v.plugins[of.Policy.Steps[i].Plugin]; p != nil && p.loaded < len(v.nodes) {
+			return false
+		}
+	}
+	return true
+}
+
+// observedOf returns up to which version a node has read policies of a kind.
+func observedOf(r *v1alpha1.Report, kind string) string {
+	if kind == v1alpha1.ClusterServicePolicyKind {
+		return r.Observed.ClusterServicePolicies
+	}
+	return r.Observed.ServicePolicies
+}
+
 // onNode returns why a policy is not in force on a node that has read it, "" if it is.
 func (v *view) onNode(i int, name model.ObjectName, of *policy.Object) (reason, message string) {
 	if f := v.failing[name][i]; f != nil {
@@ -125,7 +148,7 @@ func (v *view) onNode(i int, name model.ObjectName, of *policy.Object) (reason, 
 		case p.on[i] == nil, p.on[i].Digest == "" && p.on[i].Reason == "Pulling":
 			return v1alpha1.ReasonPending, ""
 		case p.on[i].Digest == "":
-			return "PluginNotLoaded", p.on[i].Message
+			return "PluginNotLoaded", "plugin " + p.object.Name + ": " + p.on[i].Reason // administrators read more in its status
 		}
 	}
 	if v.nodes[i].report.PoliciesOmitted > 0 {

@@ -2,8 +2,12 @@ package controller
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 )
@@ -25,6 +29,13 @@ func shop(t *testing.T) *lab {
 	l.apply("ServicePlugin", "near", near)
 	l.resolved("near", nearModule())
 	return l
+}
+
+// older applies a ServicePolicy that is older than shop/mine, which is applied again.
+func (l *lab) older(spec string) {
+	l.Helper()
+	l.apply("ServicePolicy", "shop/older", spec)
+	l.apply("ServicePolicy", "shop/mine", onWeb)
 }
 
 func (l *lab) all(plugins string, policies ...v1alpha1.PolicyReport) {
@@ -88,12 +99,22 @@ func TestStatusOfPolicies(t *testing.T) {
 			l.all("near")
 		}, "0/3", "Accepted=False/TargetNotFound Programmed=False/NotAccepted Stalled=True/TargetNotFound", "there is no Service wbe", "Accepted"},
 		{"an older policy", func(l *lab) {
-			l.apply("ServicePolicy", "shop/mine", onWeb)
-			l.version -= 5
-			l.apply("ServicePolicy", "shop/older", onWeb)
-			l.version += 5
+			l.older(onWeb)
 			l.all("near")
 		}, "0/3", "Accepted=False/Conflicted Programmed=False/NotAccepted Stalled=True/Conflicted", "ServicePolicy older is older", "Accepted"},
+		{"an older policy on a part of the nodes", func(l *lab) {
+			l.older("{targetRefs: [{name: web}], plugins: [{name: near}], rollout: {nodeSelector: {matchLabels: {zone: n2}}}}")
+			l.all("near")
+		}, "2/3", inForce, "in force on 2 of 3 nodes; it is for 2 of them", "Programmed"},
+		{"an older policy that has fallen back on one", func(l *lab) {
+			l.older("{targetRefs: [{name: web}], plugins: [{name: near}], guard: {failedPercent: 2}}")
+			l.all("near")
+			l.report("n3", "near", is("shop/older", "FallenBack", ""))
+		}, "1/3", inForce, "in force on 1 of 3 nodes; it is for 1 of them", "Programmed"},
+		{"an older shadow", func(l *lab) {
+			l.older("{targetRefs: [{name: web}], plugins: [{name: near}], mode: Shadow}")
+			l.all("near")
+		}, "3/3", inForce, "in force on 3 of 3", "Programmed"},
 		{"overridden", func(l *lab) {
 			l.apply("ClusterServicePolicy", "all", "{plugins: [{name: near}], overrides: true}")
 			l.all("near")
@@ -101,7 +122,7 @@ func TestStatusOfPolicies(t *testing.T) {
 		{"on a part of the nodes", func(l *lab) {
 			l.apply("ServicePolicy", "shop/mine", "{targetRefs: [{name: web}], plugins: [{name: near}], rollout: {nodeSelector: {matchLabels: {zone: n2}}}}")
 			l.all("near")
-		}, "1/3", inForce, "in force on 1 of 3 nodes, 1 of them in its rollout", "Programmed"},
+		}, "1/3", inForce, "in force on 1 of 3 nodes; it is for 1 of them", "Programmed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := shop(t)
@@ -218,5 +239,84 @@ func TestConflictsOfTargets(t *testing.T) {
 	want := "http Accepted=False/Conflicted, dns Accepted=True/Accepted, none Accepted=False/TargetNotFound"
 	if strings.Join(got, ", ") != want || conditions != inForce {
 		t.Errorf("%v, %s", got, conditions)
+	}
+}
+
+// TestStatusAtScale: with 10,000 policies and 5,000 reports the controller takes less than 200 MiB, and a sweep looks at each node and each policy,
+// and not at all pairs.
+func TestStatusAtScale(t *testing.T) {
+	policies, nodes := 10_000, 5_000
+	if testing.Short() {
+		policies, nodes = 1_000, 500
+	}
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	l := newLab(t)
+	l.apply("ServicePlugin", "near", near)
+	l.resolved("near", nearModule())
+	for i := range policies {
+		l.apply("Service", fmt.Sprintf("shop/s%d", i), "{ports: [{port: 80}]}")
+		l.apply("ServicePolicy", fmt.Sprintf("shop/p%d", i), fmt.Sprintf("{targetRefs: [{name: s%d}], plugins: [{name: near, settings: {minEndpoints: 3}}]}", i))
+	}
+	for i := range nodes {
+		l.apply("Node", fmt.Sprintf("n%d", i), "{zone: a}")
+		l.report(fmt.Sprintf("n%d", i), "near")
+	}
+	if changed := l.sweep(); len(changed) != policies+1 {
+		t.Errorf("%d statuses, want %d", len(changed), policies+1)
+	}
+	if s, conditions := l.status("shop/p7"); conditions != inForce || s.ProgrammedNodes != fmt.Sprintf("%d/%d", nodes, nodes) {
+		t.Errorf("%s %s", s.ProgrammedNodes, conditions)
+	}
+	begin := time.Now()
+	if again := l.sweep(); len(again) > 0 {
+		t.Errorf("%d statuses without a change", len(again))
+	}
+	took := time.Since(begin)
+	used := (heap() - before) >> 20
+	t.Logf("%d policies, %d reports: %d MiB, a sweep takes %s", policies, nodes, used, took.Round(time.Millisecond))
+	if used > 200 {
+		t.Errorf("%d MiB", used)
+	}
+	runtime.KeepAlive(l)
+}
+
+// TestHostileObjects: a policy with the name of one that is gone has a status of its own; reports about what is not there, or from a Node that is
+// gone, change nothing; and a tenant learns of plugins only what its policy needs.
+func TestHostileObjects(t *testing.T) {
+	l := shop(t)
+	l.apply("ServicePolicy", "shop/mine", onWeb)
+	l.all("near", is("shop/mine", "Failing", "out of fuel"))
+	l.sweep()
+	_ = l.policies.GetStore().Delete(&v1alpha1.ServicePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "mine"}})
+	l.apply("ServicePolicy", "shop/mine", onWeb) // reports are about the one before
+	l.sweep()
+	if s, conditions := l.status("shop/mine"); s.ProgrammedNodes != "0/3" || len(s.Failures) > 0 || !strings.Contains(conditions, "Programmed=False/Reconciling") {
+		t.Errorf("made again: %s %s %+v", s.ProgrammedNodes, conditions, s.Failures)
+	}
+	many := []v1alpha1.PolicyReport{}
+	for i := range 256 {
+		many = append(many, is(fmt.Sprintf("lab/none%d", i), "Failing", strings.Repeat("x", 256)))
+	}
+	l.all("near", many...)
+	l.report("gone", "near!PullFailed", is("shop/mine", "Failing", "of no Node"))
+	l.sweep()
+	if s, conditions := l.status("shop/mine"); s.ProgrammedNodes != "3/3" || conditions != inForce {
+		t.Errorf("reports about others: %s %s", s.ProgrammedNodes, conditions)
+	}
+	for _, n := range []string{"n1", "n2", "n3"} {
+		l.report(n, "near!PullFailed")
+		o, _, _ := l.reports.GetStore().GetByKey(n)
+		o.(*v1alpha1.NodeReport).Report.Plugins[0].Message = "registry.internal: with the credentials in /etc/secret"
+	}
+	l.sweep()
+	s, _ := l.status("shop/mine")
+	if text := fmt.Sprintf("%+v", s); strings.Contains(text, "secret") || strings.Contains(text, "registry.internal") || !strings.Contains(text, "plugin near: PullFailed") {
+		t.Errorf("a tenant reads %s", text)
 	}
 }

@@ -26,6 +26,9 @@ type view struct {
 	services map[model.Name]*model.Service
 	failing  map[model.ObjectName]map[int]*v1alpha1.PolicyReport // by index of the node
 
+	least   map[string]string // by kind of policies: up to which version all nodes have read them
+	omitted bool              // a node has more policies that are not in force than its report
+
 	modulesPending bool // a module has not been read for the first time
 }
 
@@ -41,6 +44,7 @@ type pluginView struct {
 	module *module                  // nil: not read, or on nodes only
 	on     []*v1alpha1.PluginReport // by node; nil: no policy uses it there
 	used   bool
+	loaded int // on how many nodes
 }
 
 func newView(c *caches, objects *config.Objects, cfg *config.Config, modules *modules) *view {
@@ -82,7 +86,15 @@ func (v *view) addNodes(c *caches) {
 		}
 	}
 	slices.SortFunc(v.nodes, func(a, b node) int { return cmp.Compare(a.Name, b.Name) })
+	v.least = map[string]string{}
 	for i := range v.nodes {
+		r := v.nodes[i].report
+		v.omitted = v.omitted || r.PoliciesOmitted > 0
+		for _, kind := range []string{v1alpha1.ServicePolicyKind, v1alpha1.ClusterServicePolicyKind} {
+			if observed := observedOf(r, kind); i == 0 || !hasRead(observed, v.least[kind]) {
+				v.least[kind] = observed
+			}
+		}
 		for j := range v.nodes[i].report.Policies {
 			p := &v.nodes[i].report.Policies[j]
 			name := policyName(p.Namespace, p.Name)
@@ -129,7 +141,9 @@ func (v *view) addObjects(objects *config.Objects, cfg *config.Config, modules *
 		for j := range v.nodes[i].report.Plugins {
 			p := &v.nodes[i].report.Plugins[j]
 			if of := v.plugins[p.Name]; of != nil {
-				of.on[i] = p
+				if of.on[i] = p; p.Digest != "" {
+					of.loaded++
+				}
 			}
 		}
 	}
