@@ -29,7 +29,7 @@ func revision(s *api.Status) string {
 
 // InForce is a revision of a policy or the module of a plugin, and the nodes where it is in force.
 type InForce struct {
-	Kind     string   `json:"kind"` // policy or plugin
+	Kind     string   `json:"kind"` // policy, plugin, or object: a policy that is an object and not in force
 	Name     string   `json:"name"`
 	Revision string   `json:"revision,omitempty"` // of a policy; digest of a module. "": none is in force
 	Error    string   `json:"error,omitempty"`    // why that of the configuration is not in force
@@ -49,7 +49,7 @@ func newPoliciesCommand(o *options) *cobra.Command {
 		Use:   "policies [NODE...]",
 		Short: "Show which revisions of policies and plugins are in force, and where",
 		Long: `Prints for each policy and plugin which revision is in force on how many nodes. A second line of the same name means that nodes
-differ; a plugin that failed to load is shown with the reason. -o wide names the nodes.`,
+differ; a plugin that failed to load is shown with the reason, and so is a policy that is an object and not in force. -o wide names the nodes.`,
 		Example: "  kubectl sluice policies\n  kubectl sluice policies -o wide",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.cluster()
@@ -93,6 +93,14 @@ func newPolicies(list *NodeStatuses) *Policies {
 		}
 		for _, p := range n.Status.Plugins {
 			add(n.Node, "plugin", p.Name, p.Digest, p.Error)
+		}
+		for i := 0; n.Status.Objects != nil && i < len(n.Status.Objects.NotInForce); i++ {
+			o := &n.Status.Objects.NotInForce[i]
+			name := o.Kind + "/" + o.Name
+			if o.Namespace != "" {
+				name = o.Kind + "/" + o.Namespace + "/" + o.Name
+			}
+			add(n.Node, "object", name, "", o.Reason+": "+o.Message)
 		}
 	}
 	slices.SortStableFunc(out.InForce, func(a, b InForce) int {

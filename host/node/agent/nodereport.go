@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
+	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/host/node/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/node/config"
 	"github.com/sluice-proxy/sluice/host/plugin/wasm"
@@ -45,6 +46,23 @@ func (a *Agent) nodeReport(ctx context.Context) *v1alpha1.Report {
 	problems := a.objectProblems()
 	out := &v1alpha1.Report{Version: a.opts.Version, Observed: observed, PolicyCount: int32(n), Plugins: reportPlugins(registered, problems, a.plugins.Status())}
 	out.Policies, out.PoliciesOmitted = reportPolicies(problems, totals.Guards, failing)
+	return out
+}
+
+// objectStates returns the part of a report, which may be nil, that the state API has; nil: no policy is an object.
+func objectStates(r *v1alpha1.Report) *api.Objects {
+	if r == nil || r.PolicyCount == 0 && len(r.Policies) == 0 {
+		return nil
+	}
+	out := &api.Objects{Policies: int(r.PolicyCount)}
+	for i := range r.Policies {
+		p := &r.Policies[i]
+		kind := v1alpha1.ServicePolicyKind
+		if p.Namespace == "" {
+			kind = v1alpha1.ClusterServicePolicyKind
+		}
+		out.NotInForce = append(out.NotInForce, api.ObjectState{Kind: kind, Namespace: p.Namespace, Name: p.Name, Reason: p.Reason, Message: p.Message})
+	}
 	return out
 }
 

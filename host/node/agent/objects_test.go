@@ -123,4 +123,7 @@ spec: {targetRefs: [{name: web}], plugins: [{name: near}]}
 	if len(report.Policies) != 1 || report.Policies[0].Name != "mine" || report.Policies[0].Reason != v1alpha1.ReasonNotAllowed || report.PolicyCount != 1 {
 		t.Errorf("policies %+v of %d", report.Policies, report.PolicyCount)
 	}
+	if o := a.report(ctx).Objects; o == nil || o.Policies != 1 || len(o.NotInForce) != 1 || o.NotInForce[0].Kind != v1alpha1.ServicePolicyKind {
+		t.Errorf("state API: %+v", o)
+	}
 }

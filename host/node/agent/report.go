@@ -107,6 +107,7 @@ func (a *Agent) report(ctx context.Context) *api.Status {
 	if a.opts.Logs != nil {
 		s.LogLevel = strings.ToLower(a.opts.Logs.level.Level().String())
 	}
+	s.Objects = objectStates(a.nodeReport(ctx))
 	a.assessServices(ctx, s, &totals)
 	if l := a.localhost.Stats(); l.Failing > 0 {
 		text := fmt.Sprintf("%d listeners on loopback for NodePorts cannot be opened", l.Failing)

@@ -21,6 +21,7 @@ type Status struct {
 	Configuration Configuration `json:"configuration"`
 	Plugins       []Plugin      `json:"plugins"`
 	Policies      []Policy      `json:"policies"`
+	Objects       *Objects      `json:"objects,omitempty"` // nil: no policy is an object
 	Plan          PlanSize      `json:"plan"`
 	Kernel        KernelState   `json:"kernel"`
 	API           *API          `json:"api,omitempty"`       // nil: the source is a directory
@@ -37,6 +38,21 @@ type Problem struct {
 	Text string `json:"text"`
 	// Next is a command or a place that shows more; "": the text says all.
 	Next string `json:"next,omitempty"`
+}
+
+// Objects is what of the policies that are objects of the cluster is in force, as the node's NodeReport has it.
+type Objects struct {
+	Policies   int           `json:"policies"` // that the node uses, or would if a guard or a plugin let it
+	NotInForce []ObjectState `json:"notInForce,omitempty"`
+}
+
+// ObjectState is why a policy is not in force.
+type ObjectState struct {
+	Kind      string `json:"kind"` // ServicePolicy or ClusterServicePolicy
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	Reason    string `json:"reason"` // Failing, FallenBack, Invalid, NotAllowed or Pending
+	Message   string `json:"message,omitempty"`
 }
 
 // PlanSize is the size of a plan. An endpoint counts once for each Service port.
