@@ -232,15 +232,15 @@ func testColumns(s *server) {
 	must(s.t, s.write(s.Client, "POST", object("ServicePlugin", "", "near", "{source: {type: Bundled, bundled: {name: near}}}"), false))
 	must(s.t, s.write(s.Client, "POST", object("ServicePolicy", "shop", "web", "{targetRefs: [{name: web}], plugins: [{name: near}, {name: outlier}]}"), false))
 	must(s.t, s.write(s.Client, "POST", object("ClusterServicePolicy", "", "all", "{plugins: [{name: near}]}"), false))
-	status := `{"status":{"programmedNodes":"48/50","nodes":{"desired":50,"inForce":48,"failed":2},"conditions":[
+	status := `{"status":{"programmedNodes":"48/50","nodes":{"desired":50,"inForce":48,"failed":1,"fallenBack":1},"conditions":[
 		{"type":"Accepted","status":"True","reason":"Accepted","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"},
 		{"type":"Programmed","status":"False","reason":"PartiallyProgrammed","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
 	_, err := s.Kubectl(ctx, "", "-n", "shop", "patch", "spol", "web", "--subresource=status", "--type=merge", "-p", status)
 	must(s.t, err)
 	for _, c := range []struct{ of, want string }{
 		{"spl", "NAME SOURCE ACCEPTED PROGRAMMED NODES AGE near Bundled"},
-		{"spol", "NAMESPACE NAME PLUGIN MODE ACCEPTED PROGRAMMED NODES AGE shop web near Enforce True False 48/50"},
-		{"cspol", "NAME PLUGIN MODE OVERRIDES ACCEPTED PROGRAMMED NODES AGE all near Enforce"},
+		{"spol", "NAMESPACE NAME PLUGIN MODE ACCEPTED PROGRAMMED NODES FALLEN BACK AGE shop web near Enforce True False 48/50 1"},
+		{"cspol", "NAME PLUGIN MODE OVERRIDES ACCEPTED PROGRAMMED NODES FALLEN BACK AGE all near Enforce"},
 		{"sluice", "servicepolicy.sluice.dev/web"},
 	} {
 		out, err := s.Kubectl(ctx, "", "get", c.of, "-A")
