@@ -3,6 +3,7 @@ package wasm
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -108,8 +109,8 @@ func hangs() map[string]func() {
 		"sleeps": func() {},
 		"stops":  func() { _ = unix.Kill(os.Getpid(), unix.SIGSTOP) },
 		"computes": func() {
-			forever := true
-			for forever {
+			for {
+				_ = sha256.Sum256(nil)
 			}
 		},
 	}
