@@ -60,12 +60,21 @@ type fixture struct {
 	mu      sync.Mutex
 	snap    *model.Snapshot
 	changes []string // since the last take
-	log     bytes.Buffer
+
+	logMu sync.Mutex
+	log   bytes.Buffer
 }
 
+func (r *fixture) logged() string {
+	r.logMu.Lock()
+	defer r.logMu.Unlock()
+	return r.log.String()
+}
+
+// Write is the log's. It has a lock of its own: whoever logs may hold a lock that conditions take.
 func (r *fixture) Write(b []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.logMu.Lock()
+	defer r.logMu.Unlock()
 	return r.log.Write(b)
 }
 
@@ -97,7 +106,7 @@ func (r *fixture) eventually(what string, condition func() bool) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return condition()
-	}, r.log.String)
+	}, r.logged)
 }
 
 // waitInSync waits until the emitted state matches a fresh list.
@@ -112,7 +121,7 @@ func (r *fixture) waitInSync() {
 			cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
 		r.mu.Unlock()
 		return diff == ""
-	}, func() string { return "-list +source\n" + diff }, r.log.String)
+	}, func() string { return "-list +source\n" + diff }, r.logged)
 }
 
 func must(t *testing.T, err error) {
@@ -224,8 +233,8 @@ func TestRealAPIServer(t *testing.T) {
 		r.eventually("not stale", func() bool {
 			return s.StaleReason() == "" && !slices.ContainsFunc(s.WatchStatuses(), func(c kube.WatchStatus) bool { return c.StaleFor > 0 })
 		})
-		if n := strings.Count(r.log.String(), "level=WARN"); n < 1 || n > 4 || strings.Contains(r.log.String(), "resourceVersion=") {
-			t.Errorf("%d warnings:\n%s", n, r.log.String())
+		if n := strings.Count(r.logged(), "level=WARN"); n < 1 || n > 4 || strings.Contains(r.logged(), "resourceVersion=") {
+			t.Errorf("%d warnings:\n%s", n, r.logged())
 		}
 		if !slices.ContainsFunc(r.client.Requests(), func(q kube.RequestCount) bool { return q.Code == "<error>" && q.Count > 0 }) {
 			t.Errorf("requests %+v", r.client.Requests())

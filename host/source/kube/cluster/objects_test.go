@@ -36,8 +36,8 @@ func checkKinds(t *testing.T, c *testcluster.Cluster, config string) {
 		must(t, <-ended)
 	}()
 	r.eventually("synced without the kinds", func() bool { return r.snap.Synced })
-	if n := strings.Count(r.log.String(), "continuing without"); n != 1 || strings.Contains(r.log.String(), "level=WARN") {
-		t.Errorf("%d lines say that the kinds are missing:\n%s", n, r.log.String())
+	if n := strings.Count(r.logged(), "continuing without"); n != 1 || strings.Contains(r.logged(), "level=WARN") {
+		t.Errorf("%d lines say that the kinds are missing:\n%s", n, r.logged())
 	}
 	if objects, problems, err := kube.LoadObjects(ctx, r.client); err != nil || len(objects) > 0 || len(problems) > 0 {
 		t.Errorf("LoadObjects: %v, %v, %v", objects, problems, err)
