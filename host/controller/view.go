@@ -131,9 +131,8 @@ func (v *view) addObjects(objects *config.Objects, cfg *config.Config, modules *
 			continue
 		}
 		of := &pluginView{object: p, on: make([]*v1alpha1.PluginReport, len(v.nodes))}
-		pending := false
-		of.module, pending = modules.get(p, wanted)
-		v.modulesPending = v.modulesPending || pending
+		module, pending := modules.get(p, wanted)
+		of.module, v.modulesPending = module, v.modulesPending || pending
 		v.plugins[p.Name] = of
 	}
 	modules.keep(wanted)

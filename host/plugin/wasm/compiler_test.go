@@ -183,10 +183,12 @@ func TestCompilerWritesTheCodeOnly(t *testing.T) {
 
 // fillingChild makes many files, or large ones, and waits.
 func fillingChild(args []string) int {
-	many, size := 0, int64(0)
-	if module, err := io.ReadAll(os.Stdin); err != nil {
+	module, err := io.ReadAll(os.Stdin)
+	if err != nil {
 		return exitStorage
-	} else if many = 200; !bytes.Contains(module, []byte("many")) {
+	}
+	many, size := 200, int64(0)
+	if !bytes.Contains(module, []byte("many")) {
 		many, size = 4, maxCode
 	}
 	if _, err := confineSelf(args[0], 10, 256<<20); err != nil {
