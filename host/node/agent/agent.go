@@ -152,7 +152,7 @@ func (a *Agent) programOnce(ctx context.Context) error {
 	source := a.openSource(nil)
 	a.setNeeds(source, cfg)
 	a.source = source
-	o.Source = objectSource{source, a.objects, a.configureOnce}
+	o.Source = objectSource{source, a.objects, a.configureOnce, 0}
 	a.engine = engine.New(o)
 	watching, stop := context.WithCancel(ctx)
 	a.background.Go(func() { a.watchAddrs(watching) })
@@ -259,7 +259,7 @@ func (a *Agent) build(ctx context.Context) {
 		a.history = statuspage.NewHistory()
 		observers = append(observers, a.history)
 	}
-	o.Source, o.Observer, o.PluginsReady = objectSource{a.source, a.objects, nil}, observers, loaded
+	o.Source, o.Observer, o.PluginsReady = objectSource{a.source, a.objects, a.planUnloaded, objectsWait}, observers, loaded
 	if a.recorder != nil {
 		o.Recorder = a.recorder
 	}

@@ -19,21 +19,23 @@ import (
 const objectsPace = 500 * time.Millisecond
 
 // objectsWait is how long, in all, the initial state waits for the plugins of its objects: a module may take minutes to be compiled. Until a
-// plugin is loaded, its policies are in force with the decisions of the checkpoint, or without any.
-const objectsWait = time.Second
+// plugin is loaded, its policies are in force with the decisions of the checkpoint, or without any. Tests change it.
+var objectsWait = time.Second
 
 // objects are the policies and plugins of sluice.dev that the source has read. They are converted, and come into force, where the
 // configuration does.
 type objects struct {
-	convert config.Objects
-	logged  map[model.ObjectName]string
 	changed chan struct{}
+
+	converting sync.Mutex // guards convert and logged
+	convert    config.Objects
+	logged     map[model.ObjectName]string
 
 	mu       sync.Mutex
 	synced   bool // the initial state has ended
 	read     map[model.ObjectName]any
 	problems []*config.ObjectProblem
-	waiting  []chan struct{} // closed when what has been read is in force
+	waiting  []chan struct{} // closed when the plugins of what has been read are loaded
 }
 
 func newObjects() *objects {
@@ -44,25 +46,25 @@ func newObjects() *objects {
 type objectSource struct {
 	clusterSource
 	objects *objects
-	once    func(context.Context) // brings the initial objects into force; nil: whoever waits for objects.changed does
+	plan    func(context.Context) // brings the initial objects into force
+	wait    time.Duration         // how long, in all, to wait for their plugins after that
 }
 
-// Run implements engine.Source. The initial state goes on when its objects are in force, so that no Service is first planned without, or
-// after objectsWait.
+// Run implements engine.Source. The initial state goes on when its objects are in force, so that no Service is first planned without them:
+// a restart would lose the decisions of its checkpoint.
 func (s objectSource) Run(ctx context.Context, emit func([]model.Change)) error {
 	var patient context.Context // nil: nothing has waited
 	cancel := func() {}
 	defer func() { cancel() }()
 	return s.clusterSource.Run(ctx, func(changes []model.Change) {
-		rest, applied := s.objects.take(changes)
-		if applied != nil && s.once != nil {
-			s.once(ctx)
-		} else if applied != nil {
+		rest, loaded := s.objects.take(changes)
+		if loaded != nil {
+			s.plan(ctx)
 			if patient == nil {
-				patient, cancel = context.WithTimeout(ctx, objectsWait)
+				patient, cancel = context.WithTimeout(ctx, s.wait)
 			}
 			select {
-			case <-applied:
+			case <-loaded:
 			case <-patient.Done():
 			}
 		}
@@ -72,9 +74,9 @@ func (s objectSource) Run(ctx context.Context, emit func([]model.Change)) error 
 	})
 }
 
-// take takes the objects from changes. Until the initial state has ended, applied is closed when the objects are in force; nil: there is nothing
-// to wait for.
-func (o *objects) take(changes []model.Change) (rest []model.Change, applied <-chan struct{}) {
+// take takes the objects from changes. Until the initial state has ended, loaded is closed when the plugins of the objects are loaded, or
+// have failed; nil: there is nothing to wait for.
+func (o *objects) take(changes []model.Change) (rest []model.Change, loaded <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	some, initial := false, !o.synced
@@ -98,15 +100,17 @@ func (o *objects) take(changes []model.Change) (rest []model.Change, applied <-c
 	}
 	if initial {
 		done := make(chan struct{})
-		o.waiting, applied = append(o.waiting, done), done
+		o.waiting, loaded = append(o.waiting, done), done
 	}
 	signal(o.changed)
-	return rest, applied
+	return rest, loaded
 }
 
-// withObjects returns a configuration with the objects as they have been read, and who waits until it is in force.
+// withObjects returns a configuration with the objects as they have been read, and who waits until their plugins are loaded.
 func (a *Agent) withObjects(cfg *config.Config) (out *config.Config, waiting []chan struct{}) {
 	o := a.objects
+	o.converting.Lock()
+	defer o.converting.Unlock()
 	o.mu.Lock()
 	read := maps.Clone(o.read)
 	waiting, o.waiting = o.waiting, nil
@@ -117,6 +121,13 @@ func (a *Agent) withObjects(cfg *config.Config) (out *config.Config, waiting []c
 	o.problems = problems
 	o.mu.Unlock()
 	return out, waiting
+}
+
+// await has the next who loads plugins close waiting.
+func (o *objects) await(waiting []chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.waiting = append(o.waiting, waiting...)
 }
 
 func closeAll(waiting []chan struct{}) {
@@ -153,13 +164,10 @@ func (a *Agent) applyObjects(ctx context.Context) (reload bool) {
 	current := a.config()
 	next, waiting := a.withObjects(current)
 	changed, only := config.ChangedPolicies(current, next)
-	if !only || !a.areLoaded(changed) {
-		a.objects.mu.Lock()
-		defer a.objects.mu.Unlock()
-		a.objects.waiting = append(a.objects.waiting, waiting...)
+	if len(waiting) > 0 || !only || !a.areLoaded(changed) {
+		a.objects.await(waiting)
 		return true
 	}
-	defer closeAll(waiting)
 	if len(changed) > 0 {
 		set := next.PolicySet()
 		if err := a.engine.Do(ctx, func(p *planner.Planner) { p.SetPolicies(set, changed) }); err != nil {
@@ -177,12 +185,14 @@ func (a *Agent) applyObjects(ctx context.Context) (reload bool) {
 	return false
 }
 
-// planUnloaded has the engine plan with the policies of the initial state before their plugins are loaded. Otherwise the first plan could be
-// without them, and a restart would lose the decisions of its checkpoint.
-func (a *Agent) planUnloaded(ctx context.Context, next *config.Config) {
+// planUnloaded has the engine plan with the objects of the initial state before their plugins are loaded.
+func (a *Agent) planUnloaded(ctx context.Context) {
 	a.addrs.Lock()
 	defer a.addrs.Unlock()
-	if applied, err := a.applyConfig(ctx, a.config(), next); err == nil {
+	current := a.config()
+	next, waiting := a.withObjects(current)
+	a.objects.await(waiting)
+	if applied, err := a.applyConfig(ctx, current, next); err == nil {
 		a.inForce.set(applied, a.inForce.reason())
 	}
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/node/config"
@@ -59,6 +61,56 @@ func TestStartDoesNotWaitForPluginsOfObjects(t *testing.T) {
 	testenv.Eventually(t, "the plugin is loaded", func() bool { return strings.Contains(r.log.String(), "loaded plugin") }, r.log.String)
 	if err := stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRestartKeepsDecisionsOfObjectsWhosePluginsAreNotLoaded: the first plan has the policies of objects, even if the plugins of the
+// configuration, which it waits for, are loaded only just then. Otherwise it would drop the decisions of the checkpoint.
+func TestRestartKeepsDecisionsOfObjectsWhosePluginsAreNotLoaded(t *testing.T) {
+	if testenv.Race {
+		t.Skip("the race detector maps more memory than a compiling process may have")
+	}
+	before := objectsWait
+	defer func() { objectsWait = before }()
+	objectsWait = 0
+	dir := testenv.Plugins(t, "plugins/locality", "plugins/lifecycle")
+	r := newRig(t, noServers+"plugins: [{name: early, file: "+filepath.Join(dir, "lifecycle.wasm")+"}]\npolicies: [{name: early, plugins: [{name: early}]}]\n")
+	r.opts.Checkpoint = r.path("checkpoint.json")
+	r.write("manifests/a.yaml", manifests+strings.ReplaceAll(objectsOfTests, "PLUGIN", filepath.Join(dir, "locality.wasm"))+`
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 80, protocol: TCP}]
+endpoints: [{addresses: [10.1.0.1], conditions: {ready: true}}]
+`)
+	decidedBy := func() string {
+		x, err := stateclient.OnSocket(r.opts.Socket).Explain(t.Context(), api.Name{Namespace: "shop", Name: "web"}, false)
+		if err != nil || len(x.Pools) == 0 {
+			return ""
+		}
+		return x.Pools[0].DecidedBy
+	}
+	stop := r.run()
+	testenv.Eventually(t, "the policy decides", func() bool { return decidedBy() == "policy" }, decidedBy, r.log.String)
+	if err := errors.Join(stop(), os.RemoveAll(r.path("cache")), syscall.Mkfifo(r.path("fifo"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		*r.log = testnet.Log{}
+		r.opts.PluginCompiler = []string{"sluice", "waiting-compiler", r.path("fifo")}
+		stop = r.run()
+		if err := os.WriteFile(r.path("fifo"), nil, 0); err != nil { // the plugin of the configuration
+			t.Fatal(err)
+		}
+		testenv.Eventually(t, "the first plan is in force", func() bool { return strings.Contains(r.log.String(), "synced all services") }, r.log.String)
+		if got := decidedBy(); got != "last good" {
+			t.Errorf("decided by %q\n%s", got, r.log)
+		}
+		if err := errors.Join(stop(), os.RemoveAll(r.path("cache"))); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

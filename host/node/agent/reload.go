@@ -52,13 +52,30 @@ func (a *Agent) files() []string {
 // reload returns what could not be read, after logging it.
 func (a *Agent) reload(ctx context.Context) error {
 	next, readErr := a.readConfig()
-	next, waiting := a.withObjects(next)
-	defer closeAll(waiting)
-	if len(waiting) > 0 {
-		a.planUnloaded(ctx, next)
-	}
 	pluginErr, err := a.activate(ctx, next, readErr)
 	return errors.Join(pluginErr, err)
+}
+
+// loadPlugins loads the plugins of a configuration, with the objects as they have been read, and locks addrs. It loads again when the initial
+// objects have come into force meanwhile, see planUnloaded.
+func (a *Agent) loadPlugins(ctx context.Context, cfg *config.Config) (current, next *config.Config, err error) {
+	for {
+		current = a.config()
+		next, waiting := a.withObjects(cfg)
+		a.limitPlugins(next)
+		_, err = a.plugins.Load(ctx, next, func() { a.pluginLoaded(ctx, next) })
+		closeAll(waiting)
+		if err != nil && ctx.Err() == nil {
+			a.log.Error("loading plugins failed", "err", err)
+		}
+		a.pluginsReady()
+		a.setNeeds(a.source, next)
+		a.addrs.Lock()
+		if a.config() == current {
+			return current, next, err
+		}
+		a.addrs.Unlock()
+	}
 }
 
 // activate brings a configuration into force: in the plugins, the backend, the engine, and then in everything that asks for the one in
@@ -67,13 +84,7 @@ func (a *Agent) reload(ctx context.Context) error {
 func (a *Agent) activate(ctx context.Context, next *config.Config, readErr error) (pluginErr, err error) {
 	current := a.config()
 	next, switchErr := a.switchBackend(ctx, current, next) // first: the mode in use says which plugins can be called
-	a.limitPlugins(next)
-	if _, pluginErr = a.plugins.Load(ctx, next, func() { a.pluginLoaded(ctx, next) }); pluginErr != nil && ctx.Err() == nil {
-		a.log.Error("loading plugins failed", "err", pluginErr)
-	}
-	a.pluginsReady()
-	a.setNeeds(a.source, next)
-	a.addrs.Lock()
+	current, next, pluginErr = a.loadPlugins(ctx, next)
 	applied, applyErr := a.applyConfig(ctx, current, next)
 	err = errors.Join(readErr, switchErr, applyErr)
 	changed := a.inForce.set(applied, err)
