@@ -11,7 +11,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image krew man demo experiment quick race test test-all test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-nodes test-cni test-handover e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat vm-kernels \
+.PHONY: help build plugins image krew man release demo experiment quick race test test-all test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-nodes test-cni test-handover e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat vm-kernels \
   compiled-plugins bench bench-peer bench-peer-base bench-fleet soak fuzz check generate fmt lint format-check vet deps clean
 
 help:
@@ -51,6 +51,10 @@ image:
 # Archives and manifest of the kubectl plugin, for krew.
 krew:
 	$(GO) run ./deploy/krew -version $(VERSION)
+
+# Everything of a release, from a clean clone: deploy/release/README.md.
+release:
+	$(GO) run ./deploy/release -version '$(VERSION)' -repository '$(REPOSITORY)' $(if $(KEY),-key '$(KEY)')
 
 # The man pages of all commands, from their help texts.
 man:

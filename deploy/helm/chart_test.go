@@ -23,7 +23,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/config"
 )
 
-const chart = "sluice"
+const (
+	chart      = "sluice"
+	kindsChart = "sluice-crds"
+)
 
 // values are those that have no default.
 const values = "image: {repository: registry.example.com/sluice, tag: latest}\nconfig: {clientConnection: {server: 'https://192.0.2.10:6443'}}\n"
@@ -418,3 +421,40 @@ spec:
       nodeSelector: {kubernetes.io/os: linux}
       containers: [{name: kube-proxy, image: registry.example.com/kube-proxy}]
 `
+
+// TestKindsAreEqualToKustomize compares the chart of the kinds with the kustomization. The kinds stay when the chart is uninstalled.
+func TestKindsAreEqualToKustomize(t *testing.T) {
+	tools, err := binaries.Find("kubectl")
+	testenv.Require(t, err)
+	out, err := exec.Command(filepath.Join(tools, "kubectl"), "kustomize", "../kustomize/crds").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	text, err := run(t, nil, "template", "sluice-crds", kindsChart)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	_, manifests, _ := strings.Cut(text, "---\n") // Helm writes about the symbolic links before
+	want, got := objects(t, string(out)), objects(t, manifests)
+	kept := 0
+	for name, o := range got {
+		annotations, _ := o["metadata"].(map[string]any)["annotations"].(map[string]any)
+		if annotations["helm.sh/resource-policy"] != "keep" {
+			continue
+		}
+		kept++
+		if !strings.HasPrefix(name, "CustomResourceDefinition ") {
+			t.Errorf("%s is kept", name)
+		}
+		delete(annotations, "helm.sh/resource-policy")
+	}
+	if kept != 4 {
+		t.Errorf("%d kinds are kept", kept)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("kustomize (-) and the chart (+) differ:\n%s", diff)
+	}
+	if out, err := run(t, nil, "lint", "--strict", kindsChart); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

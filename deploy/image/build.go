@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-proxy/sluice/deploy/image/oci"
 	"github.com/sluice-proxy/sluice/sdk/manifest"
@@ -26,10 +27,12 @@ type builder struct {
 	goroot  string
 	temp    string
 	version string
+	created time.Time
+	sboms   map[platform][]byte
 }
 
-func newBuilder(ctx context.Context, version string) (*builder, error) {
-	b := &builder{version: version}
+func newBuilder(ctx context.Context, version string, created time.Time) (*builder, error) {
+	b := &builder{version: version, created: created, sboms: map[platform][]byte{}}
 	out, err := b.run(ctx, nil, "list", "-m", "-f", "{{.Dir}}", module)
 	if err != nil {
 		return nil, fmt.Errorf("not in a checkout of sluice: %w", err)
@@ -70,7 +73,14 @@ func (b *builder) sluice(ctx context.Context, p platform, precompiled string) ([
 	if err != nil {
 		return nil, err
 	}
-	files, err := b.licenses(ctx, out)
+	info, err := buildinfo.ReadFile(out)
+	if err != nil {
+		return nil, err
+	}
+	files, ids, err := b.licenses(ctx, info)
+	if err == nil {
+		b.sboms[p], err = sbom(info, b.version, p, b.created, ids)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: licenses: %w", p, err)
 	}
@@ -111,35 +121,40 @@ func (b *builder) plugins(ctx context.Context) ([]oci.File, error) {
 	return files, nil
 }
 
+var isLicense = regexp.MustCompile(`(?i)^(licen[cs]e|copying)`)
+
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|notice|copying|copyright|patents)([.-].*)?$`)
 
-// licenses collects the license and notice files of the modules in a binary, and Go's license.
-func (b *builder) licenses(ctx context.Context, binary string) ([]oci.File, error) {
-	info, err := buildinfo.ReadFile(binary)
-	if err != nil {
-		return nil, err
-	}
+// licenses collects the license and notice files of the modules in a binary, and Go's license, and says by module which licenses these are.
+// A license that is not known is an error.
+func (b *builder) licenses(ctx context.Context, info *buildinfo.BuildInfo) (files []oci.File, ids map[string]string, err error) {
 	args := []string{"list", "-m", "-f", "{{.Path}}\t{{.Dir}}", module}
 	for _, m := range info.Deps {
 		args = append(args, m.Path)
 	}
 	out, err := b.run(ctx, nil, args...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	files, err := licensesIn(b.goroot, "licenses/go")
-	if err != nil {
-		return nil, err
-	}
-	for line := range strings.Lines(out) {
+	ids = map[string]string{}
+	for line := range strings.Lines("go\t" + b.goroot + "\n" + out) {
 		name, dir, _ := strings.Cut(strings.TrimSpace(line), "\t")
 		found, err := licensesIn(dir, path.Join("licenses", name))
 		if err != nil {
-			return nil, fmt.Errorf("module %s: %w", name, err)
+			return nil, nil, fmt.Errorf("module %s: %w", name, err)
+		}
+		var texts []string
+		for _, f := range found {
+			if isLicense.MatchString(path.Base(f.Name)) {
+				texts = append(texts, string(f.Body))
+			}
+		}
+		if ids[name] = licenseIn(texts...); ids[name] == "" {
+			return nil, nil, fmt.Errorf("module %s: a license that is not known: say in deploy/image/sbom.go which one, if the image may have it", name)
 		}
 		files = append(files, found...)
 	}
-	return files, nil
+	return files, ids, nil
 }
 
 func licensesIn(dir, to string) ([]oci.File, error) {

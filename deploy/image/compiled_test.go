@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/plugin/wasm"
@@ -18,7 +19,7 @@ import (
 // smallBuilder returns a builder with a small plugin.
 func smallBuilder(t *testing.T) *builder {
 	t.Helper()
-	b, err := newBuilder(context.Background(), "v0.0.0-test")
+	b, err := newBuilder(context.Background(), "v0.0.0-test", time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"maps"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -49,6 +50,7 @@ func main() {
 type options struct {
 	out       string // folder for the layout
 	tar       string // "": no archive
+	sboms     string // folder for software bills of materials; "": none
 	tag       string
 	version   string
 	revision  string
@@ -72,6 +74,7 @@ func parse(args []string, usage io.Writer) (options, error) {
 	f.SetOutput(usage)
 	f.StringVar(&o.out, "o", "bin/image", "directory for the OCI image layout; an existing layout is replaced")
 	f.StringVar(&o.tar, "tar", "", "also write the layout as a tar file, for ctr images import and podman load")
+	f.StringVar(&o.sboms, "sbom", "", "existing directory for a software bill of materials (SPDX) of each platform's binary")
 	f.StringVar(&o.version, "version", "unknown", "version of sluice")
 	f.StringVar(&o.tag, "tag", "", "tag of the image (default: the version)")
 	f.StringVar(&o.revision, "revision", "", "commit that the image is built from")
@@ -117,7 +120,7 @@ func parsePlatforms(name, list string) (out []platform, err error) {
 
 // run builds the image and returns the digest of its index.
 func run(ctx context.Context, o options) (digest.Digest, error) {
-	b, err := newBuilder(ctx, o.version)
+	b, err := newBuilder(ctx, o.version, o.created)
 	if err != nil {
 		return "", err
 	}
@@ -140,6 +143,11 @@ func run(ctx context.Context, o options) (digest.Digest, error) {
 			return "", err
 		}
 		images = append(images, o.image(p, slices.Concat(files, plugins, compiled)))
+		if o.sboms != "" {
+			if err := os.WriteFile(filepath.Join(o.sboms, fmt.Sprintf("sluice_%s_%s.spdx.json", p.os, p.arch)), b.sboms[p], 0o644); err != nil {
+				return "", err
+			}
+		}
 	}
 	return o.write(ctx, images)
 }

@@ -155,7 +155,7 @@ func (n *node) run(line string) (string, error) {
 
 // poll is run without logging, for polling.
 func (n *node) poll(line string) (string, error) {
-	ctx, cancel := context.WithTimeout(n.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(n.Context(), timeout)
 	defer cancel()
 	var out bytes.Buffer
 	cmd := n.command(ctx, line)
@@ -233,7 +233,7 @@ func (d *daemon) stop() {
 }
 
 // timeout is for one slow, busy CPU.
-const timeout = 3 * time.Minute
+const timeout = 8 * time.Minute
 
 // eventually waits until f returns no error.
 func (n *node) eventually(what string, f func() error) {

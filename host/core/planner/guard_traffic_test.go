@@ -7,6 +7,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -247,13 +249,26 @@ func (x *traffic) pattern() {
 	}
 }
 
+// patternsOfTraffic returns how many patterns a test tries: SLUICE_PATTERNS=10000 for the figures of host/core/policy/README.md.
+func patternsOfTraffic(t *testing.T, otherwise int) int {
+	t.Helper()
+	if text := os.Getenv("SLUICE_PATTERNS"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if testing.Short() {
+		return otherwise / 4
+	}
+	return otherwise
+}
+
 // TestPolicyThatChangesNothingNeverFallsBack: the policy shares connections as the default rules do, or as the policy before it did, which gives
 // endpoints unequal shares.
 func TestPolicyThatChangesNothingNeverFallsBack(t *testing.T) {
-	patterns := 10_000
-	if testing.Short() {
-		patterns = 400
-	}
+	patterns := patternsOfTraffic(t, 2000)
 	inForce, fellBack := 0, 0
 	for seed := range patterns {
 		x := newTraffic(uint64(seed))
@@ -289,10 +304,7 @@ func TestPolicyThatChangesNothingNeverFallsBack(t *testing.T) {
 // that they would get without it are taken to fail as they did before, in part: such a policy falls back in a hundredth of the patterns at most,
 // most of them with failures all at once.
 func TestPolicyThatMovesConnectionsOnlyDoesNotFallBack(t *testing.T) {
-	patterns := 2000
-	if testing.Short() {
-		patterns = 300
-	}
+	patterns := patternsOfTraffic(t, 500)
 	for _, tt := range []struct{ least, most, percent int }{{5, 10, 0}, {1, 10, 1}} {
 		readings, fellBack := 0, 0
 		for seed := range patterns {

@@ -277,11 +277,11 @@ func logChoose(n, k uint64) float64 {
 }
 
 // TestGuardHasNoFalseAlarms: a policy does not fall back under which as many connections fail as before, or up to half of what the guard allows
-// more, with 400,000 connections of each kind: whether it gives all of them to other endpoints, or one of two endpoints four times what the other gets.
+// more, with 100,000 connections of each kind: whether it gives all of them to other endpoints, or one of two endpoints four times what the other gets.
 func TestGuardHasNoFalseAlarms(t *testing.T) {
-	connections := 400_000
+	connections := 100_000
 	if testing.Short() {
-		connections = 100_000
+		connections = 25_000
 	}
 	for _, before := range []float64{0, 0.001, 0.01, 0.1, 0.5, 1} {
 		for _, perReading := range []int{1, 20, 200} {

@@ -21,7 +21,7 @@ import (
 )
 
 // startTimeout limits each step of the start; it is generous for slow machines.
-const startTimeout = 3 * time.Minute
+const startTimeout = 8 * time.Minute
 
 // Options of a cluster. The zero value runs it on this process's own loopback interface.
 type Options struct {

@@ -274,7 +274,7 @@ func (a *Agent) startBackground(ctx context.Context) {
 	}
 	if a.opts.Client != nil {
 		r := &reporter{report: a.nodeReport, writer: &kube.ReportWriter{Client: a.opts.Client, Node: a.config().HostnameOverride}, log: a.log}
-		a.background.Go(func() { r.run(ctx) })
+		a.background.Go(func() { r.run(ctx, a.objects.first) })
 	}
 	a.background.Go(func() { a.reloadOnChange(ctx) })
 	a.background.Go(func() { a.puller.run(ctx) })

@@ -26,6 +26,8 @@ var objectsWait = time.Second
 // configuration does.
 type objects struct {
 	changed chan struct{}
+	first   chan struct{} // closed when the first object has been read
+	isFirst sync.Once
 
 	converting sync.Mutex // guards convert and logged
 	convert    config.Objects
@@ -39,7 +41,9 @@ type objects struct {
 }
 
 func newObjects() *objects {
-	return &objects{logged: map[model.ObjectName]string{}, changed: make(chan struct{}, 1), read: map[model.ObjectName]any{}}
+	return &objects{
+		logged: map[model.ObjectName]string{}, changed: make(chan struct{}, 1), first: make(chan struct{}), read: map[model.ObjectName]any{},
+	}
 }
 
 // objectSource is a source whose objects of sluice.dev go to the agent; everything else goes on to the engine.
@@ -87,6 +91,7 @@ func (o *objects) take(changes []model.Change) (rest []model.Change, loaded <-ch
 	if !some {
 		return changes, nil
 	}
+	o.isFirst.Do(func() { close(o.first) })
 	for _, c := range changes {
 		name := model.ObjectName{Kind: c.Group, Name: c.Name}
 		switch {

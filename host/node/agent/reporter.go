@@ -51,8 +51,13 @@ type reporter struct {
 	counted time.Time
 }
 
-// run writes reports until ctx ends.
-func (r *reporter) run(ctx context.Context) {
+// run writes reports until ctx ends. It does nothing before something is read that there is to report.
+func (r *reporter) run(ctx context.Context, first <-chan struct{}) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-first:
+	}
 	r.tokens, r.refill = reportBurst, time.Now()
 	tick := time.NewTicker(reportLook)
 	defer tick.Stop()

@@ -79,9 +79,11 @@ func (l *reportLab) since(d time.Duration) (out []time.Duration) {
 func playReports(t *testing.T, labs []*reportLab, f func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
+	first := make(chan struct{})
+	close(first)
 	var wg sync.WaitGroup
 	for _, l := range labs {
-		wg.Go(func() { l.run(ctx) })
+		wg.Go(func() { l.run(ctx, first) })
 	}
 	f()
 	cancel()

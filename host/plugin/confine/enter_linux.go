@@ -118,12 +118,11 @@ func dropCapabilities(*Policy) error {
 // denyPrivileges sets no_new_privs, in a build with cgo that of this thread. The last threads are made before it: when they have made its call, and
 // that of the filter, Go's runtime knows that they are idle, and makes no others.
 func denyPrivileges(*Policy) error {
-	makeThreads()
-	err := allThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1)
-	if err == errCgo {
+	if allThreads(unix.SYS_GETPID, 0, 0) == errCgo { // no filter either, and the C library's threads have stacks that count as memory
 		return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	}
-	return err
+	makeThreads()
+	return allThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1)
 }
 
 var errCgo = errors.New("not in a build with cgo: build with CGO_ENABLED=0")

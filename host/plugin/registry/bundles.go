@@ -159,16 +159,31 @@ func (c *Client) PushBundle(ctx context.Context, ref imageref.Ref, bundle []byte
 		if err != nil {
 			return err
 		}
-		empty := []byte("{}")
-		_, err = pushManifest(ctx, repo, v1.Manifest{
-			ArtifactType: signature.BundleType, Config: descriptor(v1.MediaTypeEmptyJSON, empty), Layers: []v1.Descriptor{descriptor(signature.BundleType, bundle)},
-			Subject:     &v1.Descriptor{MediaType: subject.MediaType, Digest: subject.Digest, Size: subject.Size},
-			Annotations: map[string]string{bundleContent: "dsse-envelope", bundlePredicateType: signature.Predicate},
-		}, "", empty, bundle)
-		return err
+		return AddBundle(ctx, repo, subject, signature.Predicate, bundle)
 	})
 	if err != nil {
 		return fmt.Errorf("bundle of image %s: %w", ref, err)
 	}
 	return nil
+}
+
+// AddSBOM adds a software bill of materials in SPDX, with the name of its file, about an image.
+func AddSBOM(ctx context.Context, to Target, subject v1.Descriptor, name string, document []byte) error {
+	return addReferrer(ctx, to, subject, "application/spdx+json", document, map[string]string{v1.AnnotationTitle: name})
+}
+
+// AddBundle adds a bundle with a statement of a type about an image.
+func AddBundle(ctx context.Context, to Target, subject v1.Descriptor, predicate string, bundle []byte) error {
+	return addReferrer(ctx, to, subject, signature.BundleType, bundle, map[string]string{bundleContent: "dsse-envelope", bundlePredicateType: predicate})
+}
+
+// addReferrer adds a document about an image.
+func addReferrer(ctx context.Context, to Target, subject v1.Descriptor, mediaType string, document []byte, annotations map[string]string) error {
+	empty := []byte("{}")
+	_, err := pushManifest(ctx, to, v1.Manifest{
+		ArtifactType: mediaType, Config: descriptor(v1.MediaTypeEmptyJSON, empty), Layers: []v1.Descriptor{descriptor(mediaType, document)},
+		Subject:     &v1.Descriptor{MediaType: subject.MediaType, Digest: subject.Digest, Size: subject.Size},
+		Annotations: annotations,
+	}, "", empty, document)
+	return err
 }

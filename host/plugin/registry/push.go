@@ -10,6 +10,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/content"
+	orasregistry "oras.land/oras-go/v2/registry"
 	"oras.land/oras-go/v2/registry/remote"
 
 	"github.com/sluice-proxy/sluice/host/plugin/imageref"
@@ -68,14 +70,20 @@ func (c *Client) Push(ctx context.Context, to *imageref.TagError, module []byte,
 	return ref, nil
 }
 
-// pushManifest pushes a manifest after the blobs of its configuration and layers that the registry does not have, with a tag unless that is "", and returns
+// Target is where a manifest is pushed to: a repository of a registry, or an OCI image layout.
+type Target interface {
+	content.Storage
+	content.Tagger
+}
+
+// pushManifest pushes a manifest after the blobs of its configuration and layers that the target does not have, with a tag unless that is "", and returns
 // its digest.
-func pushManifest(ctx context.Context, repo *remote.Repository, m v1.Manifest, tag string, blobs ...[]byte) (string, error) {
+func pushManifest(ctx context.Context, to Target, m v1.Manifest, tag string, blobs ...[]byte) (string, error) {
 	for _, data := range blobs {
 		desc := descriptor("application/octet-stream", data)
-		exists, err := repo.Blobs().Exists(ctx, desc)
+		exists, err := to.Exists(ctx, desc)
 		if err == nil && !exists {
-			err = repo.Blobs().Push(ctx, desc, bytes.NewReader(data))
+			err = to.Push(ctx, desc, bytes.NewReader(data))
 		}
 		if err != nil {
 			return "", fmt.Errorf("blob %s: %w", desc.Digest, err)
@@ -87,10 +95,11 @@ func pushManifest(ctx context.Context, repo *remote.Repository, m v1.Manifest, t
 		return "", err
 	}
 	desc := descriptor(m.MediaType, text)
-	if tag == "" {
-		err = repo.Manifests().Push(ctx, desc, bytes.NewReader(text))
-	} else {
-		err = repo.Manifests().PushReference(ctx, desc, bytes.NewReader(text), tag)
+	if pusher, ok := to.(orasregistry.ReferencePusher); ok && tag != "" {
+		return desc.Digest.String(), pusher.PushReference(ctx, desc, bytes.NewReader(text), tag)
+	}
+	if err = to.Push(ctx, desc, bytes.NewReader(text)); err == nil && tag != "" {
+		err = to.Tag(ctx, desc, tag)
 	}
 	return desc.Digest.String(), err
 }

@@ -102,7 +102,6 @@ func signatureLayers(ctx context.Context, repo *remote.Repository, ref imageref.
 
 // PushSignature adds a signature to those that an image has.
 func (c *Client) PushSignature(ctx context.Context, ref imageref.Ref, s signature.Signature) error {
-	layer := descriptor(signatureLayer, s.Payload)
 	err := c.with(ctx, ref.Registry, ref.Repository, func(ctx context.Context, repo *remote.Repository) error {
 		layers, err := signatureLayers(ctx, repo, ref)
 		if err != nil {
@@ -111,23 +110,29 @@ func (c *Client) PushSignature(ctx context.Context, ref imageref.Ref, s signatur
 		if len(layers) == maxSignatures {
 			return fmt.Errorf("it has %d signatures, the limit is %d", len(layers), maxSignatures)
 		}
-		layer.Annotations = map[string]string{signatureAnnotation: base64.StdEncoding.EncodeToString(s.Value)}
-		layers = append(layers, layer)
-		config := v1.Image{RootFS: v1.RootFS{Type: "layers"}}
-		for _, l := range layers {
-			config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, l.Digest)
-		}
-		text, err := json.Marshal(config)
-		if err != nil {
-			return err
-		}
-		_, err = pushManifest(ctx, repo, v1.Manifest{Config: descriptor(v1.MediaTypeImageConfig, text), Layers: layers}, signatureTag(ref), text, s.Payload)
-		return err
+		return AddSignature(ctx, repo, ref, s, layers...)
 	})
 	if err != nil {
 		return fmt.Errorf("signature of image %s: %w", ref, err)
 	}
 	return nil
+}
+
+// AddSignature adds a signature to the layers with those that an image has.
+func AddSignature(ctx context.Context, to Target, ref imageref.Ref, s signature.Signature, layers ...v1.Descriptor) error {
+	layer := descriptor(signatureLayer, s.Payload)
+	layer.Annotations = map[string]string{signatureAnnotation: base64.StdEncoding.EncodeToString(s.Value)}
+	layers = append(layers, layer)
+	config := v1.Image{RootFS: v1.RootFS{Type: "layers"}}
+	for _, l := range layers {
+		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, l.Digest)
+	}
+	text, err := json.Marshal(config)
+	if err != nil {
+		return err
+	}
+	_, err = pushManifest(ctx, to, v1.Manifest{Config: descriptor(v1.MediaTypeImageConfig, text), Layers: layers}, signatureTag(ref), text, s.Payload)
+	return err
 }
 
 // PutSignatures keeps the signatures of an image beside its manifest.

@@ -87,7 +87,13 @@ func (k *PrivateKey) SignBundle(digest string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return k.SignStatement(text)
+}
+
+// SignStatement signs a statement of in-toto, in JSON, and returns a bundle.
+func (k *PrivateKey) SignStatement(text []byte) ([]byte, error) {
 	s := Signature{Type: statementType, Payload: text}
+	var err error
 	if s.Value, err = k.sign(s.message()); err != nil {
 		return nil, err
 	}
@@ -99,6 +105,12 @@ func (k *PrivateKey) SignBundle(digest string) ([]byte, error) {
 	b := bundle{MediaType: BundleType, Material: material{PublicKey: &publicKey{base64.StdEncoding.EncodeToString(hint[:])}}}
 	b.Envelope = &envelope{s.Payload, s.Type, []value{{s.Value}}}
 	return json.Marshal(b)
+}
+
+// SignBlob signs bytes as cosign sign-blob does, and returns the signature in base64.
+func (k *PrivateKey) SignBlob(blob []byte) (string, error) {
+	value, err := k.sign(blob)
+	return base64.StdEncoding.EncodeToString(value), err
 }
 
 // notStatement returns what a statement is about, "" if it is that the image with a digest is signed. Of several subjects, one has to be the image.
