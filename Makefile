@@ -196,7 +196,7 @@ test-ipvs-%:
 test-guide: test-guide-$(lastword $(KERNELS))
 
 test-guide-%: deps build vm-kernels cluster-programs
-	XDG_CACHE_HOME='$(CACHE)' SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 20m $(SHORT) \
+	XDG_CACHE_HOME='$(CACHE)' SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 45m $(SHORT) \
 	  -exec "$(VM) -memory 3072 -kernel $*" ./cmd/sluice/guide
 
 # Test kernels see the user's cache read-only, and take half a minute for compiling one plugin.
@@ -207,10 +207,10 @@ test-vm-%: test-packages-% test-e2e-ipvs-%
 	@:
 
 test-packages-%: deps build vm-kernels compiled-plugins
-	XDG_CACHE_HOME='$(CACHE)' SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 30m $(VM_FLAGS) $(SHORT) -exec "$(VM) -kernel $*" $(VM_PACKAGES)
+	XDG_CACHE_HOME='$(CACHE)' SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 45m $(VM_FLAGS) $(SHORT) -exec "$(VM) -kernel $*" $(VM_PACKAGES)
 
 test-e2e-ipvs-%: deps build vm-kernels compiled-plugins
-	XDG_CACHE_HOME='$(CACHE)' SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_MODE=ipvs SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 30m \
+	XDG_CACHE_HOME='$(CACHE)' SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_MODE=ipvs SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 45m \
 	  -run 'TestKill|TestForwardingContinues|TestInvalidInput|TestOnce|TestPluginSees|TestLocalhostNodePorts|TestUDPFlows' \
 	  -exec "$(VM) -kernel $*" ./cmd/sluice/e2e
 

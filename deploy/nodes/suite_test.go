@@ -31,7 +31,7 @@ func (c *cluster) suite(t *testing.T, tests programs.Suite) {
 	if err := os.WriteFile(repos, []byte(programs.SuiteRegistries), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(filepath.Join(tests.Bin, "ginkgo"), "--procs="+sideBySide, "--focus="+focus, "--skip="+skip, "--timeout=15m", "--no-color",
+	cmd := exec.Command(filepath.Join(tests.Bin, "ginkgo"), "--procs="+sideBySide, "--focus="+focus, "--skip="+skip, "--timeout=30m", "--no-color",
 		"--output-dir="+dir, "--json-report=report.json", filepath.Join(tests.Bin, "e2e.test"), "--",
 		"--kubeconfig="+c.Kubeconfig(), "--kubectl-path="+filepath.Join(c.Tools, "kubectl"), "--provider=skeleton", "--num-nodes=2",
 		"--disable-log-dump=true", "--report-dir="+dir)

@@ -2,7 +2,7 @@
 //
 //	run build [-newest] [6.1 6.12]                      build what is not cached, print paths
 //	run build -missing [6.1 6.12]                       print what is not cached, build nothing
-//	run exec [-kernel 6.12] [-timeout 20m] program ...  run a program; the exit code is the program's
+//	run exec [-kernel 6.12] [-timeout 45m] program ...  run a program; the exit code is the program's
 //
 // As `go test -exec 'run exec -kernel 6.1' ./...` it runs tests there. Of /tmp and /run, the guest sees the program's
 // folder, the module that the working folder is in, and what -share names.
@@ -79,7 +79,7 @@ func run(ctx context.Context, args []string) (int, error) {
 			return nil
 		})
 		tap := flags.String("tap", "", "a tap device, which becomes the guest's link vec0")
-		timeout := flags.Duration("timeout", 20*time.Minute, "end everything after this time")
+		timeout := flags.Duration("timeout", 45*time.Minute, "end everything after this time")
 		if err := flags.Parse(args[1:]); err != nil {
 			return 2, nil
 		}
