@@ -173,8 +173,8 @@ func TestLibrariesAreConfined(t *testing.T) {
 		"github.com/moby/ipvs":           {"host/backend/ipvs"},
 		"github.com/spf13/cobra":         {"cmd/sluice", "cmd/kubectl-sluice"},
 		"github.com/prometheus/":         {"host/node/metrics"},
-		"github.com/opencontainers/":     {"deploy/image", "deploy/image/oci", "host/plugin/registry", "host/lab/ociregistry", "host/lab/realcluster/programs"},
-		"oras.land/":                     {"deploy/image/oci", "host/plugin/registry", "host/lab/ociregistry"},
+		"github.com/opencontainers/":     {"deploy/image", "deploy/image/oci", "deploy/release", "host/plugin/registry", "host/lab/ociregistry", "host/lab/realcluster/programs"},
+		"oras.land/":                     {"deploy/image/oci", "deploy/release", "host/plugin/registry", "host/lab/ociregistry"},
 		"gonum.org/":                     {"examples/demo"},
 		"github.com/vishvananda/netlink": {"host/backend/conntrack", "host/backend/ipvs", "host/node/kubeproxy", "host/lab/testnet", "host/lab/bench/peer", "examples/demo"},
 	}
