@@ -121,7 +121,8 @@ func (b *builder) plugins(ctx context.Context) ([]oci.File, error) {
 	return files, nil
 }
 
-var isLicense = regexp.MustCompile(`(?i)^(licen[cs]e|copying)`)
+// isLicense matches license files, but not those of documents, as opencontainers/go-digest has one.
+var isLicense = regexp.MustCompile(`(?i)^(licen[cs]e|copying)([-.](txt|md|apache|mit|bsd|mpl).*)?$`)
 
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|notice|copying|copyright|patents)([.-].*)?$`)
 
