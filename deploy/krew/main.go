@@ -13,13 +13,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
 )
 
-// platforms are those of client machines.
-var platforms = [][2]string{{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}, {"windows", "amd64"}}
 
 const homepage = "https://github.com/sluice-proxy/sluice"
 
@@ -29,31 +28,34 @@ func main() {
 	version := flag.String("version", "", "version, vMAJOR.MINOR.PATCH")
 	dir := flag.String("o", "bin/krew", "directory of the archives and of sluice.yaml")
 	url := flag.String("url", homepage+"/releases/download", "address at which the archives will be, without /VERSION/FILE")
+	platforms := flag.String("platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64", "platforms of client machines")
 	flag.Parse()
-	if err := run(*version, *dir, *url); err != nil {
+	if err := run(*version, *dir, *url, strings.Split(*platforms, ",")); err != nil {
 		fmt.Fprintln(os.Stderr, "krew:", err)
 		os.Exit(1)
 	}
 }
 
-func run(version, dir, url string) error {
+func run(version, dir, url string, platforms []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	var all []object
-	for _, p := range platforms {
+	for _, name := range platforms {
+		system, arch, _ := strings.Cut(name, "/")
+		p := [2]string{system, arch}
 		program := "kubectl-sluice"
 		if p[0] == "windows" {
 			program += ".exe"
 		}
-		name := fmt.Sprintf("kubectl-sluice_%s_%s.tar.gz", p[0], p[1])
-		digest, err := archive(filepath.Join(dir, name), program, p, version)
+		file := fmt.Sprintf("kubectl-sluice_%s_%s.tar.gz", p[0], p[1])
+		digest, err := archive(filepath.Join(dir, file), program, p, version)
 		if err != nil {
-			return fmt.Errorf("%s/%s: %w", p[0], p[1], err)
+			return fmt.Errorf("%s: %w", name, err)
 		}
 		all = append(all, object{
 			"selector": object{"matchLabels": object{"os": p[0], "arch": p[1]}},
-			"uri":      url + "/" + version + "/" + name, "sha256": digest, "bin": program,
+			"uri":      url + "/" + version + "/" + file, "sha256": digest, "bin": program,
 		})
 	}
 	manifest, err := yaml.Marshal(object{

@@ -28,6 +28,7 @@ func main() {
 	flag.StringVar(&o.key, "key", "", "file of a private key in PEM, ed25519 or ECDSA P-256: signs the image, the provenance and SHA256SUMS")
 	flag.StringVar(&o.vulndb, "vulndb", "", "database of govulncheck, a URL (default: that of the Go project)")
 	flag.StringVar(&o.platforms, "platforms", "linux/amd64,linux/arm64", "platforms of the image, all with compiled plugins")
+	flag.StringVar(&o.clients, "clients", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64", "platforms of the kubectl plugin")
 	verify := flag.String("verify", "", "compare a release in this directory with one that is made now")
 	flag.Parse()
 	err := errors.New("unexpected arguments")
@@ -45,7 +46,7 @@ func main() {
 }
 
 type options struct {
-	version, out, repository, key, vulndb, platforms string
+	version, out, repository, key, vulndb, platforms, clients string
 
 	again bool // to compare
 }
@@ -186,7 +187,7 @@ func (r *release) image(ctx context.Context) (err error) {
 
 // kubectl builds the kubectl plugin for all platforms, and krew's manifest.
 func (r *release) kubectl(ctx context.Context) error {
-	return show(ctx, "go", "run", "./deploy/krew", "-version", r.version, "-o", r.dir)
+	return show(ctx, "go", "run", "./deploy/krew", "-version", r.version, "-platforms", r.clients, "-o", r.dir)
 }
 
 // man writes the man pages.

@@ -91,7 +91,7 @@ func TestRelease(t *testing.T) {
 	r := ociregistry.Start(t, ociregistry.Options{})
 	out := filepath.Join(work, "release")
 	must(t, filepath.Join(work, "one"), "go", "run", "./deploy/release", "-version", "v0.1.0", "-repository", r.Addr+"/sluice", "-key", key,
-		"-vulndb", vulnerabilities(t, ""), "-platforms", "linux/"+runtime.GOARCH, "-o", out)
+		"-vulndb", vulnerabilities(t, ""), "-platforms", "linux/"+runtime.GOARCH, "-clients", "linux/"+runtime.GOARCH, "-o", out)
 	two := filepath.Join(work, "two/below")
 	if text := must(t, two, "go", "run", "./deploy/release", "-verify", out); !strings.Contains(text, "has the same") {
 		t.Errorf("verify:\n%s", text)

@@ -73,7 +73,7 @@ func (r *release) provenance(context.Context) error {
 	}
 	d := &st.Content.Definition
 	d.Type = project + "/blob/main/deploy/release/README.md"
-	d.External = map[string]any{"version": r.version, "repository": r.repository, "platforms": r.platforms}
+	d.External = map[string]any{"version": r.version, "repository": r.repository, "platforms": r.platforms, "clients": r.clients}
 	d.Dependencies = []artefact{
 		{URI: "git+" + project + "@refs/tags/" + r.version, Digest: map[string]string{"gitCommit": r.commit}},
 		{Name: runtime.Version(), Digest: map[string]string{}},
@@ -198,7 +198,7 @@ func verifyRelease(ctx context.Context, o options, dir string) error {
 	}
 	defer os.RemoveAll(temp)
 	o.version, o.repository, o.platforms, o.out, o.key = parameter("version"), parameter("repository"), parameter("platforms"), filepath.Join(temp, "again"), ""
-	o.again = true
+	o.clients, o.again = parameter("clients"), true
 	if err := makeRelease(ctx, o); err != nil {
 		return err
 	}
