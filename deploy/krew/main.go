@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-
 const homepage = "https://github.com/sluice-proxy/sluice"
 
 type object = map[string]any
