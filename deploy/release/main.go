@@ -27,7 +27,8 @@ func main() {
 	flag.StringVar(&o.repository, "repository", "", "repository to which the image will be pushed, which the chart names, such as registry.example.com/sluice")
 	flag.StringVar(&o.key, "key", "", "file of a private key in PEM, ed25519 or ECDSA P-256: signs the image, the provenance and SHA256SUMS")
 	flag.StringVar(&o.vulndb, "vulndb", "", "database of govulncheck, a URL (default: that of the Go project)")
-	flag.StringVar(&o.platforms, "platforms", "linux/amd64,linux/arm64", "platforms of the image, all with compiled plugins")
+	flag.StringVar(&o.platforms, "platforms", "linux/amd64,linux/arm64", "platforms of the image")
+	flag.StringVar(&o.compiled, "compiled", "linux/amd64,linux/arm64", "platforms for which the image has compiled plugins; for another architecture than this machine's, QEMU runs the compiler")
 	flag.StringVar(&o.clients, "clients", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64", "platforms of the kubectl plugin")
 	verify := flag.String("verify", "", "compare a release in this directory with one that is made now")
 	flag.Parse()
@@ -46,7 +47,7 @@ func main() {
 }
 
 type options struct {
-	version, out, repository, key, vulndb, platforms, clients string
+	version, out, repository, key, vulndb, platforms, compiled, clients string
 
 	again bool // to compare
 }
@@ -181,7 +182,7 @@ func (r *release) vulnerabilities(ctx context.Context) error {
 // image builds the image, as make image does, and a software bill of materials of each platform.
 func (r *release) image(ctx context.Context) (err error) {
 	r.digest, err = output(ctx, "go", "run", "./deploy/image", "-o", r.path("image"), "-tar", r.path("sluice-image.tar"), "-sbom", r.dir,
-		"-platforms", r.platforms, "-compiled", r.platforms, "-version", r.version, "-revision", r.commit, "-time", strconv.FormatInt(r.at.Unix(), 10))
+		"-platforms", r.platforms, "-compiled", r.compiled, "-version", r.version, "-revision", r.commit, "-time", strconv.FormatInt(r.at.Unix(), 10))
 	return err
 }
 

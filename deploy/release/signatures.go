@@ -73,7 +73,7 @@ func (r *release) provenance(context.Context) error {
 	}
 	d := &st.Content.Definition
 	d.Type = project + "/blob/main/deploy/release/README.md"
-	d.External = map[string]any{"version": r.version, "repository": r.repository, "platforms": r.platforms, "clients": r.clients}
+	d.External = map[string]any{"version": r.version, "repository": r.repository, "platforms": r.platforms, "compiled": r.compiled, "clients": r.clients}
 	d.Dependencies = []artefact{
 		{URI: "git+" + project + "@refs/tags/" + r.version, Digest: map[string]string{"gitCommit": r.commit}},
 		{Name: runtime.Version(), Digest: map[string]string{}},
@@ -177,11 +177,21 @@ func (r *release) attachSBOMs(ctx context.Context, layout *oci.Store, index v1.D
 	return nil
 }
 
-// verifyRelease makes a release again, and compares the checksums.
+// verifyRelease checks the checksums of a release, makes it again, and compares.
 func verifyRelease(ctx context.Context, o options, dir string) error {
 	want, err := os.ReadFile(filepath.Join(dir, sums))
 	if err != nil {
 		return err
+	}
+	for line := range strings.Lines(string(want)) {
+		sum, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		body, err := os.ReadFile(filepath.Join(dir, filepath.Base(name)))
+		if err != nil {
+			return err
+		}
+		if have := sha256.Sum256(body); hex.EncodeToString(have[:]) != sum {
+			return fmt.Errorf("%s: %s is not what %s says", dir, name, sums)
+		}
 	}
 	text, err := os.ReadFile(filepath.Join(dir, provenanceFile))
 	if err != nil {
@@ -198,7 +208,7 @@ func verifyRelease(ctx context.Context, o options, dir string) error {
 	}
 	defer os.RemoveAll(temp)
 	o.version, o.repository, o.platforms, o.out, o.key = parameter("version"), parameter("repository"), parameter("platforms"), filepath.Join(temp, "again"), ""
-	o.clients, o.again = parameter("clients"), true
+	o.compiled, o.clients, o.again = parameter("compiled"), parameter("clients"), true
 	if err := makeRelease(ctx, o); err != nil {
 		return err
 	}
@@ -208,16 +218,6 @@ func verifyRelease(ctx context.Context, o options, dir string) error {
 	}
 	if diff := differences(string(want), string(got)); diff != nil {
 		return fmt.Errorf("%s: made again from this clone, these files differ: %s", dir, strings.Join(diff, ", "))
-	}
-	for line := range strings.Lines(string(want)) {
-		sum, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
-		body, err := os.ReadFile(filepath.Join(dir, filepath.Base(name)))
-		if err != nil {
-			return err
-		}
-		if have := sha256.Sum256(body); hex.EncodeToString(have[:]) != sum {
-			return fmt.Errorf("%s: %s is not what %s says", dir, name, sums)
-		}
 	}
 	fmt.Printf("%s: %s, made again from this clone, has the same %d files\n", dir, o.version, strings.Count(string(want), "\n"))
 	return nil
