@@ -11,7 +11,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image krew man release demo experiment quick race test test-all test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-nodes test-cni test-handover e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat vm-kernels \
+.PHONY: help build plugins image krew man release test-release demo experiment quick race test test-all test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-nodes test-cni test-handover e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat vm-kernels \
   compiled-plugins bench bench-peer bench-peer-base bench-fleet soak fuzz check generate fmt lint format-check vet deps clean
 
 help:
@@ -55,6 +55,10 @@ krew:
 # Everything of a release, from a clean clone: deploy/release/README.md.
 release:
 	$(GO) run ./deploy/release -version '$(VERSION)' -repository '$(REPOSITORY)' $(if $(KEY),-key '$(KEY)')
+
+# A release, made from two clones, and used with cosign, Helm and a registry: of what is committed. Minutes.
+test-release:
+	SLUICE_TEST_RELEASE=1 $(GO) test -vet=off -count=1 -v -timeout 45m ./deploy/release
 
 # The man pages of all commands, from their help texts.
 man:

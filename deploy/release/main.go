@@ -181,14 +181,14 @@ func (r *release) vulnerabilities(ctx context.Context) error {
 
 // image builds the image, as make image does, and a software bill of materials of each platform.
 func (r *release) image(ctx context.Context) (err error) {
-	r.digest, err = output(ctx, "go", "run", "./deploy/image", "-o", r.path("image"), "-tar", r.path("sluice-image.tar"), "-sbom", r.dir,
+	r.digest, err = output(ctx, "go", "run", "-trimpath", "./deploy/image", "-o", r.path("image"), "-tar", r.path("sluice-image.tar"), "-sbom", r.dir,
 		"-platforms", r.platforms, "-compiled", r.compiled, "-version", r.version, "-revision", r.commit, "-time", strconv.FormatInt(r.at.Unix(), 10))
 	return err
 }
 
 // kubectl builds the kubectl plugin for all platforms, and krew's manifest.
 func (r *release) kubectl(ctx context.Context) error {
-	return show(ctx, "go", "run", "./deploy/krew", "-version", r.version, "-platforms", r.clients, "-o", r.dir)
+	return show(ctx, "go", "run", "-trimpath", "./deploy/krew", "-version", r.version, "-platforms", r.clients, "-o", r.dir)
 }
 
 // man writes the man pages.
@@ -198,7 +198,7 @@ func (r *release) man(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if err := show(ctx, "go", "run", "-tags", "man", "./cmd/sluice", "man", dir); err != nil {
+	if err := show(ctx, "go", "run", "-trimpath", "-tags", "man", "./cmd/sluice", "man", dir); err != nil {
 		return err
 	}
 	return r.archive("sluice-man.tar.gz", "man8", dir, nil)
