@@ -176,7 +176,11 @@ func (r *release) vulnerabilities(ctx context.Context) error {
 	if r.vulndb != "" {
 		args = append(args, "-db", r.vulndb)
 	}
-	return show(ctx, "go", append(args, "./cmd/...", "./plugins/...")...)
+	found, err := output(ctx, "go", append(args, "./cmd/...", "./plugins/...")...)
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, found)
+	}
+	return nil
 }
 
 // image builds the image, as make image does, and a software bill of materials of each platform.

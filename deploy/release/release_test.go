@@ -171,15 +171,14 @@ func TestVulnerabilitiesEndARelease(t *testing.T) {
 	writeFile(t, filepath.Join(dir, "cmd", "a", "main.go"), "package main\n\nimport \"strings\"\n\nfunc main() { println(strings.ToUpper(\"a\")) }\n")
 	writeFile(t, filepath.Join(dir, "plugins", "b", "main.go"), "package main\n\nfunc main() {}\n")
 	t.Chdir(dir)
-	entry := `{"schema_version": "1.3.1", "id": "GO-2026-0001", "modified": "2026-01-01T00:00:00Z", "published": "2026-01-01T00:00:00Z", "summary": "ToUpper shouts",
+	entry := `{"schema_version": "1.3.1", "id": "GO-2026-0001", "modified": "2026-01-01T00:00:00Z", "published": "2026-01-01T00:00:00Z", "summary": "ToUpper shouts", "database_specific": {"url": "https://pkg.go.dev/vuln/GO-2026-0001"},
 "affected": [{"package": {"name": "stdlib", "ecosystem": "Go"}, "ranges": [{"type": "SEMVER", "events": [{"introduced": "0"}]}],
 "ecosystem_specific": {"imports": [{"path": "strings", "symbols": ["ToUpper"]}]}}]}`
 	for _, c := range []struct {
-		entry string
-		fails bool
-	}{{"", false}, {entry, true}} {
+		entry, want string
+	}{{"", ""}, {entry, "strings.ToUpper"}} {
 		r := &release{options: options{vulndb: vulnerabilities(t, c.entry)}}
-		if err := r.vulnerabilities(t.Context()); (err != nil) != c.fails {
+		if err := r.vulnerabilities(t.Context()); (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), "main calls "+c.want) {
 			t.Errorf("database %q: %v", c.entry, err)
 		}
 	}
