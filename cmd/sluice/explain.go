@@ -12,7 +12,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/core/model"
-	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/node/agent"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/host/node/agent/dataplane"
@@ -115,12 +114,6 @@ func (in *inputFlags) explain(ctx context.Context, name model.Name) (*api.Explan
 	}
 	out := state.NewExplanation(x, time.UnixMilli)
 	out.Node = in.planned.node
-	caps, err := in.caps()
-	if err != nil {
-		return nil, err
-	}
-	_, lost := plan.Normalize(pl.Current(), caps)
-	state.AddLost(out, lost)
 	state.AddWithoutPort(out, x)
 	return out, state.AddRequests(out, x)
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
-	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/node/agent"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
@@ -84,15 +83,6 @@ func (in *inputFlags) load() (*config.Config, error) {
 	return cfg, nil
 }
 
-// caps returns the capabilities of the mode that the plan is for.
-func (in *inputFlags) caps() (plan.Caps, error) {
-	cfg, err := in.load()
-	if err != nil {
-		return plan.Caps{}, err
-	}
-	return dataplane.All().Get(cfg.Mode).Caps(), nil
-}
-
 // planOnce plans the current cluster state. Problems of objects are printed to standard error.
 func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePlugins func(), err error) {
 	cfg, err := in.load()
@@ -136,6 +126,7 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 		printError(loadErr)
 	}
 	pl := agent.NewPlanner(cfg, in.local, set)
+	pl.SetCaps(dataplane.All().Get(cfg.Mode).Caps())
 	pl.Replace(cluster)
 	result := pl.PlanNow(time.Now())
 	if in.serviceFilter != "" {

@@ -41,13 +41,8 @@ the backend cannot represent, and how the shadows of policies compare. With a na
 				return err
 			}
 			defer closePlugins()
-			caps, err := in.caps()
-			if err != nil {
-				return err
-			}
-			_, lost := plan.Normalize(pl.Current(), caps)
 			shadows := state.NewShadows(pl.Shadows())
-			lost = only.degradations(slices.Concat(pl.Omitted(), pl.Conflicts(), lost))
+			lost := only.degradations(slices.Concat(pl.Omitted(), pl.Conflicts(), pl.Current().Degradations()))
 			shadows = only.shadows(shadows)
 			current := only.plan(pl.Current())
 			if only.Name != "" && len(current.Frontends) == 0 && pl.Service(model.Name(only)) == nil {

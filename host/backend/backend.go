@@ -13,14 +13,14 @@ import (
 
 // Backend programs plans into a data plane. Callers serialize calls.
 //
-// For every plan p, Read(Apply(p)) == Normalize(p, Caps()), and a second Apply(p) sends nothing. If any message fails,
+// For every plan p that fits Caps, see plan.Fit, Read(Apply(p)) == Normalize(p, Caps()), and a second Apply(p) sends nothing. If any message fails,
 // every frontend is in its old or its new state, never without endpoints, and the next Apply converges. Connections to
 // endpoints that stay are never reset. State that sluice does not own is not modified.
 type Backend interface {
 	// Caps returns what the data plane can represent. It is constant for the lifetime of the Backend.
 	Caps() plan.Caps
 	// Apply programs next, which differs from the previous plan by d. If d is nil, Apply compares next with the data
-	// plane itself. It normalizes next. After an error other than a PartialError, the next call must pass a nil d.
+	// plane itself. Both fit Caps. After an error other than a PartialError, the next call must pass a nil d.
 	Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (Report, error)
 	// Read decodes the state of the data plane into a plan. It lists the kernel: not for the hot path.
 	Read(ctx context.Context) (*plan.Plan, error)

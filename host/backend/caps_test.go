@@ -47,10 +47,6 @@ func rows() []row {
 		weightsRow("weights 1 : 0", 1, 0),
 		weightsRow("1500 endpoints of weight 1", ones...),
 		weightsRow("1500 endpoints, one of weight 2", oneTwo...))
-	for _, p := range []model.Protocol{model.TCP, model.UDP, model.SCTP} {
-		out = append(out, row{"protocol " + p.String(), func(f *plan.Frontend) { f.Key.Protocol = p },
-			func(f *plan.Frontend) string { return f.Key.Protocol.String() }})
-	}
 	for _, d := range []time.Duration{time.Second, 125 * time.Second, 301 * time.Second, 24 * time.Hour} {
 		out = append(out, row{"affinity timeout " + d.String(), func(f *plan.Frontend) { f.Affinity = d },
 			func(f *plan.Frontend) string { return f.Affinity.String() }})
@@ -98,15 +94,13 @@ func newFrontend() *plan.Frontend {
 func (r row) cell(c plan.Caps) string {
 	f := newFrontend()
 	r.set(f)
-	got, degradations := plan.NormalizeFrontend(f, c)
-	text := "no frontend"
-	if got != nil {
-		text = r.value(got)
-		if text == r.value(f) {
-			text = "exact"
-		}
+	fit := plan.NewFitter(&c)
+	got := fit.Fit(f)
+	text := r.value(c.Strip(got))
+	if text == r.value(f) {
+		text = "exact"
 	}
-	if len(degradations) > 0 {
+	if got.Degraded != nil {
 		text = "**" + text + "**"
 	}
 	return text
@@ -138,22 +132,17 @@ func TestREADMETableMatchesDeclaredCapabilities(t *testing.T) {
 	}
 }
 
-func TestREADMETableCoversAllBalancesAndProtocols(t *testing.T) {
+func TestREADMETableCoversAllBalances(t *testing.T) {
 	covered := map[string]bool{}
 	for _, r := range rows() {
 		f := newFrontend()
 		r.set(f)
-		covered[f.Balance.String()], covered[f.Key.Protocol.String()] = true, true
+		covered[f.Balance.String()] = true
 	}
 	for _, c := range backends() {
 		for _, b := range c.Balances {
 			if !covered[b.String()] {
 				t.Errorf("%s declares balance %s, which no row has", c.Name, b)
-			}
-		}
-		for _, p := range c.Protocols {
-			if !covered[p.String()] {
-				t.Errorf("%s declares protocol %s, which no row has", c.Name, p)
 			}
 		}
 	}

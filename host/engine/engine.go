@@ -57,7 +57,7 @@ type Engine struct {
 	sync            syncState
 	clock           planClock
 	planAt          time.Time // when the planner asks for the next step, by its clock; zero: only on a change
-	degraded        map[plan.Key][]plan.Degradation
+	degraded        int       // frontends that the backend cannot represent as planned
 	checkpoint      checkpointState
 	stale           staleUDP
 	drift           drift
@@ -132,7 +132,6 @@ func New(o Options) *Engine {
 		done:      make(chan struct{}),
 		sync:      syncState{full: true},
 		clock:     planClock{read: o.Clock},
-		degraded:  map[plan.Key][]plan.Degradation{},
 		stale:     staleUDP{pending: map[plan.Key]bool{}, former: map[netip.Addr]bool{}, job: newJob()},
 		drift:     drift{ready: make(chan struct{}, 1)},
 		sheds:     newJob(),

@@ -8,18 +8,6 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// Degradations returns what the backend cannot represent of the frontends of a Service. Call it in Do.
-func (e *Engine) Degradations(service model.Name) (out []plan.Degradation) {
-	for _, k := range slices.SortedFunc(maps.Keys(e.degraded), plan.Key.Compare) {
-		for _, d := range e.degraded[k] {
-			if d.Owner.Service == service {
-				out = append(out, d)
-			}
-		}
-	}
-	return out
-}
-
 // Unprogrammed returns which frontends of a Service the kernel has rejected, and why. Call it in Do.
 func (e *Engine) Unprogrammed(service model.Name) (out []string) {
 	for _, k := range slices.SortedFunc(maps.Keys(e.sync.failed), plan.Key.Compare) {

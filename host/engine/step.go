@@ -64,8 +64,8 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	}
 	e.logProblems(&step, now)
 	took := time.Since(now)
-	e.updateDegraded(step.Delta)
-	e.Observer.OnPlan(&PlannedStep{At: now, Duration: took, Result: &step, Degraded: len(e.degraded)})
+	e.countDegraded(step.Delta)
+	e.Observer.OnPlan(&PlannedStep{At: now, Duration: took, Result: &step, Degraded: e.degraded})
 	e.stale.renew(step.Delta)
 	r := e.apply(ctx, step.Delta, now)
 	r.At, r.Synced, r.Unprogrammed = time.Now(), !e.sync.full, e.sync.unprogrammed
@@ -284,25 +284,16 @@ func services(d *plan.Delta) string {
 	return text
 }
 
-// updateDegraded records and logs what the backend cannot represent of the frontends that changed.
-func (e *Engine) updateDegraded(d *plan.Delta) {
-	caps := e.Backend.Caps()
+// countDegraded counts the frontends that the backend cannot represent as planned, and logs what it has not lost of them before.
+func (e *Engine) countDegraded(d *plan.Delta) {
 	for _, c := range d.Changes {
-		if c.New == nil {
-			delete(e.degraded, c.Key)
-			continue
-		}
-		lost := plan.Degradations(c.New, caps)
-		for _, l := range lost {
-			if !slices.Contains(e.degraded[c.Key], l) {
+		before, now := c.Old.Degradations(), c.New.Degradations()
+		e.degraded += min(1, len(now)) - min(1, len(before))
+		for _, l := range now {
+			if !slices.Contains(before, l) {
 				e.Log.Warn("frontend degraded: the backend cannot represent it as planned", "frontend", l.Frontend, "service", l.Owner,
 					"wanted", l.Wanted, "got", l.Got, "reason", l.Why)
 			}
-		}
-		if len(lost) > 0 {
-			e.degraded[c.Key] = lost
-		} else {
-			delete(e.degraded, c.Key)
 		}
 	}
 }

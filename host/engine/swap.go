@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/sluice-proxy/sluice/host/backend"
-	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
 type swapRequest struct {
@@ -35,15 +34,16 @@ func (e *Engine) Swap(ctx context.Context, to backend.Backend) (from backend.Bac
 func (e *Engine) swap(ctx context.Context, s *swapRequest) {
 	var report backend.Report
 	var partial *backend.PartialError
+	e.Planner.SetCaps(s.to.Caps())
 	if e.sync.done { // otherwise nothing has been programmed, and the first step does it
 		if report, s.err = s.to.Apply(ctx, e.Planner.Current(), nil); s.err != nil && !errors.As(s.err, &partial) {
 			s.err = fmt.Errorf("program backend %s: %w", s.to.Caps().Name, s.err)
+			e.Planner.SetCaps(e.Backend.Caps())
 			e.sync.full = true
 			return
 		}
 	}
 	s.from, e.Backend = e.Backend, s.to
-	e.Planner.SetCaps(s.to.Caps())
 	e.sync = syncState{full: !e.sync.done, done: e.sync.done}
 	e.rebaseSignals()
 	if partial != nil {
@@ -51,8 +51,6 @@ func (e *Engine) swap(ctx context.Context, s *swapRequest) {
 		e.applyFailed(ctx, "some frontends cannot be programmed; all others are", partial)
 	}
 	e.requeue(report)
-	clear(e.degraded)
-	e.updateDegraded(plan.Diff(&plan.Plan{}, e.Planner.Current()))
 	e.Log.Info("switched backend", "from", s.from.Caps().Name, "to", s.to.Caps().Name,
 		"frontends", len(e.Planner.Current().Frontends), "netlink_messages", report.Messages)
 }

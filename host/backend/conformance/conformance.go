@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -181,7 +182,7 @@ func (s *session) applyAndSettle(next *plan.Plan, d *plan.Delta) (sum backend.Re
 	s.Helper()
 	before := plan.Format(next)
 	for range maxRequeues {
-		r, err := s.backend.Apply(context.Background(), next, d)
+		r, err := s.program(next, d)
 		sum.Messages += r.Messages
 		sum.Elements += r.Elements
 		if err != nil {
@@ -201,6 +202,23 @@ func (s *session) applyAndSettle(next *plan.Plan, d *plan.Delta) (sum backend.Re
 	}
 	s.Fatalf("%s: Apply still asks to be requeued after %d times", s.step, maxRequeues)
 	return sum, nil
+}
+
+// program applies what fits the backend of a plan, as the planner does.
+func (s *session) program(next *plan.Plan, d *plan.Delta) (backend.Report, error) {
+	caps := s.backend.Caps()
+	next = plan.Fit(next, caps)
+	if d != nil {
+		fit := plan.NewFitter(&caps)
+		d = &plan.Delta{Global: d.Global, Changes: slices.Clone(d.Changes)}
+		for i := range d.Changes {
+			c := &d.Changes[i]
+			if c.New = next.Frontends[c.Key]; c.Old != nil {
+				c.Old = fit.Fit(c.Old)
+			}
+		}
+	}
+	return s.backend.Apply(context.Background(), next, d)
 }
 
 // apply is an applyAndSettle that must succeed and must result in next.
@@ -226,7 +244,7 @@ func (s *session) read() *plan.Plan {
 // expectState checks Read(Apply(p)) == Normalize(p, Caps()).
 func (s *session) expectState(p *plan.Plan) {
 	s.Helper()
-	want, _ := plan.Normalize(p, s.backend.Caps())
+	want := plan.Normalize(p, s.backend.Caps())
 	got := s.read()
 	if !got.Equal(want) {
 		s.Fatalf("%s: the data plane differs from the plan (- want, + got):\n%s", s.step, plan.FormatDiff(want, got))

@@ -65,8 +65,8 @@ func (s *session) faults() {
 // oldOrNew checks that every frontend and every global field has its old or its new value.
 func (s *session) oldOrNew(prev, next *plan.Plan) {
 	s.Helper()
-	before, _ := plan.Normalize(prev, s.backend.Caps())
-	after, _ := plan.Normalize(next, s.backend.Caps())
+	before := plan.Normalize(prev, s.backend.Caps())
+	after := plan.Normalize(next, s.backend.Caps())
 	got := s.read()
 	keys := map[plan.Key]bool{}
 	for _, p := range []*plan.Plan{before, after, got} {

@@ -33,7 +33,7 @@ func (s *session) counters() map[model.EndpointKey]backend.OutcomeCounters {
 // have depends on whether the backend represents them.
 func (s *session) counted(p *plan.Plan) map[model.EndpointKey]backend.OutcomeCounters {
 	s.Helper()
-	normalized, _ := plan.Normalize(p, s.backend.Caps())
+	normalized := plan.Normalize(p, s.backend.Caps())
 	got := s.counters()
 	extra := maps.Clone(got)
 	for k, f := range p.Frontends {

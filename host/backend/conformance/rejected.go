@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -93,13 +92,12 @@ func (s *session) rejected() {
 		prev := g.Plan()
 		s.apply(prev, nil)
 		next := g.Next(g.Next(prev))
-		changed := plan.Diff(prev, next)
+		changed, fitting := plan.Diff(prev, next), plan.Normalize(next, s.backend.Caps())
 		i := slices.IndexFunc(changed.Changes, func(c plan.Change) bool {
 			if c.New == nil || c.Key.IsNodePort() {
 				return false
 			}
-			f, _ := plan.NormalizeFrontend(c.New, s.backend.Caps())
-			return f != nil && (c.Old == nil || !f.Equal(prev.Frontends[c.Key]))
+			return c.Old == nil || !fitting.Frontends[c.Key].Equal(prev.Frontends[c.Key])
 		})
 		if i < 0 {
 			return
@@ -119,7 +117,7 @@ func (s *session) rejected() {
 			}
 		}
 		var partial *backend.PartialError
-		if _, err := s.backend.Apply(context.Background(), again, plan.Diff(next, again)); !errors.As(err, &partial) {
+		if _, err := s.program(again, plan.Diff(next, again)); !errors.As(err, &partial) {
 			s.Fatalf("%s: another change while %s is rejected: %v", s.step, bad, err)
 		}
 		s.expectExcept(bad, prev, again)
@@ -149,7 +147,7 @@ const maxRejectedDelay = 3 * time.Second
 func (s *session) applyPartially(bad plan.Key, prev, next *plan.Plan, d *plan.Delta) bool {
 	s.Helper()
 	for range maxRejectedApplies {
-		_, err := s.backend.Apply(context.Background(), next, d)
+		_, err := s.program(next, d)
 		var partial *backend.PartialError
 		switch {
 		case err == nil && prev.Frontends[bad] == nil:
@@ -174,7 +172,7 @@ func (s *session) applyPartially(bad plan.Key, prev, next *plan.Plan, d *plan.De
 func (s *session) expectExcept(bad plan.Key, prev, next *plan.Plan) {
 	s.Helper()
 	got := s.read()
-	want, _ := plan.Normalize(next, s.backend.Caps())
+	want := plan.Normalize(next, s.backend.Caps())
 	if old := got.Frontends[bad]; old != nil {
 		want.Frontends[bad] = old
 	} else {

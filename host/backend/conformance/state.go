@@ -88,7 +88,7 @@ func (s *session) restarts() {
 		// A crash between an Apply and the requeued one.
 		next := g.Next(g.Next(prev))
 		s.step = seed + " killed before the requeued Apply"
-		if _, err := s.backend.Apply(context.Background(), next, plan.Diff(prev, next)); err != nil {
+		if _, err := s.program(next, plan.Diff(prev, next)); err != nil {
 			s.Fatalf("%s: %v", s.step, err)
 		}
 		s.restart()

@@ -104,7 +104,7 @@ func (s *session) destinations() {
 		s.addFixtures(p)
 		s.step = fmt.Sprintf("seed %d", seed)
 		s.apply(p, nil)
-		normalized, _ := plan.Normalize(p, s.backend.Caps())
+		normalized := plan.Normalize(p, s.backend.Caps())
 		sticky := map[string]netip.AddrPort{}
 		for _, k := range normalized.Keys() {
 			for _, to := range w.destinations(k) {

@@ -21,13 +21,13 @@ func TestConformance(t *testing.T) {
 	everything := fake.Everything()
 	slots := plan.Caps{
 		Name: "slots", Ratios: true, MaxTotal: 1000, Balances: everything.Balances[:1],
-		Protocols: everything.Protocols, MaxAffinity: time.Hour, Outcomes: true,
+		CoarseAffinity: true, Outcomes: true,
 	}
 	for name, o := range map[string]fake.Options{
-		"holding everything":       {},
-		"holding ratios":           {Caps: slots},
-		"leaving things behind":    {Linger: 5 * time.Millisecond},
-		"holding TCP and UDP only": {Caps: plan.Caps{Name: "two", ZeroWeight: true, Balances: everything.Balances[1:], Protocols: everything.Protocols[:2]}},
+		"holding everything":               {},
+		"holding ratios":                   {Caps: slots},
+		"leaving things behind":            {Linger: 5 * time.Millisecond},
+		"holding weights without outcomes": {Caps: plan.Caps{Name: "weights", ZeroWeight: true, Balances: everything.Balances[1:]}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conformance.Run(t, func(t *testing.T) conformance.Fixture { return subject(o) })

@@ -33,8 +33,7 @@ var ErrClosed = errors.New("fake: the backend is closed")
 func Everything() plan.Caps {
 	return plan.Caps{
 		Name: "fake", ZeroWeight: true, Outcomes: true, Step: slots.Step,
-		Balances:  []plan.Balance{plan.Random, plan.RoundRobin, plan.SourceHash, plan.LeastConnections},
-		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
+		Balances: []plan.Balance{plan.Random, plan.RoundRobin, plan.SourceHash, plan.LeastConnections},
 	}
 }
 
@@ -76,10 +75,9 @@ func (b *Backend) Apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (ba
 	var want *plan.Delta
 	if d == nil {
 		clear(b.rejected)
-		whole, _ := plan.Normalize(next, k.caps)
-		want = plan.Diff(k.plan(), whole)
+		want = plan.Diff(k.plan(), k.strip(next))
 	} else {
-		want = k.normalize(d)
+		want = k.stripDelta(d)
 	}
 	for _, c := range want.Changes {
 		if d == nil && c.New == nil && c.Key.Protocol == model.UDP {

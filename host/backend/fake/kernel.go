@@ -149,8 +149,17 @@ func (k *Kernel) table(name string) *plan.Plan {
 	return k.tables[name]
 }
 
-// normalize returns the part of a delta that differs from the current state, normalized.
-func (k *Kernel) normalize(d *plan.Delta) *plan.Delta {
+// strip returns a plan as the Kernel has it.
+func (k *Kernel) strip(p *plan.Plan) *plan.Plan {
+	out := &plan.Plan{Global: p.Global, Frontends: maps.Clone(p.Frontends)}
+	for key, f := range out.Frontends {
+		out.Frontends[key] = k.caps.Strip(f)
+	}
+	return out
+}
+
+// stripDelta returns the part of a delta that differs from the current state, as the Kernel has it.
+func (k *Kernel) stripDelta(d *plan.Delta) *plan.Delta {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	current := &plan.Plan{}
@@ -164,7 +173,7 @@ func (k *Kernel) normalize(d *plan.Delta) *plan.Delta {
 	for _, c := range d.Changes {
 		c.Old = current.Frontends[c.Key]
 		if c.New != nil {
-			c.New, _ = plan.NormalizeFrontend(c.New, k.caps)
+			c.New = k.caps.Strip(c.New)
 		}
 		if c.Old != c.New && (c.Old == nil || c.New == nil || !c.Old.Equal(c.New)) {
 			out.Changes = append(out.Changes, c)

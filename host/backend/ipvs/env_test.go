@@ -136,7 +136,7 @@ func (d *env) apply(b *Backend, next *plan.Plan, delta *plan.Delta) backend.Repo
 
 func (d *env) expectRead(b *Backend, want *plan.Plan) {
 	d.Helper()
-	want, _ = plan.Normalize(want, b.Caps())
+	want = plan.Normalize(want, b.Caps())
 	got, err := b.Read(context.Background())
 	if err != nil {
 		d.Fatal(err)

@@ -72,7 +72,8 @@ func TestKillingRandomChangesLeavesOldOrNewDestinations(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		g := testgen.NewPlans(seed, testgen.PlanOptions{Ports: 4, Endpoints: 4})
 		prev := g.Plan()
-		next := g.Next(g.Next(g.Next(prev)))
+		next := plan.Fit(g.Next(g.Next(g.Next(prev))), Caps())
+		prev = plan.Fit(prev, Caps())
 		for n := 1; ; n += 1 + random.IntN(3) {
 			b := d.open()
 			d.apply(b, prev, nil)
@@ -101,8 +102,8 @@ func TestKillingRandomChangesLeavesOldOrNewDestinations(t *testing.T) {
 // checkBetween checks that frontends of both plans exist, and that each endpoint is in either plan.
 func (d *memEnv) checkBetween(b *Backend, what string, prev, next *plan.Plan) {
 	d.Helper()
-	prev, _ = plan.Normalize(prev, b.Caps())
-	next, _ = plan.Normalize(next, b.Caps())
+	prev = plan.Normalize(prev, b.Caps())
+	next = plan.Normalize(next, b.Caps())
 	got, err := b.Read(context.Background())
 	if err != nil {
 		d.Fatalf("%s: %v", what, err)

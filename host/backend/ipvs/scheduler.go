@@ -25,8 +25,7 @@ func Caps() plan.Caps {
 func capsOf(have map[string]bool) plan.Caps {
 	c := plan.Caps{
 		Name: "ipvs", Ratios: true, MaxTotal: slots.Max, Step: slots.Step, ZeroWeight: true,
-		Balances:  []plan.Balance{plan.Random},
-		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
+		Balances: []plan.Balance{plan.Random},
 
 		MaxEndpoints: nftables.Slots{}.Caps().MaxEndpoints, MaxName: nftables.MaxName, CoarseAffinity: true, Outcomes: true,
 	}

@@ -13,7 +13,7 @@ import (
 // uses.
 type frontendUpdate struct {
 	key     plan.Key
-	next    *plan.Frontend // normalized; nil to delete it
+	next    *plan.Frontend // stripped; nil to delete it
 	servers []serverUpdate
 	errs    []error
 	failed  bool // its nftables rules must stay as they are
@@ -103,7 +103,7 @@ func (b *Backend) allUpdates(next *plan.Plan) []*frontendUpdate {
 func (b *Backend) newUpdate(k plan.Key, f *plan.Frontend) *frontendUpdate {
 	u := &frontendUpdate{key: k}
 	if f != nil {
-		f, _ = plan.NormalizeFrontend(f, b.caps)
+		f = b.caps.Strip(f)
 	}
 	u.next = f
 	if err := b.assignMarks(k, f); err != nil {

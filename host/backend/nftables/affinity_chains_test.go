@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// manyTimeouts is a plan of n Services, each with a timeout of its own.
+// manyTimeouts is a plan of n Services, each of which wants a timeout of its own.
 func manyTimeouts(n int) *plan.Plan {
 	p := cluster(n, 2)
 	i := 0
@@ -22,7 +22,7 @@ func manyTimeouts(n int) *plan.Plan {
 		p.Frontends[k] = &f
 		i++
 	}
-	return p
+	return plan.Fit(p, Caps())
 }
 
 // affinityChains counts the chains that record and find clients, as the kernel has them.

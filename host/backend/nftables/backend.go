@@ -53,7 +53,7 @@ type Backend struct {
 	outcomes     map[model.EndpointKey]backend.OutcomeCounters // of the last ReadOutcomes
 	unprogrammed unprogrammed
 	removedUDP   []plan.Key      // see backend.UDPRemover
-	normalized   []plan.Endpoint // reused by writeFrontend
+	stripped     []plan.Endpoint // reused by writeFrontend
 	isolating    bool            // each frontend gets its own transaction: see isolate
 
 	netns           int           // a duplicate of Options.Netns, or 0

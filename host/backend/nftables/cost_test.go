@@ -103,20 +103,23 @@ func TestPartOfALargePoolIsAllThatIsWritten(t *testing.T) {
 	for i := range pool.Pool.Endpoints {
 		pool.Pool.Endpoints[i].Weight = weights[i%len(weights)]
 	}
-	p.Frontends[pool.Key] = pool
+	caps := Caps()
+	fit := func(f *plan.Frontend) *plan.Frontend { x := plan.NewFitter(&caps); return x.Fit(f) }
+	p.Frontends[pool.Key] = fit(pool)
 	d.report(p, nil)
 	const changed = 50 // endpoints that lose their weight; as many get one
 	for i := range 10 {
-		next := *p.Frontends[pool.Key]
+		next := *pool
 		next.Pool.Endpoints = slices.Clone(next.Pool.Endpoints)
 		for j := range changed {
 			e := next.Pool.Endpoints[2*(i*changed+j):]
 			e[0].Weight, e[1].Weight = 0, 1+2*e[0].Weight%1000
 		}
 		// A slot changes its endpoint, and so does a hairpin entry.
-		if r := d.report(p, replaceFrontend(p, &next)); r.Elements > 4*changed || r.Transactions != 1 {
+		if r := d.report(p, replaceFrontend(p, fit(&next))); r.Elements > 4*changed || r.Transactions != 1 {
 			t.Errorf("part %d: %+v", i, r)
 		}
+		pool = &next
 	}
 	d.expectPlan(p)
 }

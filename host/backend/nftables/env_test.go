@@ -128,7 +128,7 @@ func (d *testEnv) apply(text string) *plan.Plan {
 
 func (d *testEnv) expectPlan(p *plan.Plan) {
 	d.Helper()
-	want, _ := plan.Normalize(p, d.b.Caps())
+	want := plan.Normalize(p, d.b.Caps())
 	got, err := d.b.Read(context.Background())
 	if err != nil {
 		d.Fatal(err)

@@ -53,8 +53,8 @@ func (d *testEnv) expectOldOrNew(what string, was, shall *plan.Plan) {
 	d.Helper()
 	b := d.open()
 	defer b.Close()
-	was, _ = plan.Normalize(was, b.Caps())
-	shall, _ = plan.Normalize(shall, b.Caps())
+	was = plan.Normalize(was, b.Caps())
+	shall = plan.Normalize(shall, b.Caps())
 	got, err := b.Read(context.Background())
 	if err != nil {
 		d.Fatalf("%s: %v", what, err)
@@ -136,6 +136,7 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 			for k, f := range served.Frontends {
 				plans[i].Frontends[k] = f
 			}
+			plans[i] = plan.Fit(plans[i], d.b.Caps())
 		}
 		d.restart()
 		d.mustApply(plans[0], nil)

@@ -270,7 +270,7 @@ func (d *testEnv) expectNewOrForeign(what string, c Balancing, p *plan.Plan) {
 	if err != nil {
 		d.Fatalf("%s: %v", what, err)
 	}
-	want, _ := plan.Normalize(p, b.Caps())
+	want := plan.Normalize(p, b.Caps())
 	if c != nil { // without endpoints
 		for _, q := range []*plan.Plan{want, got} {
 			for k, f := range q.Frontends {

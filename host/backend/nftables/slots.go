@@ -21,12 +21,11 @@ const MaxName = 63
 // Caps implements Balancing.
 func (Slots) Caps() plan.Caps {
 	return plan.Caps{
-		Name:      "nftables",
-		Ratios:    true,
-		MaxTotal:  slots.Max,
-		Step:      slots.Step,
-		Balances:  []plan.Balance{plan.Random, plan.SourceHash},
-		Protocols: []model.Protocol{model.TCP, model.UDP, model.SCTP},
+		Name:     "nftables",
+		Ratios:   true,
+		MaxTotal: slots.Max,
+		Step:     slots.Step,
+		Balances: []plan.Balance{plan.Random, plan.SourceHash},
 
 		MaxEndpoints: 1 << maxSizeClass, MaxName: MaxName, CoarseAffinity: true, Outcomes: true,
 	}

@@ -39,7 +39,7 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta) error {
 		if x == nil || f != nil && b.unprogrammed.waits(k) {
 			return nil
 		}
-		err := b.writeFrontend(x, k, f, caps)
+		err := b.writeFrontend(x, k, f, &caps)
 		if e := new(frontendError); errors.As(err, e) {
 			// One that cannot be encoded keeps its state and does not delay the others.
 			b.unprogrammed.add(k, err, time.Time{})
@@ -153,13 +153,13 @@ func (b *Backend) allKeys(p *plan.Plan) []plan.Key {
 }
 
 // writeFrontend adds to x what brings a frontend to f. Nil deletes it.
-func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps plan.Caps) error {
+func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps *plan.Caps) error {
 	t := x.t
 	now := t.frontends[k]
 	var counted packedSlots
 	if f != nil {
 		counted = countedEndpointsOf(f) // those of weight 0 too
-		f, _ = plan.NormalizeInto(&b.normalized, f, caps)
+		f = caps.StripInto(&b.stripped, f)
 	}
 	var want *elements
 	if f != nil {

@@ -114,9 +114,8 @@ func index(a netip.AddrPort) int {
 
 // slotsByAddr returns the slots that a data plane has for a pool.
 func slotsByAddr(p *plan.Pool) (out [900]int) {
-	f, _ := plan.NormalizeFrontend(&plan.Frontend{Key: plan.Key{Protocol: model.TCP}, Pool: *p},
-		plan.Caps{Ratios: true, MaxTotal: Max, Balances: []plan.Balance{plan.Random}, Protocols: []model.Protocol{model.TCP}})
-	for _, e := range f.Pool.Endpoints {
+	slots := plan.Normalize(&plan.Plan{Frontends: map[plan.Key]*plan.Frontend{{}: {Pool: *p}}}, plan.Caps{Ratios: true, MaxTotal: Max, Balances: []plan.Balance{plan.Random}})
+	for _, e := range slots.Frontends[plan.Key{}].Pool.Endpoints {
 		out[index(e.Addr)] = int(e.Weight)
 	}
 	return out

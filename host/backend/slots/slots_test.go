@@ -12,11 +12,13 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// TestPoolsChangeInValidParts: between any two frontends, also when another one is wanted meanwhile, each part is valid, changes a bounded
-// number of slots, and has an endpoint with weight if the wanted one has. Where the weights of an endpoint are not interpolated, it has its old
+// TestPoolsChangeInValidParts: between any two frontends that fit, also when another one is wanted meanwhile, each part is valid, fits, changes a
+// bounded number of slots, and has an endpoint with weight if the wanted one has. Where the weights of an endpoint are not interpolated, it has its old
 // or its new one, of which more than one may not count.
 func TestPoolsChangeInValidParts(t *testing.T) {
 	weighted, fewAndMany := 0, 0
+	caps := plan.Caps{Ratios: true, MaxTotal: Max, MaxEndpoints: 4000, Balances: []plan.Balance{plan.Random}}
+	fit := func(f *plan.Frontend) *plan.Frontend { x := plan.NewFitter(&caps); return x.Fit(f) }
 	for seed := range uint64(400) {
 		r := rand.New(rand.NewPCG(seed, 31))
 		addresses, maxWeight := []int{1000}, 1
@@ -34,7 +36,7 @@ func TestPoolsChangeInValidParts(t *testing.T) {
 				outside := pool()
 				f.Outside = &outside
 			}
-			return f
+			return fit(f)
 		}
 		now, to := random(), random()
 		for steps, other := 0, r.IntN(10); now != to; steps++ {
@@ -46,6 +48,10 @@ func TestPoolsChangeInValidParts(t *testing.T) {
 			if next != nil {
 				if err := plan.Validate(&plan.Plan{Global: plan.Global{MasqueradeMark: 1}, Frontends: map[plan.Key]*plan.Frontend{next.Key: next}}); err != nil {
 					t.Fatalf("seed %d: %v", seed, err)
+				}
+				bare := *next
+				if bare.Degraded = nil; fit(&bare) != &bare {
+					t.Fatalf("seed %d, step %d: the data plane has to round weights, or leave out endpoints", seed, steps)
 				}
 			}
 			if next != to && maxWeight > 1 {
@@ -108,8 +114,8 @@ func poolOf(f *plan.Frontend, scope int) *plan.Pool {
 // slotsByIndex returns the slots that a backend gives to the endpoints of a pool, and how many endpoints have any.
 func slotsByIndex(t *plan.Pool) (slots [4000]int, n int) {
 	f := plan.Frontend{Key: plan.Key{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: model.TCP}, Kind: plan.ClusterIP, Pool: *t}
-	p, _ := plan.Normalize(&plan.Plan{Frontends: map[plan.Key]*plan.Frontend{f.Key: &f}},
-		plan.Caps{Ratios: true, MaxTotal: Max, MaxEndpoints: 65536, Balances: []plan.Balance{plan.Random}, Protocols: []model.Protocol{model.TCP}})
+	p := plan.Normalize(&plan.Plan{Frontends: map[plan.Key]*plan.Frontend{f.Key: &f}},
+		plan.Caps{Ratios: true, MaxTotal: Max, MaxEndpoints: 65536, Balances: []plan.Balance{plan.Random}})
 	for _, e := range p.Frontends[f.Key].Pool.Endpoints {
 		if e.Weight > 0 {
 			n++

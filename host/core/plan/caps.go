@@ -3,6 +3,7 @@ package plan
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
@@ -17,9 +18,8 @@ type Caps struct {
 	MaxTotal int
 	// ZeroWeight means that the backend represents endpoints of weight 0. Their phase is Draining.
 	ZeroWeight bool
-	// Balances and Protocols that the backend supports. The first Balance replaces unsupported ones.
-	Balances  []Balance
-	Protocols []model.Protocol
+	// Balances that the backend supports. The first one replaces unsupported ones. Without any, every plan fits.
+	Balances []Balance
 	// MaxEndpoints of a pool, and MaxName of the names of a Service, of its namespace and of its ports, in bytes; 0: no limit.
 	MaxEndpoints, MaxName int
 	// CoarseAffinity means that the backend represents affinity timeouts above 5 minutes rounded up, by a twentieth at most: the number of
@@ -31,19 +31,24 @@ type Caps struct {
 	// not exist. The step is to itself if the budget has room for the rest, the change cannot be divided, or the budget is math.MaxInt.
 	// Step is a pure function. A nil Step does not divide changes, which cost nothing then.
 	Step func(from, to *Frontend, budget int) (next *Frontend, cost int)
-	// MaxAffinity is the maximum affinity timeout; 0: no limit.
-	MaxAffinity time.Duration
 }
 
-// fits reports whether the backend represents the names of an owner.
-func (c *Caps) fits(o *model.PortName) bool {
+// fits reports whether nothing of a frontend is lost. That is so for nearly all frontends, so it must not allocate.
+func (c *Caps) fits(f *Frontend) bool {
+	return c == nil || len(c.Balances) == 0 ||
+		slices.Contains(c.Balances, f.Balance) && c.affinity(f.Affinity) == f.Affinity && (c.Outcomes || !f.Outcomes) && c.names(&f.Owner) &&
+			c.fitsPool(&f.Pool) && (f.Outside == nil || c.fitsPool(f.Outside))
+}
+
+// names reports whether the backend represents the names of an owner.
+func (c *Caps) names(o *model.PortName) bool {
 	return c.MaxName == 0 || max(len(o.Service.Namespace), len(o.Service.Name), len(o.Port)) <= c.MaxName
 }
 
-// shorten returns an owner whose names fit. A name that is too long ends in a hash.
+// shorten returns an owner whose names the backend represents. A name that is too long ends in a hash.
 func (c *Caps) shorten(o model.PortName) model.PortName {
 	for _, s := range []*string{&o.Service.Namespace, &o.Service.Name, &o.Port} {
-		if len(*s) > c.MaxName {
+		if c.MaxName > 0 && len(*s) > c.MaxName {
 			sum := sha256.Sum256([]byte(*s))
 			*s = (*s)[:c.MaxName-17] + "-" + hex.EncodeToString(sum[:8])
 		}
@@ -51,7 +56,19 @@ func (c *Caps) shorten(o model.PortName) model.PortName {
 	return o
 }
 
-// affinity returns an affinity timeout as the backend represents it, except for MaxAffinity.
+// fitsPool reports whether the backend has room for all endpoints of a pool and represents the ratio of their weights.
+func (c *Caps) fitsPool(p *Pool) bool {
+	if c.MaxEndpoints > 0 && len(p.Endpoints) > c.MaxEndpoints {
+		return false
+	}
+	if !c.Ratios {
+		return true
+	}
+	sum, g, n := sumGCD(p.Endpoints)
+	return n == 0 || sum/g <= max(c.MaxTotal, n)
+}
+
+// affinity returns an affinity timeout as the backend represents it.
 func (c *Caps) affinity(d time.Duration) time.Duration {
 	if !c.CoarseAffinity || d < time.Second {
 		return d
@@ -68,13 +85,8 @@ func (c *Caps) affinity(d time.Duration) time.Duration {
 	return (d + step - 1).Truncate(step)
 }
 
-// representsExactly reports whether the backend represents a pool without a change. That is so for nearly all pools, so it must not
-// allocate.
-func (c *Caps) representsExactly(p *Pool) bool {
-	if c.MaxEndpoints > 0 && len(p.Endpoints) > c.MaxEndpoints {
-		return false
-	}
-	sum, g, n := sumGCD(p.Endpoints)
+// isStripped reports whether a backend has a pool without a change. That is so for nearly all pools, so it must not allocate.
+func (c *Caps) isStripped(p *Pool) bool {
 	for i := range p.Endpoints {
 		m := &p.Endpoints[i]
 		switch {
@@ -86,5 +98,6 @@ func (c *Caps) representsExactly(p *Pool) bool {
 			return false
 		}
 	}
-	return !c.Ratios || g <= 1 && sum <= max(c.MaxTotal, n)
+	_, g, _ := sumGCD(p.Endpoints)
+	return !c.Ratios || g <= 1
 }

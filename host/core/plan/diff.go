@@ -116,7 +116,7 @@ func (f *Frontend) Equal(g *Frontend) bool {
 		f.Masquerade == g.Masquerade && f.Affinity == g.Affinity && f.Balance == g.Balance && f.Outcomes == g.Outcomes && f.RetryRefused == g.RetryRefused &&
 		(f.SourceRanges == nil) == (g.SourceRanges == nil) &&
 		slices.EqualFunc(f.SourceRanges, g.SourceRanges, func(a, b netip.Prefix) bool { return a == b }) &&
-		f.Pool.Equal(&g.Pool) &&
+		f.Pool.Equal(&g.Pool) && f.Degraded.equal(g.Degraded) &&
 		(f.Outside == nil) == (g.Outside == nil) && (f.Outside == nil || f.Outside.Equal(g.Outside))
 }
 

@@ -42,10 +42,10 @@ func mustParse(text string) *plan.Plan {
 func Example() {
 	caps := plan.Caps{
 		Name: "example", Ratios: true, MaxTotal: 1000,
-		Balances: []plan.Balance{plan.Random}, Protocols: []model.Protocol{model.TCP, model.UDP},
+		Balances: []plan.Balance{plan.Random},
 	}
-	prev, _ := plan.Normalize(mustParse(before), caps)
-	next, _ := plan.Normalize(mustParse(after), caps)
+	prev := plan.Normalize(mustParse(before), caps)
+	next := plan.Normalize(mustParse(after), caps)
 	for _, change := range plan.Diff(prev, next).Changes {
 		fmt.Print(plan.FormatFrontend(change.New))
 	}
@@ -71,13 +71,12 @@ func ExampleFormatDiff() {
 }
 
 // What a backend cannot represent is never silent.
-func ExampleNormalize() {
+func ExampleFit() {
 	caps := plan.Caps{
 		Name: "example", Ratios: true, MaxTotal: 2,
-		Balances: []plan.Balance{plan.Random}, Protocols: []model.Protocol{model.TCP},
+		Balances: []plan.Balance{plan.Random},
 	}
-	_, degradations := plan.Normalize(mustParse(before), caps)
-	for _, d := range degradations {
+	for _, d := range plan.Fit(mustParse(before), caps).Degradations() {
 		fmt.Println(d)
 	}
 	// Output:

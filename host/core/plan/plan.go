@@ -79,6 +79,8 @@ type Frontend struct {
 	// SourceRanges are the only sources that may connect, also for Pods and this node; others are dropped. Nil: all sources. Sorted and
 	// unique; one may contain others.
 	SourceRanges []netip.Prefix
+	// Degraded is what was wanted and the backend cannot represent, nil if nothing is lost: see Fitter. It has no influence on forwarding.
+	Degraded *Degraded
 }
 
 // Pool is a verdict on new connections and the endpoints that they are distributed to.

@@ -15,20 +15,27 @@ func ReduceWeights(endpoints []Endpoint, limit int) (rounded bool) {
 	limit = max(limit, n)
 	switch {
 	case sum/g <= limit:
+		toLowestTerms(endpoints)
+		return false
 	case n == limit: // at least one slot each, so no more
 		for i := range endpoints {
 			endpoints[i].Weight = min(1, endpoints[i].Weight)
 		}
 		return true
-	default:
-		roundWeights(endpoints, limit)
-		rounded = true
-		_, g, _ = sumGCD(endpoints)
+	}
+	roundWeights(endpoints, limit)
+	toLowestTerms(endpoints)
+	return true
+}
+
+func toLowestTerms(endpoints []Endpoint) {
+	_, g, _ := sumGCD(endpoints)
+	if g <= 1 {
+		return
 	}
 	for i := range endpoints {
 		endpoints[i].Weight /= uint16(g)
 	}
-	return rounded
 }
 
 // sumGCD returns sum, greatest common divisor and number of the positive weights.

@@ -96,13 +96,14 @@ func TestAllocationsGrowWithServiceOnly(t *testing.T) {
 }
 
 func TestUnchangedFrontendsAreNotCopied(t *testing.T) {
-	caps := plan.Caps{Ratios: true, MaxTotal: 1000, Balances: []plan.Balance{plan.Random}, Protocols: []model.Protocol{model.TCP}}
+	caps := plan.Caps{Ratios: true, MaxTotal: 1000, Balances: []plan.Balance{plan.Random}}
 	f := &plan.Frontend{Key: plan.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP}}
 	for i := range 50 {
 		f.Pool.Endpoints = append(f.Pool.Endpoints, plan.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80), Weight: 1})
 	}
 	if n := testing.AllocsPerRun(100, func() {
-		if got, lost := plan.NormalizeFrontend(f, caps); got != f || lost != nil {
+		fit := plan.NewFitter(&caps)
+		if got := caps.Strip(fit.Fit(f)); got != f {
 			t.Fatal("another one")
 		}
 	}); n != 0 {

@@ -16,6 +16,7 @@ type rules struct {
 	MasqueradeAll bool         // masquerade every ClusterIP connection
 	NodeAddrs     []netip.Addr // this node's addresses
 	Global        plan.Global
+	Caps          *plan.Caps // of the backend; nil: no limits
 }
 
 // frontends returns the frontends of a Service port in one family that the Service's quota has room for.
@@ -34,6 +35,7 @@ func (r *rules) frontends(round *round, d *policy.PortDecision) []*plan.Frontend
 		local = buildPool(p, &d.Local, true, &udp, empty)
 	}
 	var out []*plan.Frontend
+	fit := plan.NewFitter(r.Caps)
 	add := func(kind plan.Kind, addr netip.Addr, port uint16) {
 		if round.quota.frontends[kind] == 0 && round.quota.first != nil {
 			return
@@ -60,7 +62,7 @@ func (r *rules) frontends(round *round, d *policy.PortDecision) []*plan.Frontend
 			fe.SourceRanges = round.ranges[familyIndex(f)].list
 		}
 		if round.quota.take(fe) {
-			out = append(out, fe)
+			out = append(out, fit.Fit(fe))
 		}
 	}
 	for _, a := range round.addrs {

@@ -24,6 +24,7 @@ func (p *Planner) refresh() {
 	r := rules{
 		MasqueradeAll: s.MasqueradeAll,
 		NodeAddrs:     sortedAddrs(slices.Concat(own.Addresses, s.LocalAddrs)),
+		Caps:          p.rules.Caps,
 	}
 	r.Global = p.global(own, r.NodeAddrs)
 	p.clusterIPs.follow(p.cluster)

@@ -123,8 +123,19 @@ func (p *Planner) SetPolicies(set *policy.Set, changed []*policy.Object) {
 	}
 }
 
-// SetCaps sets the capabilities of the backend that programs the plan.
-func (p *Planner) SetCaps(c plan.Caps) { p.claims.SetCaps(c) }
+// SetCaps sets the capabilities of the backend that programs the plan. The plan fits them at once.
+func (p *Planner) SetCaps(c plan.Caps) {
+	p.rules.Caps = &c
+	p.claims.SetCaps(&c)
+	for _, s := range p.services {
+		if s.round != nil {
+			fit := plan.NewFitter(&c)
+			for i, f := range s.round.frontends {
+				s.round.frontends[i] = fit.Fit(f)
+			}
+		}
+	}
+}
 
 // SetLocalAddrs replaces Settings.LocalAddrs from the next Plan on.
 func (p *Planner) SetLocalAddrs(addrs []netip.Addr) { p.setAddrs(&p.settings.LocalAddrs, addrs) }

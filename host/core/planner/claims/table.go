@@ -19,7 +19,7 @@ import (
 // queue exactly if one of its claims is not in the plan.
 type Table struct {
 	plan          *plan.Plan
-	caps          plan.Caps
+	caps          *plan.Caps
 	services      map[model.Name]*claimant
 	queues        map[plan.Key]*claimQueue // all claims of the keys that have a claim that is not in the plan, by precedence
 	addrs         addresses
@@ -44,6 +44,7 @@ type claimant struct {
 // New returns a table without Services.
 func New() *Table {
 	return &Table{
+		caps:        &plan.Caps{},
 		plan:        &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{}},
 		services:    map[model.Name]*claimant{},
 		queues:      map[plan.Key]*claimQueue{},
@@ -56,8 +57,19 @@ func New() *Table {
 // Plan returns the current plan. It is read-only, and the table changes it in place.
 func (t *Table) Plan() *plan.Plan { return t.plan }
 
-// SetCaps sets the capabilities of the backend that programs the plan.
-func (t *Table) SetCaps(c plan.Caps) { t.caps = c }
+// SetCaps sets the capabilities of the backend that programs the plan, and makes the frontends fit them.
+func (t *Table) SetCaps(c *plan.Caps) {
+	t.caps = c
+	for _, by := range t.services {
+		fit := plan.NewFitter(c)
+		for i, old := range by.frontends {
+			if f := fit.Fit(old); f != old {
+				by.frontends[i] = f
+				t.replace(by, old, f)
+			}
+		}
+	}
+}
 
 // Wanted returns the frontends that a Service wants, sorted by key. It is read-only.
 func (t *Table) Wanted(name model.Name) []*plan.Frontend {

@@ -18,15 +18,6 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// AddLost adds what the backend cannot represent of the Service's frontends.
-func AddLost(x *api.Explanation, lost []plan.Degradation) {
-	for i := range lost {
-		if d := &lost[i]; d.Owner.Service.String() == x.Service {
-			x.Degraded = append(x.Degraded, fmt.Sprintf("%s: wanted %s, got %s: %s", d.Frontend, d.Wanted, d.Got, d.Why))
-		}
-	}
-}
-
 // localhostAddrs returns the loopback addresses on which a frontend is served.
 func localhostAddrs(e *planner.Explanation, f *plan.Frontend) (out []string) {
 	for _, a := range e.LocalhostAddrs {
@@ -72,6 +63,9 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *api
 		if at := localhostAddrs(e, f); len(at) > 0 && len(e.Service.SourceRanges) > 0 {
 			x.Degraded = append(x.Degraded, fmt.Sprintf("%s at %s: wanted loadBalancerSourceRanges, got all users of this node: source ranges do not apply to NodePorts",
 				f.Key, strings.Join(at, ", ")))
+		}
+		for _, d := range f.Degradations() {
+			x.Degraded = append(x.Degraded, fmt.Sprintf("%s: wanted %s, got %s: %s", d.Frontend, d.Wanted, d.Got, d.Why))
 		}
 	}
 	x.Connections = connections(e.Service)

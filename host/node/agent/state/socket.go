@@ -110,7 +110,6 @@ func (a *Agent) Explain(ctx context.Context, name model.Name, requests bool) (x 
 			return
 		}
 		x = NewExplanation(found, a.Engine.WallTime)
-		AddLost(x, a.Engine.Degradations(name))
 		x.Unprogrammed = a.Engine.Unprogrammed(name)
 	}); doErr != nil {
 		return nil, doErr

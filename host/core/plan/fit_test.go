@@ -13,58 +13,59 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testgen"
 )
 
-var (
-	allBalances  = []plan.Balance{plan.Random, plan.RoundRobin, plan.SourceHash, plan.LeastConnections}
-	allProtocols = []model.Protocol{model.TCP, model.UDP, model.SCTP}
-)
+var allBalances = []plan.Balance{plan.Random, plan.RoundRobin, plan.SourceHash, plan.LeastConnections}
 
 // someCaps are like those of the real backends, and at the edges.
 var someCaps = []plan.Caps{
-	{Name: "all", ZeroWeight: true, Outcomes: true, Balances: allBalances, Protocols: allProtocols},
-	{Name: "slots", Ratios: true, MaxTotal: 1000, Outcomes: true, Balances: allBalances[:1], Protocols: allProtocols},
-	{Name: "few", Ratios: true, MaxTotal: 16, ZeroWeight: true, Balances: allBalances[1:2], Protocols: allProtocols[:2], MaxAffinity: time.Hour},
-	{Name: "one", Ratios: true, MaxTotal: 1, Balances: allBalances, Protocols: allProtocols[:1]},
+	{Name: "all", ZeroWeight: true, Outcomes: true, Balances: allBalances},
+	{Name: "slots", Ratios: true, MaxTotal: 1000, Outcomes: true, Balances: allBalances[:1]},
+	{Name: "few", Ratios: true, MaxTotal: 16, ZeroWeight: true, CoarseAffinity: true, MaxName: 20, Balances: allBalances[1:2]},
+	{Name: "one", Ratios: true, MaxTotal: 1, Balances: allBalances},
+	{Name: "cut", Ratios: true, MaxTotal: 5, MaxEndpoints: 3, Balances: allBalances},
 }
 
-func TestNormalizeIsIdempotentAndKeepsPlansValid(t *testing.T) {
+func TestFitAndStripAreIdempotentAndKeepPlansValid(t *testing.T) {
 	for seed := range uint64(200) {
 		g := testgen.NewPlans(seed, testgen.PlanOptions{})
 		p := g.Plan()
-		for _, c := range someCaps {
+		for i, c := range someCaps {
 			before := plan.Format(p)
-			once, lost := plan.Normalize(p, c)
+			fitted := plan.Fit(p, c)
+			if err := plan.Validate(fitted); err != nil {
+				t.Fatalf("seed %d caps %s: %v", seed, c.Name, err)
+			}
+			if twice := plan.Fit(fitted, c); !fitted.Equal(twice) {
+				t.Fatalf("seed %d caps %s: fitted again\n%s", seed, c.Name, plan.FormatDiff(fitted, twice))
+			}
+			other := someCaps[(i+1)%len(someCaps)]
+			if direct, switched := plan.Fit(p, other), plan.Fit(fitted, other); !direct.Equal(switched) {
+				t.Fatalf("seed %d: caps %s after %s:\n%s", seed, other.Name, c.Name, plan.FormatDiff(direct, switched))
+			}
+			once := plan.Normalize(p, c)
 			if err := plan.Validate(once); err != nil {
 				t.Fatalf("seed %d caps %s: %v", seed, c.Name, err)
 			}
-			twice, again := plan.Normalize(once, c)
-			if !once.Equal(twice) || len(again) > 0 {
-				t.Fatalf("seed %d caps %s: lost again %v\n%s", seed, c.Name, again, plan.FormatDiff(once, twice))
-			}
 			for k, f := range once.Frontends {
-				if twice.Frontends[k] != f {
+				fit := plan.NewFitter(&c)
+				if c.Strip(fit.Fit(f)) != f {
 					t.Fatalf("seed %d caps %s: %s: what did not change is not shared", seed, c.Name, k)
 				}
 			}
 			if plan.Format(p) != before {
 				t.Fatalf("seed %d caps %s: the argument changed", seed, c.Name)
 			}
-			checkDegradations(t, seed, p, once, c, lost)
+			checkDegradations(t, seed, p, once, fitted.Degradations())
 		}
 	}
 }
 
-// TestNormalizedInReusedMemoryOrNotAtAll: what saves memory returns the same.
-func TestNormalizedInReusedMemoryOrNotAtAll(t *testing.T) {
+// TestStrippedInReusedMemory: what saves memory returns the same.
+func TestStrippedInReusedMemory(t *testing.T) {
 	var memory []plan.Endpoint
-	cut := plan.Caps{Name: "cut", Ratios: true, MaxTotal: 5, MaxEndpoints: 3, Balances: allBalances, Protocols: allProtocols}
 	for seed := range uint64(200) {
-		for k, f := range testgen.NewPlans(seed, testgen.PlanOptions{}).Plan().Frontends {
-			for _, c := range append(someCaps, cut) {
-				want, lost := plan.NormalizeFrontend(f, c)
-				if got := plan.Degradations(f, c); !slices.Equal(got, lost) {
-					t.Fatalf("seed %d caps %s: degradations of %s: %v, want %v", seed, c.Name, k, got, lost)
-				}
-				if got, _ := plan.NormalizeInto(&memory, f, c); (got == nil) != (want == nil) || got != nil && !got.Equal(want) {
+		for _, c := range someCaps {
+			for k, f := range plan.Fit(testgen.NewPlans(seed, testgen.PlanOptions{}).Plan(), c).Frontends {
+				if got, want := c.StripInto(&memory, f), c.Strip(f); !got.Equal(want) {
 					t.Fatalf("seed %d caps %s: %s: in reused memory %v, want %v", seed, c.Name, k, got, want)
 				}
 			}
@@ -72,16 +73,40 @@ func TestNormalizedInReusedMemoryOrNotAtAll(t *testing.T) {
 	}
 }
 
+// TestPoolsThatDoNotFitStayShared: the frontends of a Service port share endpoints, also those that are rounded.
+func TestPoolsThatDoNotFitStayShared(t *testing.T) {
+	c := plan.Caps{Ratios: true, MaxTotal: 4, Balances: allBalances}
+	pool := plan.Pool{Endpoints: []plan.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Weight: 65535}, {Addr: netip.MustParseAddrPort("10.0.0.2:80"), Weight: 1}}}
+	fit := plan.NewFitter(&c)
+	f, g := fit.Fit(&plan.Frontend{Pool: pool}), fit.Fit(&plan.Frontend{Kind: plan.NodePort, Pool: pool})
+	if &f.Pool.Endpoints[0] != &g.Pool.Endpoints[0] || f.Pool.Total() != 4 || len(g.Degradations()) != 1 || pool.Total() != 65536 {
+		t.Errorf("%v, %v, %v", f.Pool, g.Pool, pool)
+	}
+}
+
+// TestWhatIsLostIsPartOfTheFrontend: another weight that is rounded to the same one is a change, as another backend may represent it.
+func TestWhatIsLostIsPartOfTheFrontend(t *testing.T) {
+	c := plan.Caps{Ratios: true, MaxTotal: 4, Balances: allBalances}
+	of := func(weight uint16) *plan.Frontend {
+		fit := plan.NewFitter(&c)
+		return fit.Fit(&plan.Frontend{Pool: plan.Pool{Endpoints: []plan.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Weight: weight},
+			{Addr: netip.MustParseAddrPort("10.0.0.2:80"), Weight: 1}}}})
+	}
+	if a, b := of(65535), of(65534); a.Equal(b) || !a.Pool.Equal(&b.Pool) || !a.Equal(of(65535)) {
+		t.Errorf("%v, %v", a, b)
+	}
+}
+
 // checkDegradations: nothing that matters to packets is lost without a Degradation.
-func checkDegradations(t *testing.T, seed uint64, p, q *plan.Plan, c plan.Caps, lost []plan.Degradation) {
+func checkDegradations(t *testing.T, seed uint64, p, q *plan.Plan, lost []plan.Degradation) {
 	t.Helper()
 	for k, f := range p.Frontends {
 		g := q.Frontends[k]
 		reported := slices.ContainsFunc(lost, func(d plan.Degradation) bool { return d.Frontend == k && d.Owner == f.Owner })
-		same := g != nil && g.Balance == f.Balance && g.Affinity == f.Affinity && g.Outcomes == f.Outcomes && sameShares(&f.Pool, &g.Pool) &&
+		same := g != nil && g.Balance == f.Balance && g.Affinity == f.Affinity && g.Outcomes == f.Outcomes && g.Owner == f.Owner && sameShares(&f.Pool, &g.Pool) &&
 			(f.Outside == nil || sameShares(f.Outside, g.Outside))
 		if same == reported {
-			t.Fatalf("seed %d caps %s: %s: same behavior %v, degradation reported %v", seed, c.Name, k, same, reported)
+			t.Fatalf("seed %d: %s: same behavior %v, degradation reported %v", seed, k, same, reported)
 		}
 	}
 }
@@ -216,8 +241,10 @@ func normalizeWeights(weights []uint64, limit int) (out []uint64, rounded bool) 
 	if f.Pool.Total() == 0 {
 		f.Pool.Verdict = plan.Drop
 	}
-	c := plan.Caps{Ratios: true, MaxTotal: limit, Balances: allBalances, Protocols: allProtocols}
-	g, lost := plan.NormalizeFrontend(f, c)
+	c := plan.Caps{Ratios: true, MaxTotal: limit, Balances: allBalances}
+	fit := plan.NewFitter(&c)
+	fitted := fit.Fit(f)
+	g, lost := c.Strip(fitted), fitted.Degradations()
 	out = make([]uint64, len(weights))
 	j := 0
 	for i := range weights { // Caps without Idle leave those of weight 0 out
@@ -305,30 +332,22 @@ func referenceGCD(list []uint64) uint64 {
 	return 1
 }
 
-func TestNormalizeReportsDegradations(t *testing.T) {
+func TestFitReportsDegradations(t *testing.T) {
 	few := someCaps[2]
 	p := shopPlan(t)
 	f := *p.Frontends[key(t, "10.96.0.10:80/TCP")]
 	f.Pool.Endpoints = slices.Clone(f.Pool.Endpoints)
-	f.Pool.Endpoints[0].Weight, f.Outcomes = 60000, true
+	f.Pool.Endpoints[0].Weight, f.Outcomes, f.Affinity = 60000, true, 3*time.Hour+time.Second
 	p.Frontends[f.Key] = &f
-	sctp := plan.Frontend{Key: key(t, "10.96.0.12:80/SCTP"), Pool: plan.Pool{Verdict: plan.Drop}, Owner: model.PortName{
-		Service: model.Name{Namespace: "shop", Name: "sig"}, Protocol: model.SCTP}}
-	p.Frontends[sctp.Key] = &sctp
-	q, lost := plan.Normalize(p, few)
-	if q.Frontends[sctp.Key] != nil {
-		t.Error("SCTP is not removed")
-	}
 	var text strings.Builder
-	for _, d := range lost {
+	for _, d := range plan.Fit(p, few).Degradations() {
 		text.WriteString(d.String() + "\n")
 	}
 	for _, want := range []string{
 		"shop/web:http 10.96.0.10:80/TCP: wanted balance random, got balance round-robin: few: the data plane does not support it\n",
-		"shop/web:http 10.96.0.10:80/TCP: wanted affinity 3h0m0s, got affinity 1h0m0s: few: the timeout is too long\n",
+		"shop/web:http 10.96.0.10:80/TCP: wanted affinity 3h0m1s, got affinity 3h5m0s: few: the timeout is rounded up, to bound the number of different ones\n",
 		"shop/web:http 10.96.0.10:80/TCP: wanted outcomes counted, got outcomes not counted: few: the data plane does not count them\n",
 		"shop/web:http 10.96.0.10:80/TCP: wanted exact weights, got weights rounded to a sum of 16: few: a pool has that many slots\n",
-		"shop/sig 10.96.0.12:80/SCTP: wanted SCTP, got no frontend: few: the protocol is not supported\n",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("missing: %sin:\n%s", want, text.String())
@@ -339,17 +358,19 @@ func TestNormalizeReportsDegradations(t *testing.T) {
 // TestNumberOfAffinityTimeoutsIsBounded: every whole second up to Kubernetes' maximum of a day. Up to 5 minutes all are exact: a client with a timeout
 // of 125 s that asks every 130 s may have another endpoint each time.
 func TestNumberOfAffinityTimeoutsIsBounded(t *testing.T) {
-	c := plan.Caps{CoarseAffinity: true, Protocols: []model.Protocol{model.TCP}, Balances: []plan.Balance{plan.Random}}
+	c := plan.Caps{CoarseAffinity: true, Balances: []plan.Balance{plan.Random}}
+	fit := plan.NewFitter(&c)
 	different := map[time.Duration]bool{}
 	for s := range 86_400 {
 		f := &plan.Frontend{Key: plan.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP}, Affinity: time.Duration(1+s) * time.Second,
 			Pool: plan.Pool{Verdict: plan.Reject}}
-		got, lost := plan.NormalizeFrontend(f, c)
+		got := fit.Fit(f)
 		if got.Affinity < f.Affinity || got.Affinity > 86_400*time.Second || got.Affinity-f.Affinity > f.Affinity/20 || s < 300 && got != f {
 			t.Fatalf("%s becomes %s", f.Affinity, got.Affinity)
 		}
-		if again, _ := plan.NormalizeFrontend(got, c); again != got || (len(lost) > 0) != (got.Affinity != f.Affinity) {
-			t.Fatalf("%s becomes %s, then %s, reported: %v", f.Affinity, got.Affinity, again.Affinity, lost)
+		stripped := c.Strip(got)
+		if again := fit.Fit(stripped); again != stripped || (got.Degraded != nil) != (got.Affinity != f.Affinity) {
+			t.Fatalf("%s becomes %s, then %s, reported: %v", f.Affinity, got.Affinity, again.Affinity, got.Degradations())
 		}
 		different[got.Affinity] = true
 	}
