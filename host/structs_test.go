@@ -32,10 +32,8 @@ var largeStructs = map[string]string{
 	"host/backend/fake.Kernel":          "an operation of the kernel each",
 	"host/whatif/simulation.timeline":   "a verb of scenarios each",
 	// One owner of one state that one goroutine changes; to be divided by job.
-	"host/core/planner.Planner":      "its exported methods are what the engine uses; node, guards, sheds and the running Plan can leave it",
 	"host/core/planner.round":        "what is known of a Service while it is planned, released as a whole",
 	"host/core/planner.serviceState": "what a Service has left behind when it was planned, deleted as a whole",
-	"host/core/policy.Evaluator":     "pools, settings and choices share its plugins; requests and settings can leave it",
 	"host/engine.Engine":             "the loop that owns planner and backend",
 	"host/node/agent.Agent":          "connects all parts of a node",
 	"host/source/kube.Source":        "a reflector for each kind of objects",

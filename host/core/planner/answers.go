@@ -53,24 +53,24 @@ func (p *Planner) continueChains(limit *cost.Budget, now time.Time) {
 
 // askAgain asks for a pool again whose call was not kept, and reports whether that was necessary. The decision that is in force stays, so
 // its Service is not planned.
-func (p *Planner) askAgain(k policy.PoolKey, now time.Time) bool {
-	svc, s := p.cluster.Services[k.Port.Service], p.services[k.Port.Service]
+func (rs *rounds) askAgain(k policy.PoolKey, now time.Time) bool {
+	svc, s := rs.cluster.Services[k.Port.Service], rs.services[k.Port.Service]
 	if svc == nil || s == nil || s.round != nil {
 		return false
 	}
-	svc = p.served(svc)
+	svc = rs.served(svc)
 	i := slices.IndexFunc(svc.Ports, func(sp model.ServicePort) bool { return sp.Name == k.Port.Port && sp.Protocol == k.Port.Protocol })
 	if i < 0 || !svc.HasFamily(k.Family) {
 		return false
 	}
-	ports, _ := p.evaluator.Choose(p.settings.Policies, svc, nil)
+	ports, _ := rs.evaluator.Choose(rs.settings.Policies, svc, nil)
 	of := ports[i]
-	port := eligibility.SelectEndpointsInto(p.newPort(), svc, &svc.Ports[i], k.Family, p.cluster.Slices[svc.Name], p.nodeInfo)
-	defer p.releasePort(port)
-	p.evaluator.Hold(of, port, now)
-	in := p.input(svc, port)
+	port := eligibility.SelectEndpointsInto(rs.newPort(), svc, &svc.Ports[i], k.Family, rs.cluster.Slices[svc.Name], rs.nodeInfo)
+	defer rs.releasePort(port)
+	rs.evaluator.Hold(of, port, now)
+	in := rs.input(svc, port)
 	in.Pool = k.Pool
-	d, _ := p.evaluator.Decide(of, &in, now)
+	d, _ := rs.evaluator.Decide(of, &in, now)
 	return d.Pending != nil
 }
 
@@ -89,22 +89,5 @@ func (p *Planner) answered(c *policy.Call, again bool, now time.Time) {
 		p.setRequeue(name, s, c.Shadow, earlier(w.requeueAt, now.Add(answerDelay).UnixMilli()))
 	default:
 		p.schedule(s, dueFor(c.Shadow))
-	}
-}
-
-// Awaited returns the number of decisions that wait for a plugin. It looks at all of them.
-func (p *Planner) Awaited() int { return p.evaluator.Awaited() }
-
-// PlanNow is Plan with its calls made in the calling goroutine.
-func (p *Planner) PlanNow(now time.Time) Result {
-	for {
-		result := p.Plan(now)
-		if len(result.Calls) == 0 {
-			return result
-		}
-		for _, c := range result.Calls {
-			c.Do()
-		}
-		p.Deliver(result.Calls, now)
 	}
 }

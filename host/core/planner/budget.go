@@ -4,6 +4,13 @@ import (
 	"time"
 )
 
+// pace is how much a Plan does.
+type pace struct {
+	inBatches bool
+	stepCost  int  // see AdaptStep
+	full      bool // the last Plan has done as much as it may
+}
+
 // callCost is the cost of calling a plugin and recording its answer, requestCost that of building the requests of a chain and comparing
 // them with those that have been answered, for each pool and for each of its endpoints.
 const (
@@ -23,7 +30,7 @@ const (
 const targetStepTime = 1500 * time.Microsecond
 
 // AdaptStep adapts how much a Plan does to the duration of the last step, planning and programming.
-func (p *Planner) AdaptStep(took time.Duration) {
+func (p *pace) AdaptStep(took time.Duration) {
 	switch {
 	case !p.full: // its duration says nothing about larger ones
 	case took > targetStepTime:
@@ -35,4 +42,4 @@ func (p *Planner) AdaptStep(took time.Duration) {
 
 // PlanInBatches bounds the duration of a Plan, see AdaptStep. The first one does everything. When Services remain, Result.RequeueAt is
 // now.
-func (p *Planner) PlanInBatches() { p.inBatches = true }
+func (p *pace) PlanInBatches() { p.inBatches = true }

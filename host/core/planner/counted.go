@@ -1,17 +1,26 @@
 package planner
 
 import (
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/outcomes"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner/queue"
+	"github.com/sluice-proxy/sluice/host/core/planner/tally"
+	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
+// connections is what is counted of connections, by Service.
+type connections struct {
+	*world
+	outcomes tally.Outcomes
+}
+
 // CountsOutcomes reports whether the plan has frontends with Outcomes.
-func (p *Planner) CountsOutcomes() bool { return p.outcomes.Counting() }
+func (c *connections) CountsOutcomes() bool { return c.outcomes.Counting() }
 
 // AddOutcomes adds the changes of a reading to the totals of the endpoints' Services and of their policies. Services with a new failure
 // whose policy needs outcomes are planned again by the next Plan.
@@ -26,9 +35,9 @@ func (p *Planner) AddOutcomes(now time.Time, length time.Duration, changes []out
 			s := p.services[name]
 			p.outcomes.Add(name, &s.counted, c)
 			for _, g := range s.guards {
-				if g.mark != mark && g.counts(s, settled) {
+				if g.mark != mark && g.counts(&s.counted, &s.shift, settled) {
 					g.mark = mark
-					g.add(s, c)
+					g.add(&s.shift, c)
 				}
 			}
 			switch {
@@ -44,11 +53,11 @@ func (p *Planner) AddOutcomes(now time.Time, length time.Duration, changes []out
 }
 
 // NeedsConnections reports whether the policy of a Service needs open connections.
-func (p *Planner) NeedsConnections() bool { return len(p.outcomes.NeedConnections()) > 0 }
+func (c *connections) NeedsConnections() bool { return len(c.outcomes.NeedConnections()) > 0 }
 
 // ConnectionsToCount returns the endpoints of each Service whose policy needs open connections. They do not change.
-func (p *Planner) ConnectionsToCount() [][]model.EndpointKey {
-	all := p.outcomes.NeedConnections()
+func (c *connections) ConnectionsToCount() [][]model.EndpointKey {
+	all := c.outcomes.NeedConnections()
 	out := make([][]model.EndpointKey, 0, len(all))
 	for _, c := range all {
 		out = append(out, c.Endpoints())
@@ -57,11 +66,21 @@ func (p *Planner) ConnectionsToCount() [][]model.EndpointKey {
 }
 
 // FrontendsToCount returns the frontends of these Services.
-func (p *Planner) FrontendsToCount() (frontends []plan.Key) {
-	for name := range p.outcomes.NeedConnections() {
-		for f := range p.claims.Has(name) {
+func (c *connections) FrontendsToCount() (frontends []plan.Key) {
+	for name := range c.outcomes.NeedConnections() {
+		for f := range c.claims.Has(name) {
 			frontends = append(frontends, f.Key)
 		}
 	}
 	return frontends
+}
+
+// setInForce records which policy decides about a Service whose outcomes are counted.
+func (c *connections) setInForce(s *serviceState, r *round, now time.Time) {
+	name, revision := "", ""
+	// Connections are counted by Service: those of all ports count for the policy of the first one that has one.
+	if i := slices.IndexFunc(r.policies, func(of *policy.Policy) bool { return of != nil }); i >= 0 && r.counted.Outcomes {
+		name, revision = r.policies[i].Name, c.evaluator.Revision(r.policies[i])
+	}
+	c.outcomes.SetPolicy(&s.counted, name, revision, now)
 }

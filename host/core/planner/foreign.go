@@ -91,18 +91,3 @@ func (f *foreign) owner(a netip.Addr) string {
 	}
 	return ""
 }
-
-// refreshForeign takes in what has changed of the addresses of others.
-func (p *Planner) refreshForeign(own *model.Node) {
-	s := &p.settings
-	p.foreign.set(sortedAddrs(s.Hosts), slices.Concat(s.PodSources, s.PodRanges, own.PodCIDRs))
-	if s.BindsAddresses == p.foreign.asked && !(s.BindsAddresses && p.foreign.dirty) {
-		return
-	}
-	p.foreign.asked, p.foreign.dirty = s.BindsAddresses, false
-	if s.BindsAddresses {
-		p.claims.SetForeign(p.foreign.owner)
-	} else {
-		p.claims.SetForeign(nil)
-	}
-}

@@ -207,7 +207,7 @@ func TestGuardsAndNodesMatchTheRules(t *testing.T) {
 					concerned[g][name] = true
 				}
 			}
-			for _, g := range p.guards {
+			for _, g := range p.guards.list {
 				for name := range concerned[g.policy] {
 					if !g.services[name] {
 						t.Fatalf("seed %d, step %d: the guard of %s does not know %s", seed, step, g.policy, name)

@@ -318,7 +318,7 @@ func TestGuardsConcernServicesOnly(t *testing.T) {
 	}
 	g.PlanNow(g.now)
 	g.now = g.now.Add(time.Hour)
-	if c := g.second(0, 0); len(c) > 0 || len(g.PlanNow(g.now).Totals.Guards) > 0 || len(g.guards[0].services) > 0 {
+	if c := g.second(0, 0); len(c) > 0 || len(g.PlanNow(g.now).Totals.Guards) > 0 || len(g.guards.list[0].services) > 0 {
 		t.Errorf("%+v", c)
 	}
 	if s := g.evaluator.Guards["trial"]; s.Measured > 0 {

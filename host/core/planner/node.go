@@ -12,53 +12,67 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
+// node is what all Services share of this node and of the cluster. While it is not dirty, it follows from settings and cluster.
+type node struct {
+	*world
+	nodeInfo     eligibility.NodeInfo
+	rules        rules
+	zones        []abi.Zone
+	nodesPartial bool   // zones is empty because not all Nodes of the cluster have been read
+	index, count uint32 // see policy.Input
+	warnings     []nodeWarning
+	clusterIPs   clusterIPs
+	foreign      foreign
+	nodeDirty    bool
+}
+
 // refresh recomputes the state that Services share, and schedules the Services that it affects.
-func (p *Planner) refresh() {
-	p.nodeDirty = false
-	s := &p.settings
-	own, warn := p.ownNode()
-	if s.Policies.SetNode(PolicyNode(s.Node, p.LastNode())) {
-		p.queue.Begin(true)
+func (n *node) refresh() {
+	n.nodeDirty = false
+	s := &n.settings
+	own, warn := n.ownNode()
+	if s.Policies.SetNode(PolicyNode(s.Node, n.LastNode())) {
+		n.queue.Begin(true)
 	}
-	nodeInfo := eligibility.NodeInfo{Node: s.Node, Zone: own.Zone, MaxEndpoints: s.ServiceLimits.Endpoints, Endpoints: p.nodeInfo.Endpoints}
+	nodeInfo := eligibility.NodeInfo{Node: s.Node, Zone: own.Zone, MaxEndpoints: s.ServiceLimits.Endpoints, Endpoints: n.nodeInfo.Endpoints}
 	r := rules{
 		MasqueradeAll: s.MasqueradeAll,
 		NodeAddrs:     sortedAddrs(slices.Concat(own.Addresses, s.LocalAddrs)),
-		Caps:          p.rules.Caps,
+		Caps:          n.rules.Caps,
 	}
-	r.Global = p.global(own, r.NodeAddrs)
-	p.clusterIPs.follow(p.cluster)
+	r.Global = n.global(own, r.NodeAddrs)
+	n.clusterIPs.follow(n.cluster)
 	allowed := s.AllowedEndpoints(own)
 	if e := nodeInfo.Endpoints; e == nil || !slices.Equal(e.ServiceCIDRs, r.Global.ServiceCIDRs) || !slices.Equal(e.Allowed, allowed) {
-		nodeInfo.Endpoints = &eligibility.EndpointRules{ServiceCIDRs: r.Global.ServiceCIDRs, ClusterIP: p.clusterIPs.contains, Allowed: allowed}
+		nodeInfo.Endpoints = &eligibility.EndpointRules{ServiceCIDRs: r.Global.ServiceCIDRs, ClusterIP: n.clusterIPs.contains, Allowed: allowed}
 	}
 	// These apply to every Service.
-	if nodeInfo != p.nodeInfo || !slices.Equal(r.NodeAddrs, p.rules.NodeAddrs) ||
-		!slices.Equal(r.Global.PodSources, p.rules.Global.PodSources) ||
-		!slices.Equal(r.Global.PodInterfaces, p.rules.Global.PodInterfaces) {
-		p.queue.Begin(true)
+	if nodeInfo != n.nodeInfo || !slices.Equal(r.NodeAddrs, n.rules.NodeAddrs) ||
+		!slices.Equal(r.Global.PodSources, n.rules.Global.PodSources) ||
+		!slices.Equal(r.Global.PodInterfaces, n.rules.Global.PodInterfaces) {
+		n.queue.Begin(true)
 	}
-	if !slices.Equal(r.NodeAddrs, p.rules.NodeAddrs) {
-		p.claims.SetShared(r.NodeAddrs)
+	if !slices.Equal(r.NodeAddrs, n.rules.NodeAddrs) {
+		n.claims.SetShared(r.NodeAddrs)
 	}
-	p.refreshForeign(own)
-	p.nodeInfo, p.rules = nodeInfo, r
-	p.claims.SetGlobal(r.Global)
+	n.refreshForeign(own)
+	n.nodeInfo, n.rules = nodeInfo, r
+	n.claims.SetGlobal(r.Global)
 	for _, w := range warn {
-		if !slices.Contains(p.warnings, w) {
-			p.newWarnings = append(p.newWarnings, w.text)
+		if !slices.Contains(n.warnings, w) {
+			n.newWarnings = append(n.newWarnings, w.text)
 		}
 	}
-	p.warnings = warn
+	n.warnings = warn
 	var zones []abi.Zone
 	var index, count uint32
-	if !p.cluster.NodesPartial { // this Node alone would look like all of the demand
-		zones = ZoneTable(p.cluster.Nodes)
-		index, count = nodeIndex(p.cluster.Nodes, s.Node)
+	if !n.cluster.NodesPartial { // this Node alone would look like all of the demand
+		zones = ZoneTable(n.cluster.Nodes)
+		index, count = nodeIndex(n.cluster.Nodes, s.Node)
 	}
-	if partial := p.cluster.NodesPartial; partial != p.nodesPartial || !slices.Equal(zones, p.zones) || index != p.nodeIndex || count != p.nodeCount {
-		p.nodesPartial, p.zones, p.nodeIndex, p.nodeCount = partial, zones, index, count
-		p.PluginsReloaded() // the input of all policies has changed
+	if partial := n.cluster.NodesPartial; partial != n.nodesPartial || !slices.Equal(zones, n.zones) || index != n.index || count != n.count {
+		n.nodesPartial, n.zones, n.index, n.count = partial, zones, index, count
+		n.queue.Begin(false) // the input of all policies has changed
 	}
 }
 
@@ -71,8 +85,8 @@ func PolicyNode(name string, node *model.Node) policy.Node {
 }
 
 // global returns the global part of the plan.
-func (p *Planner) global(own *model.Node, nodeAddrs []netip.Addr) plan.Global {
-	s := &p.settings
+func (n *node) global(own *model.Node, nodeAddrs []netip.Addr) plan.Global {
+	s := &n.settings
 	g := plan.Global{
 		NodePortAddrs:  nodePortAddrs(s, own, nodeAddrs),
 		LocalhostAddrs: s.LocalhostAddrs(),
@@ -84,7 +98,7 @@ func (p *Planner) global(own *model.Node, nodeAddrs []netip.Addr) plan.Global {
 	if s.PodsOfNode {
 		g.PodSources = plan.NormalizePrefixes(own.PodCIDRs)
 	}
-	g.ServiceCIDRs = serviceCIDRs(p.cluster)
+	g.ServiceCIDRs = serviceCIDRs(n.cluster)
 	return g
 }
 
@@ -138,7 +152,7 @@ func (s *Settings) LocalhostAddrs() (out []netip.Addr) {
 }
 
 // LocalhostAddrs returns Settings.LocalhostAddrs of the planner's settings.
-func (p *Planner) LocalhostAddrs() []netip.Addr { return p.settings.LocalhostAddrs() }
+func (w *world) LocalhostAddrs() []netip.Addr { return w.settings.LocalhostAddrs() }
 
 // ZoneTable counts Nodes and their allocatable CPU by zone, sorted by name. Nodes without a zone are left out.
 func ZoneTable(nodes map[string]*model.Node) []abi.Zone {
@@ -183,31 +197,6 @@ func sortedAddrs(a []netip.Addr) []netip.Addr {
 	return slices.Compact(slices.SortedFunc(slices.Values(a), netip.Addr.Compare))
 }
 
-// newNodeStatus returns what health checks report of this node.
-func (p *Planner) newNodeStatus() NodeStatus {
-	node := p.cluster.Nodes[p.settings.Node]
-	status := NodeStatus{Eligible: node != nil && !node.Leaving}
-	for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
-		some, all := false, false
-		for _, r := range p.settings.NodePortPrefixes {
-			if model.FamilyOf(r.Addr()) == f && !(p.settings.NodePortPrimary && r.Addr().IsLoopback()) {
-				some, all = true, all || r.Bits() == 0
-			}
-		}
-		switch {
-		case some && !all:
-			status.HealthAddrs = append(status.HealthAddrs, ofFamily(p.claims.Plan().Global.NodePortAddrs, f)...)
-		case f == model.IPv4:
-			status.HealthAddrs = append(status.HealthAddrs, netip.IPv4Unspecified())
-		default:
-			status.HealthAddrs = append(status.HealthAddrs, netip.IPv6Unspecified())
-		}
-	}
-	status.HealthAddrs = sortedAddrs(status.HealthAddrs)
-	status.LocalhostAddrs = p.LocalhostAddrs()
-	return status
-}
-
 // maxAPIServers bounds the endpoints that are reserved, see SetReserved.
 const maxAPIServers = 1000
 
@@ -224,4 +213,81 @@ func apiServerKeys(list []*model.EndpointSlice) (keys []plan.Key) {
 		}
 	}
 	return keys
+}
+
+// NodeAddrs returns this node's own addresses as of the last Plan.
+func (n *node) NodeAddrs() plan.NodeAddrs { return n.rules.NodeAddrs }
+
+// SetLocalAddrs replaces Settings.LocalAddrs from the next Plan on.
+func (n *node) SetLocalAddrs(addrs []netip.Addr) { n.setAddrs(&n.settings.LocalAddrs, addrs) }
+
+// SetHosts replaces Settings.Hosts from the next Plan on.
+func (n *node) SetHosts(addrs []netip.Addr) { n.setAddrs(&n.settings.Hosts, addrs) }
+
+func (n *node) setAddrs(setting *[]netip.Addr, addrs []netip.Addr) {
+	if !slices.Equal(*setting, addrs) {
+		*setting, n.nodeDirty = addrs, true
+	}
+}
+
+// refreshForeign takes in what has changed of the addresses of others.
+func (n *node) refreshForeign(own *model.Node) {
+	s := &n.settings
+	n.foreign.set(sortedAddrs(s.Hosts), slices.Concat(s.PodSources, s.PodRanges, own.PodCIDRs))
+	if s.BindsAddresses == n.foreign.asked && !(s.BindsAddresses && n.foreign.dirty) {
+		return
+	}
+	n.foreign.asked, n.foreign.dirty = s.BindsAddresses, false
+	if s.BindsAddresses {
+		n.claims.SetForeign(n.foreign.owner)
+	} else {
+		n.claims.SetForeign(nil)
+	}
+}
+
+// NodeWarnings returns, as of the last Plan, what this node's Node lacks that it had, and what is in force instead.
+func (n *node) NodeWarnings() (out []string) {
+	for _, w := range n.warnings {
+		if w.kept {
+			out = append(out, w.text)
+		}
+	}
+	return out
+}
+
+// Zone returns the zone of this node as of the last Plan; "": it has none.
+func (n *node) Zone() string { return n.nodeInfo.Zone }
+
+// input returns the input of the policy of a Service port, except for the pool.
+func (n *node) input(svc *model.Service, port *eligibility.Port) policy.Input {
+	return policy.Input{
+		Service: svc, Port: port, Node: n.nodeInfo.Node, Zone: n.nodeInfo.Zone, Zones: n.zones,
+		NodesUnknown: n.nodesPartial, NodeIndex: n.index, NodeCount: n.count,
+		Pods: policy.Pods{All: n.cluster.Pods, Pending: n.cluster.PodsOf(svc.Name) == model.PodsPending},
+	}
+}
+
+// newNodeStatus returns what health checks report of this node.
+func (n *node) newNodeStatus() NodeStatus {
+	node := n.cluster.Nodes[n.settings.Node]
+	status := NodeStatus{Eligible: node != nil && !node.Leaving}
+	for _, f := range [...]model.Family{model.IPv4, model.IPv6} {
+		some, all := false, false
+		for _, r := range n.settings.NodePortPrefixes {
+			if model.FamilyOf(r.Addr()) == f && !(n.settings.NodePortPrimary && r.Addr().IsLoopback()) {
+				some, all = true, all || r.Bits() == 0
+			}
+		}
+		switch {
+		case some && !all:
+			status.HealthAddrs = append(status.HealthAddrs, ofFamily(n.claims.Plan().Global.NodePortAddrs, f)...)
+		case f == model.IPv4:
+			status.HealthAddrs = append(status.HealthAddrs, netip.IPv4Unspecified())
+		default:
+			status.HealthAddrs = append(status.HealthAddrs, netip.IPv6Unspecified())
+		}
+	}
+	status.HealthAddrs = sortedAddrs(status.HealthAddrs)
+	status.LocalhostAddrs = n.LocalhostAddrs()
+	return status
 }

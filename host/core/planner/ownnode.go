@@ -11,11 +11,11 @@ import (
 
 // rememberNode takes in this node's Node. What forwarding needs of it outlasts its deletion, and the time until it is complete after
 // it was registered again: the machine, its Pods and connections are still there.
-func (p *Planner) rememberNode(n *model.Node) {
+func (w *world) rememberNode(n *model.Node) {
 	if n == nil {
 		return
 	}
-	last := p.LastNode()
+	last := w.LastNode()
 	kept := &model.Node{Name: n.Name, Zone: n.Zone, Labels: n.Labels, Addresses: n.Addresses, PodCIDRs: n.PodCIDRs}
 	if last != nil && len(n.Addresses) == 0 {
 		// A cloud's controller sets addresses and the zone of a new Node. Of others, a missing zone is a value.
@@ -26,13 +26,13 @@ func (p *Planner) rememberNode(n *model.Node) {
 	if last != nil && len(n.PodCIDRs) == 0 {
 		kept.PodCIDRs = last.PodCIDRs
 	}
-	p.evaluator.Node = kept
+	w.evaluator.Node = kept
 }
 
 // LastNode returns what is in force of this node's Node, also while there is none: its name, zone, labels, addresses and podCIDRs.
 // Nil: none has been known. It is read-only.
-func (p *Planner) LastNode() *model.Node {
-	if n := p.evaluator.Node; n != nil && n.Name == p.settings.Node {
+func (w *world) LastNode() *model.Node {
+	if n := w.evaluator.Node; n != nil && n.Name == w.settings.Node {
 		return n
 	}
 	return nil // a checkpoint may be of another node
@@ -47,10 +47,10 @@ type nodeWarning struct {
 }
 
 // ownNode returns this node's Node, with its addresses completed by the settings, and warnings about what it lacks.
-func (p *Planner) ownNode() (*model.Node, []nodeWarning) {
-	s := &p.settings
+func (w *world) ownNode() (*model.Node, []nodeWarning) {
+	s := &w.settings
 	own := &model.Node{Name: s.Node}
-	known, last := p.cluster.Nodes[s.Node], p.LastNode()
+	known, last := w.cluster.Nodes[s.Node], w.LastNode()
 	if last != nil {
 		*own = *last
 	}
@@ -118,14 +118,4 @@ func joined[T fmt.Stringer](list []T) string {
 		out[i] = list[i].String()
 	}
 	return strings.Join(out, " ")
-}
-
-// NodeWarnings returns, as of the last Plan, what this node's Node lacks that it had, and what is in force instead.
-func (p *Planner) NodeWarnings() (out []string) {
-	for _, w := range p.warnings {
-		if w.kept {
-			out = append(out, w.text)
-		}
-	}
-	return out
 }

@@ -12,6 +12,15 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/planner/queue"
 )
 
+// running is a Plan that waits for the answers of plugins, and what the next one has to know of it.
+type running struct {
+	work      work
+	paused    []pausedService // Services whose rounds wait for them
+	asking    int             // cost of the turns that have ended so since Result.Calls
+	postponed bool            // the last Plan did not work on the backlog
+	dueAhead  int             // by how much the cost of due Services is above that of swept ones while both wait
+}
+
 // work is a Plan that has begun.
 type work struct {
 	active bool
@@ -51,15 +60,15 @@ func (p *Planner) Plan(now time.Time) Result {
 // beginPlan begins a Plan.
 func (p *Planner) beginPlan(w *work, now time.Time) {
 	if p.nodeDirty {
-		p.refresh()
+		p.node.refresh()
 		p.nodeStatus = p.newNodeStatus()
 	}
 	if p.apiServer {
 		p.apiServer = false
 		p.claims.SetReserved(apiServerKeys(p.cluster.Slices[apiServerService]))
 	}
-	if p.guardsDirty {
-		p.refreshGuards(now)
+	if p.guards.dirty {
+		p.guards.refresh(now)
 	}
 	p.enqueueExpired(now.UnixMilli())
 	w.active = true
@@ -90,8 +99,8 @@ func (p *Planner) endPlan(w *work, now time.Time) Result {
 	}
 	p.count(result)
 	result.Connections, result.PolicyConnections = p.outcomes.Report()
-	result.RequeueAt = firstOf(p.nextRequeue(), p.watchGuards(now))
-	p.reportGuards(result)
+	result.RequeueAt = firstOf(p.nextRequeue(), p.guards.watch(now))
+	p.guards.report(result)
 	if result.Remaining > 0 {
 		result.RequeueAt = now
 	}
@@ -209,4 +218,18 @@ func (p *Planner) beginBacklog(w *work) bool {
 // hasBacklog reports whether work waits, except for shadows.
 func (p *Planner) hasBacklog() bool {
 	return p.queue.Waiting(queue.Due)+p.queue.Waiting(queue.Swept)+len(p.answers) > 0
+}
+
+// PlanNow is Plan with its calls made in the calling goroutine.
+func (p *Planner) PlanNow(now time.Time) Result {
+	for {
+		result := p.Plan(now)
+		if len(result.Calls) == 0 {
+			return result
+		}
+		for _, c := range result.Calls {
+			c.Do()
+		}
+		p.Deliver(result.Calls, now)
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
-	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
 // podIndex finds the Services whose policy sees values of a Pod, so that a change of a Pod plans only these again. It has no entries for
@@ -38,26 +37,4 @@ func (x podIndex) replace(service model.Name, old, pods []string) {
 type indexedPods struct {
 	names  []string // sorted
 	slices []*model.EndpointSlice
-}
-
-// indexPods indexes the Pods of a Service's endpoints if the policy of a port declares keys of Pods.
-func (p *Planner) indexPods(name model.Name, s *serviceState, ports []*policy.Policy) {
-	var now indexedPods
-	if slices.ContainsFunc(ports, p.evaluator.DeclaresPods) {
-		if now.slices = p.cluster.Slices[name]; slices.Equal(now.slices, s.pods.slices) {
-			return
-		}
-		now.slices = slices.Clone(now.slices) // Snapshot.Apply modifies it
-		for _, slice := range now.slices {
-			for i := range slice.Endpoints {
-				if pod := slice.Endpoints[i].Pod; pod != "" {
-					now.names = append(now.names, pod)
-				}
-			}
-		}
-		slices.Sort(now.names)
-		now.names = slices.Compact(now.names)
-	}
-	p.pods.replace(name, s.pods.names, now.names)
-	s.pods = now
 }

@@ -26,11 +26,11 @@ func (r *round) addFailure(of *policy.Policy, err error) {
 
 // PolicyErrors returns the policies that fail, sorted by name, each with the first Service that it fails for. Its cost follows the number of
 // Services if any policy fails.
-func (p *Planner) PolicyErrors() (out []PolicyError) {
-	if totals := p.counters.Totals(); totals.Failing == 0 {
+func (w *world) PolicyErrors() (out []PolicyError) {
+	if totals := w.counters.Totals(); totals.Failing == 0 {
 		return nil
 	}
-	for _, s := range p.services {
+	for _, s := range w.services {
 		out = append(out, s.failed...)
 	}
 	slices.SortFunc(out, func(a, b PolicyError) int {

@@ -116,3 +116,10 @@ type Trigger struct {
 	At     int64 // Unix milliseconds
 	Family model.Family
 }
+
+// addShadow adds the comparison of a Service's shadow if it has changed.
+func (res *Result) addShadow(name model.Name, before, now *tally.Summary) {
+	if after := now.ServiceShadow(name); before.ServiceShadow(name) != after {
+		res.Shadows = append(res.Shadows, after)
+	}
+}

@@ -3,11 +3,9 @@ package planner
 import (
 	"errors"
 	"net/netip"
-	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
-	"github.com/sluice-proxy/sluice/host/core/planner/cost"
 	"github.com/sluice-proxy/sluice/host/core/planner/queue"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
 	"github.com/sluice-proxy/sluice/host/core/policy"
@@ -38,83 +36,6 @@ type serviceState struct {
 	pods         indexedPods
 	place        queue.Place
 	planned      bool // it is in Planner.services
-}
-
-// chainWait is what a Service waits for because of the chain of its policy, or of its shadow. It is planned again for a shadow after
-// everything else.
-type chainWait struct {
-	requeueAt int64 // Unix milliseconds, 0: only on a change
-	awaited   int   // plugin calls that are queued or running
-}
-
-// add adds what a chain of a pool waits for.
-func (w *chainWait) add(d *policy.Evaluation, requeueAt time.Time) {
-	if !requeueAt.IsZero() {
-		w.requeueAt = earlier(w.requeueAt, requeueAt.UnixMilli())
-	}
-	if d.Pending != nil {
-		w.awaited++
-	}
-}
-
-func (s *serviceState) wait(shadow bool) *chainWait {
-	if shadow {
-		return &s.shadow
-	}
-	return &s.enforced
-}
-
-// planService plans a Service and adds the consequences to result. It reports whether it is done; if not, the next call
-// continues.
-func (p *Planner) planService(s *serviceState, now time.Time, result *Result, budget *cost.Budget) (done bool) {
-	name := s.place.Name
-	svc := p.cluster.Services[name]
-	if svc == nil {
-		if s.planned {
-			p.deleteService(name, s, result)
-		}
-		return p.claims.Set(name, nil, nil, budget)
-	}
-	if !s.planned {
-		p.deleteNewcomer(name)
-		p.services[name], s.planned = s, true
-	}
-	r := s.round
-	if r == nil {
-		r = p.begin(svc)
-		budget.Spend(len(svc.SourceRanges) * cost.Look)
-		r.udp = udpRound{svc: svc, at: now.UnixMilli(), before: s.udp}
-		p.queue.BeginRound(&s.place)
-		p.indexPods(name, s, r.policies)
-		s.setGuards(name, r.guards)
-	}
-	s.round = r
-	if !p.evaluate(r, s, now, budget) || !p.claims.Set(name, r.svc, r.frontends, budget) {
-		return false
-	}
-	s.round = nil
-	p.finish(r, s, now, result)
-	again := r.again
-	p.release(r)
-	return !again
-}
-
-func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result) {
-	for _, port := range s.ports {
-		p.evaluator.Delete(port)
-	}
-	p.evaluator.DeleteSettings(name)
-	p.evaluator.DeleteChoice(name)
-	p.pods.replace(name, s.pods.names, nil)
-	p.sheds.set(name, nil, 0)
-	p.outcomes.Delete(name, &s.counted)
-	result.addShadow(name, &s.summary, &tally.Summary{})
-	s.setGuards(name, nil)
-	p.replaceSummary(&s.summary, &tally.Summary{Health: tally.HealthCheck{Service: s.summary.Health.Service}}, result)
-	delete(p.keepsUDP, name)
-	delete(p.services, name)
-	*s = serviceState{place: s.place}
-	p.addNewcomer(s)
 }
 
 // reportOnce returns whether the error of a chain is to be reported, and remembers it in reported: once while it lasts. Its text is not compared: it changes with, for
@@ -189,4 +110,11 @@ func earlier(a, b int64) int64 {
 		return b
 	}
 	return a
+}
+
+func (s *serviceState) wait(shadow bool) *chainWait {
+	if shadow {
+		return &s.shadow
+	}
+	return &s.enforced
 }

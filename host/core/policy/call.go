@@ -3,7 +3,6 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -86,42 +85,6 @@ func (c *Call) Check(role abi.Role) error {
 		}
 	}
 	return errors.New("answer leaves no eligible endpoint with capacity and a share")
-}
-
-// maxFreeCalls and maxFreeEndpoints bound the memory of calls that are kept for reuse: their number, and their endpoints, of some 250 bytes.
-const (
-	maxFreeCalls     = 64
-	maxFreeEndpoints = 16_384
-)
-
-// newCall returns a call to build a request with n endpoints in: one with about that much room, the smallest with more, or the
-// largest.
-func (e *Evaluator) newCall(n int) *Call {
-	if len(e.free) == 0 {
-		return &Call{run: &chainRun{}}
-	}
-	best := len(e.free) - 1
-	for i := best; i >= 0 && (e.free[best].room() < n || e.free[best].room() > 2*n); i-- { // the last one is in the processor's cache
-		room, of := e.free[i].room(), e.free[best].room()
-		if room >= n && (of < n || room < of) || room < n && room > of {
-			best = i
-		}
-	}
-	c := e.free[best]
-	e.freeEndpoints -= c.room()
-	e.free = slices.Delete(e.free, best, best+1)
-	return c
-}
-
-// release keeps a call that nothing refers to any more for reuse.
-func (e *Evaluator) release(c *Call) {
-	if len(e.free) < maxFreeCalls && e.freeEndpoints+c.room() <= maxFreeEndpoints {
-		c.Plugin, c.Err, *c.run = nil, nil, chainRun{}
-		if cap(c.values) > maxFreeEndpoints {
-			c.values = nil
-		}
-		e.free, e.freeEndpoints = append(e.free, c), e.freeEndpoints+c.room()
-	}
 }
 
 // room returns how many endpoints a request can have without more memory.

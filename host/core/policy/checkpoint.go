@@ -130,12 +130,6 @@ type savedRow struct {
 	ShedAt     int64  `json:"shedAt,omitempty"`
 }
 
-type savedStep struct {
-	Plugin   string `json:"plugin"`
-	Settings string `json:"settings,omitempty"`
-	State    []byte `json:"state,omitempty"`
-}
-
 // Save returns the state that must survive a restart, for Restore. epoch is that of the clock of Decide. Equal state returns equal
 // bytes.
 func (e *Evaluator) Save(epoch Epoch) ([]byte, error) {
@@ -158,12 +152,12 @@ func (e *Evaluator) Save(epoch Epoch) ([]byte, error) {
 	return json.Marshal(out)
 }
 
-func (e *Evaluator) saveSettings() (out []savedSettings) {
+func (o *serviceSettings) saveSettings() (out []savedSettings) {
 	left := maxSavedSettings
-	names := slices.SortedFunc(maps.Keys(e.settings), model.Name.Compare)
+	names := slices.SortedFunc(maps.Keys(o.settings), model.Name.Compare)
 	for _, refused := range []bool{true, false} {
 		for _, name := range names {
-			s := e.settings[name]
+			s := o.settings[name]
 			if s.good == "" || (s.err != nil) != refused || len(s.good) > left {
 				continue
 			}
@@ -314,18 +308,6 @@ func appendSaved(list []savedEndpoint, rows map[netip.AddrPort]*savedRow) []save
 	}
 	slices.SortFunc(list, func(a, b savedEndpoint) int { return a.Addr.Compare(b.Addr) })
 	return list
-}
-
-// saveSteps returns the states of the plugins.
-func (ch *chain) saveSteps() []savedStep {
-	if ch.saved != nil || ch.policy == nil {
-		return ch.saved
-	}
-	var out []savedStep
-	for i, s := range ch.plugins() {
-		out = append(out, savedStep{s.Plugin, s.Settings, ch.steps[i].state})
-	}
-	return out
 }
 
 func (s *savedPool) key() PoolKey {

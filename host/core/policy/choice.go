@@ -117,12 +117,6 @@ func (s *Set) Suspend(policy string, suspended bool) (changed bool) {
 	return true
 }
 
-// Applicable returns the policies that decide about a Service, now or when guards change: for each port those with a guard that apply to
-// it, in order of precedence, and then the one that applies without them.
-func (e *Evaluator) Applicable(s *Set, svc *model.Service) []*Policy {
-	return s.applicable(svc, e.choices[svc.Name])
-}
-
 // applicable is Applicable, given what the annotation has chosen last.
 func (s *Set) applicable(svc *model.Service, last string) (out []*Policy) {
 	for i := range max(1, len(svc.Ports)) {
@@ -171,41 +165,4 @@ func portName(svc *model.Service, i int) string {
 		return ""
 	}
 	return svc.Ports[i].Name
-}
-
-// Chosen appends the policies of a Service's ports to a list, in their order, and at least one, see Set.For, after what its annotation has
-// chosen before.
-func (e *Evaluator) Chosen(s *Set, svc *model.Service, ports []*Policy) (_ []*Policy, err *ChoiceError) {
-	var p *Policy
-	for i := range max(1, len(svc.Ports)) {
-		if i == 0 || !s.samePorts(svc) {
-			p, err = s.For(svc, portName(svc, i), e.choices[svc.Name])
-		}
-		ports = append(ports, p)
-	}
-	return ports, err
-}
-
-// Candidates returns Set.Candidates of a port, after what the annotation of its Service has chosen before.
-func (e *Evaluator) Candidates(s *Set, svc *model.Service, port string) []Candidate {
-	return s.Candidates(svc, port, e.choices[svc.Name])
-}
-
-// Choose is Chosen, and remembers what the annotation chooses.
-func (e *Evaluator) Choose(s *Set, svc *model.Service, ports []*Policy) ([]*Policy, *ChoiceError) {
-	ports, err := e.Chosen(s, svc, ports)
-	switch {
-	case svc.Policy == "":
-		e.DeleteChoice(svc.Name)
-	case err == nil:
-		e.choices[svc.Name] = svc.Policy
-	}
-	return ports, err
-}
-
-// DeleteChoice deletes what the annotation of a Service has chosen.
-func (e *Evaluator) DeleteChoice(name model.Name) {
-	if len(e.choices) > 0 {
-		delete(e.choices, name)
-	}
 }

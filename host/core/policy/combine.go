@@ -10,7 +10,7 @@ import (
 
 // combine combines the answers of the chain to a request: the weights of the parts that all of it leaves, the earliest reset, the last balance that is set.
 // addrs are the addresses of the port's endpoints.
-func (e *Evaluator) combine(ch *chain, req *abi.Request, addrs model.AddrList) *lastGood {
+func (e *chains) combine(ch *chain, req *abi.Request, addrs model.AddrList) *lastGood {
 	old := ch.lastGood
 	if old == nil {
 		old = &lastGood{}

@@ -1,9 +1,6 @@
 package policy
 
 import (
-	"errors"
-	"fmt"
-	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
@@ -14,64 +11,37 @@ import (
 // changed or its requeue time has passed. It calls no plugin: what it asks is in Calls, and the answers come back through Answer. It is not
 // safe for concurrent use.
 //
-// A chain awaits at most one run, and each run that is awaited has one Call with whoever makes calls, or its answer. Whatever belongs to a
-// Service is deleted with it: pools and readiness by port, settings and choices by name.
+// Whatever belongs to a Service is deleted with it: pools and readiness by port, settings and choices by name. The chains of a pool are those
+// of the policy that decided about it last.
 type Evaluator struct {
-	// Signals returns what is known of connections to endpoints. Nil: nothing.
-	Signals Signals
+	chains
+	holds
+	chooser
+	pools map[PoolKey]*poolState
 	// Guards are the states of the guards of policies, by name. Save and Restore include them.
 	Guards map[string]*GuardState
 	// Node is what was last known of this node's Node; nil: nothing. Save and Restore include it.
 	Node *model.Node
-
-	plugins   func(string) (Plugin, error)
-	pools     map[PoolKey]*poolState
-	readiness map[readinessKey]*readiness // of Service ports whose policy has Panic
-	settings  map[model.Name]*ownSettings // of the Services that have some
-	choices   map[model.Name]string       // the policy that the annotation of a Service has chosen last
-	revisions map[*Policy]cachedRevision
-	digester  digester
-	portIndex []int     // from the endpoints of the last request that was built to Port.Endpoints
-	free      []*Call   // for reuse
-	parts     []float64 // reused by combine
-	weights   []uint16  // reused by combine
-	// freeEndpoints is the room of these calls.
-	freeEndpoints  int
-	calls          uint64  // answered so far
-	asked          []*Call // since the last Calls
-	askedEndpoints int     // of them
 }
 
 // NewEvaluator returns an Evaluator without state. plugins returns the current revision of a plugin by name; every decision calls
 // it, so it must be cheap.
 func NewEvaluator(plugins func(string) (Plugin, error)) *Evaluator {
+	l, k := &loader{plugins: plugins, revisions: map[*Policy]cachedRevision{}}, &known{}
 	return &Evaluator{
-		plugins: plugins, pools: map[PoolKey]*poolState{}, readiness: map[readinessKey]*readiness{},
-		settings: map[model.Name]*ownSettings{}, choices: map[model.Name]string{}, revisions: map[*Policy]cachedRevision{},
-		Guards: map[string]*GuardState{},
+		chains: chains{
+			requests:        requests{loader: l, known: k},
+			serviceSettings: serviceSettings{loader: l, settings: map[model.Name]*ownSettings{}},
+		},
+		holds:   holds{known: k, readiness: map[readinessKey]*readiness{}},
+		chooser: chooser{map[model.Name]string{}},
+		pools:   map[PoolKey]*poolState{},
+		Guards:  map[string]*GuardState{},
 	}
 }
 
 // PluginCalls returns the number of plugin calls that have been answered so far.
-func (e *Evaluator) PluginCalls() uint64 { return e.calls }
-
-// maxAsked and maxAskedEndpoints are from how many calls, or endpoints in their requests, on Calls should be emptied.
-const (
-	maxAsked          = maxFreeCalls
-	maxAskedEndpoints = maxFreeEndpoints
-)
-
-// Full reports whether there are so many Calls that their requests take much memory.
-func (e *Evaluator) Full() bool {
-	return len(e.asked) >= maxAsked || e.askedEndpoints >= maxAskedEndpoints
-}
-
-// Calls returns the calls that are to be made since the last time, those of a pool in their order. Their answers are for Answer.
-func (e *Evaluator) Calls() []*Call {
-	out := e.asked
-	e.asked, e.askedEndpoints = nil, 0
-	return out
-}
+func (e *Evaluator) PluginCalls() uint64 { return e.answers }
 
 // Answer passes a call that has been made. It reports whether its pool has to be decided again.
 func (e *Evaluator) Answer(c *Call) bool {
@@ -148,21 +118,6 @@ func (e *Evaluator) Awaited() (n int) {
 	return n
 }
 
-// poolState is the state of a PoolKey.
-type poolState struct {
-	name     string // of the policy
-	times    conditionTimes
-	enforced chain
-	shadow   *chain   // nil: the policy has none
-	before   formerly // of a policy with a guard
-}
-
-// Backoff between calls of a plugin that fails on the same input.
-const (
-	minBackoff = time.Second
-	maxBackoff = time.Minute
-)
-
 // Decide returns the decision for a pool, and when to call Decide again (zero: only on a change; see Shadow.RequeueAt for the
 // shadow). If plugins have to answer first, Calls has the calls, and the decision is the one until then. Without a policy or without eligible
 // endpoints the default rules decide and no plugin is asked. now must be by a clock that nobody can set: requests have its times, and
@@ -207,52 +162,6 @@ func (e *Evaluator) decideIn(of pass, p *Policy, in *Input, now time.Time) (_ De
 		}
 		return d, at, asks
 	}
-}
-
-func (e *Evaluator) decide(m *poolState, in *Input, now time.Time, of pass) (Decision, time.Time) {
-	d := Decision{Weights: defaultWeights(in), Policy: m.name}
-	c := &m.enforced
-	p := c.policy
-	if len(p.Steps) == 0 {
-		if e.stopWaiting(c); p.Panic.Below > 0 {
-			d.Origin = FromChain
-		}
-		c.lastGood = nil
-		return d, time.Time{}
-	}
-	if !anyPositive(d.Weights) {
-		e.stopWaiting(c)
-		return d, time.Time{}
-	}
-	answer, requeueAt, err := e.evaluate(c, &m.times, in, now, &d.Evaluation, of)
-	if err == errAsked {
-		d.Err = err
-		return d, requeueAt
-	}
-	if err != nil {
-		d.Err = fmt.Errorf("policy %s: %s: %w", p.Name, keyOf(in), err)
-		if p.OnFailure == LastGood || errors.Is(err, ErrPending) {
-			c.keepLastGood(in, &d)
-		}
-		return d, requeueAt
-	}
-	c.lastGood, d.Origin = answer, FromChain
-	answer.enforce(answer.weights(in), in, &d)
-	return d, requeueAt
-}
-
-// keepLastGood applies the last good decision, if there is one, to the current endpoints.
-func (c *chain) keepLastGood(in *Input, d *Decision) {
-	if w := c.lastGood.applyTo(in, d.Weights); w != nil {
-		d.Origin = FromLastGood
-		c.lastGood.enforce(w, in, d)
-	}
-}
-
-// enforce makes an answer with these weights the decision.
-func (g *lastGood) enforce(weights []uint16, in *Input, d *Decision) {
-	d.Weights, d.ResetAt, d.KeepDraining, d.Balance = weights, g.resets(in), g.draining(in), g.balance
-	d.Sheds = g.shedsOf(in)
 }
 
 // poolFor returns the state of a pool, for a policy. Condition times are kept when the policy changes.
@@ -311,26 +220,4 @@ func (e *Evaluator) DeletePool(k PoolKey) {
 		}
 		delete(e.pools, k)
 	}
-}
-
-// defaultWeights returns the weights of the default rules: 1 for each chosen endpoint.
-func defaultWeights(in *Input) []uint16 {
-	w := make([]uint16, len(in.Port.Endpoints))
-	for i := range in.Port.Endpoints {
-		if chosen(in, i) {
-			w[i] = 1
-		}
-	}
-	return w
-}
-
-func chosen(in *Input, i int) bool {
-	if in.Pool == abi.PoolLocal {
-		return in.Port.Endpoints[i].InLocal
-	}
-	return in.Port.Endpoints[i].InCluster
-}
-
-func anyPositive(weights []uint16) bool {
-	return slices.ContainsFunc(weights, func(w uint16) bool { return w > 0 })
 }

@@ -28,6 +28,12 @@ type Hold struct {
 	Counted bool
 }
 
+// holds are which endpoints policies with Panic hold.
+type holds struct {
+	known     *known
+	readiness map[readinessKey]*readiness // of Service ports whose policy has Panic
+}
+
 // endpoints returns which endpoints are held, nil for none.
 func (h *Hold) endpoints() []bool {
 	if h.Held == 0 {
@@ -38,22 +44,6 @@ func (h *Hold) endpoints() []bool {
 		out[i] = until != 0
 	}
 	return out
-}
-
-// failing reports whether connections from this node to an endpoint fail: in the last window, some were refused or unanswered, and none
-// was answered.
-func (e *Evaluator) failing(key model.EndpointKey) bool {
-	o, _ := e.Signals.Outcomes(key)
-	return o.Answered == 0 && o.Refused+o.Unanswered > 0
-}
-
-// countsOutcomes reports whether outcomes of connections are known.
-func (e *Evaluator) countsOutcomes(now time.Time) bool {
-	if e.Signals == nil {
-		return false
-	}
-	_, window := e.Signals.OutcomesWindow(now)
-	return window > 0
 }
 
 // readinessKey identifies the readiness of a Service port in a family, which its pools share.
@@ -111,8 +101,8 @@ func (r *readiness) update(eps []eligibility.Endpoint, now time.Time) {
 }
 
 // hold returns the hold of a pool, and when it changes without a change of the endpoints, Unix milliseconds, 0: never.
-func (e *Evaluator) hold(r *readiness, p Panic, port *eligibility.Port, local bool, now time.Time) (h *Hold, next int64) {
-	h = &Hold{Counted: e.countsOutcomes(now)}
+func (o *holds) hold(r *readiness, p Panic, port *eligibility.Port, local bool, now time.Time) (h *Hold, next int64) {
+	h = &Hold{Counted: o.known.countsOutcomes(now)}
 	for i := range port.Endpoints {
 		if ep := &port.Endpoints[i]; !ep.Terminating && (!local || ep.Local) {
 			h.Total++
@@ -127,7 +117,7 @@ func (e *Evaluator) hold(r *readiness, p Panic, port *eligibility.Port, local bo
 		if row.lost == 0 || local && !ep.Local {
 			continue
 		}
-		row.failing = row.failing || h.Counted && e.failing(model.EndpointKey{Addr: ep.Addr, Protocol: port.Name.Protocol})
+		row.failing = row.failing || h.Counted && o.known.failing(model.EndpointKey{Addr: ep.Addr, Protocol: port.Name.Protocol})
 		until := milliseconds(row.lost) + p.Hold.Milliseconds()
 		switch {
 		case !h.Panicking || until <= now.UnixMilli():
@@ -152,18 +142,18 @@ func (e *Evaluator) hold(r *readiness, p Panic, port *eligibility.Port, local bo
 
 // Hold marks the endpoints of a port that a policy with Panic holds, and returns the holds by pool (nil: the port does not have
 // the pool, or the policy holds none) and when to call it again; zero: only on a change of the endpoints or their outcomes.
-func (e *Evaluator) Hold(p *Policy, port *eligibility.Port, now time.Time) (holds [2]*Hold, at time.Time) {
+func (o *holds) Hold(p *Policy, port *eligibility.Port, now time.Time) (holds [2]*Hold, at time.Time) {
 	key := readinessKey{port.Name, port.Family}
 	if p == nil || p.Panic.Below == 0 {
-		if len(e.readiness) > 0 {
-			delete(e.readiness, key)
+		if len(o.readiness) > 0 {
+			delete(o.readiness, key)
 		}
 		return holds, time.Time{}
 	}
-	r := e.readiness[key]
+	r := o.readiness[key]
 	if r == nil {
 		r = &readiness{}
-		e.readiness[key] = r
+		o.readiness[key] = r
 	}
 	r.update(port.Endpoints, now)
 	var held [2][]bool
@@ -172,7 +162,7 @@ func (e *Evaluator) Hold(p *Policy, port *eligibility.Port, now time.Time) (hold
 		if !used {
 			continue
 		}
-		h, next := e.hold(r, p.Panic, port, pool == abi.PoolLocal, now)
+		h, next := o.hold(r, p.Panic, port, pool == abi.PoolLocal, now)
 		holds[pool], held[pool] = h, h.endpoints()
 		if next != 0 && (nextMS == 0 || next < nextMS) {
 			nextMS = next

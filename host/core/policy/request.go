@@ -8,13 +8,20 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
+// requests builds requests.
+type requests struct {
+	*loader
+	*known
+	portIndex []int // from the endpoints of the last request that was built to Port.Endpoints
+}
+
 // build builds the request for the first plugin of the chain, as by the default rules, without topology hints if the policy ignores these, and
-// e.portIndex.
-func (e *Evaluator) build(c *Call, ch *chain, times *conditionTimes, in *Input, now time.Time) outcomesOf {
+// portIndex.
+func (b *requests) build(c *Call, ch *chain, times *conditionTimes, in *Input, now time.Time) outcomesOf {
 	p := in.Port
 	var needs uint32
-	needs, c.keys = e.asks(ch.plugins(), c.keys[:0])
-	e.portIndex = e.portIndex[:0]
+	needs, c.keys = b.asks(ch.plugins(), c.keys[:0])
+	b.portIndex = b.portIndex[:0]
 	eps := slices.Grow(c.Request.Endpoints[:0], len(p.Endpoints))
 	for i := range p.Endpoints {
 		ep := &p.Endpoints[i]
@@ -33,12 +40,12 @@ func (e *Evaluator) build(c *Call, ch *chain, times *conditionTimes, in *Input, 
 		if needs&abi.NeedPodNames != 0 {
 			eps[len(eps)-1].Pod = ep.Pod
 		}
-		e.portIndex = append(e.portIndex, i)
+		b.portIndex = append(b.portIndex, i)
 	}
 	if ch.lastGood != nil {
 		j := 0
 		ch.lastGood.forEach(in, func(i, r int) {
-			if j < len(e.portIndex) && e.portIndex[j] == i {
+			if j < len(b.portIndex) && b.portIndex[j] == i {
 				if r >= 0 {
 					eps[j].PriorWeight = int32(ch.lastGood.rows[r].weight)
 				}
@@ -61,8 +68,8 @@ func (e *Evaluator) build(c *Call, ch *chain, times *conditionTimes, in *Input, 
 		c.Request.NodeIndex, c.Request.NodeCount = in.NodeIndex, in.NodeCount
 	}
 	c.Request.Begin()
-	e.addValues(c, in)
-	return e.addSignals(&c.Request, needs, now)
+	b.addValues(c, in)
+	return b.addSignals(&c.Request, needs, now)
 }
 
 // appendZones appends in.Zones to zones, which is empty, if a plugin needs Nodes, otherwise this node's zone only; both with the
@@ -131,28 +138,4 @@ func conditions(in *Input, i int) uint32 {
 		bits |= abi.Eligible | abi.Held
 	}
 	return bits
-}
-
-// Needs returns the needs of the loaded plugins of a policy, and of those of its shadow.
-func (e *Evaluator) Needs(p *Policy) (enforced, shadow uint32) {
-	enforced, _ = e.asks(p.Steps, nil)
-	shadow, _ = e.asks(p.Shadow, nil)
-	return enforced, shadow
-}
-
-// asks returns the needs of the loaded plugins of a chain, and appends the keys that they declare to keys, each once.
-func (e *Evaluator) asks(steps []Step, keys []string) (needs uint32, _ []string) {
-	for _, s := range steps {
-		plugin, err := e.plugins(s.Plugin)
-		if err != nil {
-			continue
-		}
-		needs |= plugin.Needs(s.Configured())
-		for _, k := range plugin.Keys(s.Configured()) {
-			if !slices.Contains(keys, k) {
-				keys = append(keys, k)
-			}
-		}
-	}
-	return needs, keys
 }

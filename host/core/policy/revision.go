@@ -9,9 +9,6 @@ import (
 // probability of 1 in 5 million.
 const revisionDigits = 12
 
-// maxRevisions bounds the revisions that an Evaluator remembers.
-const maxRevisions = 1024
-
 // Revision returns the revision of a policy: hexadecimal digits of a digest of everything in the policy that can change an answer,
 // and of the code of its plugins. Policies with other names have the same revision if they give the same answers; settings of
 // Services have no effect on it. It is "" for nil, and while a plugin of the policy is not loaded: the revision is then not known.
@@ -22,39 +19,6 @@ func Revision(p *Policy, plugins func(string) (Plugin, error)) string {
 		return ""
 	}
 	return new(digester).policy(p, codes)
-}
-
-// cachedRevision is the revision of a policy with the revisions of its plugins.
-type cachedRevision struct {
-	codes []string
-	text  string
-}
-
-// Revision returns the revision of a policy, see the function Revision. It costs a lookup for each plugin.
-func (e *Evaluator) Revision(p *Policy) string {
-	if c, ok := e.revisions[p]; ok && c.isCurrent(p, e.plugins) {
-		return c.text
-	}
-	codes := codesOf(p, e.plugins)
-	if codes == nil {
-		return ""
-	}
-	if len(e.revisions) >= maxRevisions {
-		clear(e.revisions)
-	}
-	text := e.digester.policy(p, codes)
-	e.revisions[p] = cachedRevision{codes, text}
-	return text
-}
-
-// isCurrent reports whether all plugins of the policy are loaded and none has changed.
-func (c cachedRevision) isCurrent(p *Policy, plugins func(string) (Plugin, error)) bool {
-	for i := range p.Steps {
-		if plugin, err := plugins(p.Steps[i].Plugin); err != nil || plugin.Revision() != c.codes[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // codesOf returns the revisions of a policy's plugins, nil if one of them is not loaded.

@@ -80,7 +80,7 @@ func (e *Evaluator) Seen(in *Input) []Seen {
 	return all
 }
 
-func (e *Evaluator) seen(ch *chain, times *conditionTimes, in *Input) (all []Seen) {
+func (e *chains) seen(ch *chain, times *conditionTimes, in *Input) (all []Seen) {
 	if ch.policy == nil || len(ch.steps) == 0 {
 		return nil
 	}

@@ -28,23 +28,29 @@ type ownSettings struct {
 	refuser, revision string
 }
 
+// serviceSettings are the settings that Services have themselves.
+type serviceSettings struct {
+	loader   *loader
+	settings map[model.Name]*ownSettings // of the Services that have some
+}
+
 // Settings returns the settings of a Service with a policy, which is not nil.
-func (e *Evaluator) Settings(svc *model.Service, p *Policy) ServiceSettings {
+func (o *serviceSettings) Settings(svc *model.Service, p *Policy) ServiceSettings {
 	if p.FromObject {
 		return ServiceSettings{InForce: p}
 	}
 	if svc.Settings == "" {
-		if len(e.settings) > 0 {
-			delete(e.settings, svc.Name)
+		if len(o.settings) > 0 {
+			delete(o.settings, svc.Name)
 		}
 		return ServiceSettings{InForce: p}
 	}
-	s := e.settings[svc.Name]
+	s := o.settings[svc.Name]
 	if s == nil {
 		s = &ownSettings{}
-		e.settings[svc.Name] = s
+		o.settings[svc.Name] = s
 	}
-	if s.text != svc.Settings || s.policy == nil || s.policy != p && !s.policy.equal(p) || e.reloaded(s) {
+	if s.text != svc.Settings || s.policy == nil || s.policy != p && !s.policy.equal(p) || o.reloaded(s) {
 		s.try(svc, p)
 	}
 	return ServiceSettings{s.text, s.inForce, s.err}
@@ -84,17 +90,17 @@ func (s *ownSettings) refuse(name model.Name, err error) {
 }
 
 // reloaded reports whether the plugin that has refused a text has another revision now.
-func (e *Evaluator) reloaded(s *ownSettings) bool {
+func (o *serviceSettings) reloaded(s *ownSettings) bool {
 	if s.refuser == "" {
 		return false
 	}
-	plugin, err := e.plugins(s.refuser)
+	plugin, err := o.loader.plugins(s.refuser)
 	return err == nil && plugin.Revision() != s.revision
 }
 
 // settingsRefused records that a plugin refuses the settings of a step.
-func (e *Evaluator) settingsRefused(name model.Name, p *Policy, step *Step, plugin Plugin, err error) {
-	s := e.settings[name]
+func (o *serviceSettings) settingsRefused(name model.Name, p *Policy, step *Step, plugin Plugin, err error) {
+	s := o.settings[name]
 	if s == nil || !step.Own || s.inForce != p {
 		return
 	}
@@ -103,11 +109,11 @@ func (e *Evaluator) settingsRefused(name model.Name, p *Policy, step *Step, plug
 }
 
 // settingsAnswered records that the chain of a policy has answered.
-func (e *Evaluator) settingsAnswered(name model.Name, p *Policy) {
-	if s := e.settings[name]; s != nil && s.inForce == p && s.err == nil {
+func (o *serviceSettings) settingsAnswered(name model.Name, p *Policy) {
+	if s := o.settings[name]; s != nil && s.inForce == p && s.err == nil {
 		s.good = s.text
 	}
 }
 
 // DeleteSettings deletes the state of a Service's settings.
-func (e *Evaluator) DeleteSettings(name model.Name) { delete(e.settings, name) }
+func (o *serviceSettings) DeleteSettings(name model.Name) { delete(o.settings, name) }

@@ -32,8 +32,30 @@ type Shadow struct {
 	RequeueAt  time.Time // when to call Decide again because of the shadow; zero: only on a change
 }
 
+// Divergence returns the share of new connections that weights b would send to other endpoints than weights a, 0 to 1. It returns
+// false if either has no weight. If both are not nil, they have the same length.
+func Divergence(a, b []uint16) (share float64, ok bool) {
+	sumA, sumB := total(a), total(b)
+	if sumA == 0 || sumB == 0 {
+		return 0, false
+	}
+	moved := 0.0
+	for i := range a {
+		moved += max(0, float64(b[i])/sumB-float64(a[i])/sumA)
+	}
+	return min(moved, 1), true
+}
+
+func total(weights []uint16) float64 {
+	sum := 0
+	for _, w := range weights {
+		sum += int(w)
+	}
+	return float64(sum)
+}
+
 // decideShadow asks the shadow of a pool for the input of the decision d, and compares.
-func (e *Evaluator) decideShadow(m *poolState, in *Input, now time.Time, d *Decision, of pass) *Shadow {
+func (e *chains) decideShadow(m *poolState, in *Input, now time.Time, d *Decision, of pass) *Shadow {
 	s, c := &Shadow{}, m.shadow
 	defaults := defaultWeights(in)
 	if !anyPositive(defaults) {
@@ -57,26 +79,4 @@ func (e *Evaluator) decideShadow(m *poolState, in *Input, now time.Time, d *Deci
 	}
 	s.Divergence, s.Compared = Divergence(d.Weights, s.Weights)
 	return s
-}
-
-// Divergence returns the share of new connections that weights b would send to other endpoints than weights a, 0 to 1. It returns
-// false if either has no weight. If both are not nil, they have the same length.
-func Divergence(a, b []uint16) (share float64, ok bool) {
-	sumA, sumB := total(a), total(b)
-	if sumA == 0 || sumB == 0 {
-		return 0, false
-	}
-	moved := 0.0
-	for i := range a {
-		moved += max(0, float64(b[i])/sumB-float64(a[i])/sumA)
-	}
-	return min(moved, 1), true
-}
-
-func total(weights []uint16) float64 {
-	sum := 0
-	for _, w := range weights {
-		sum += int(w)
-	}
-	return float64(sum)
 }

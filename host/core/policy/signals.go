@@ -23,6 +23,12 @@ type Signals interface {
 	Connections(model.EndpointKey) (n uint32, ok bool)
 }
 
+// known is what is known of connections.
+type known struct {
+	// Signals returns it. Nil: nothing is known.
+	Signals Signals
+}
+
 // outcomesOf identifies the outcomes in a request.
 type outcomesOf struct {
 	reading  uint64
@@ -30,21 +36,21 @@ type outcomesOf struct {
 }
 
 // addSignals adds to a request what the plugins of the chain need to know of connections.
-func (e *Evaluator) addSignals(r *abi.Request, needs uint32, now time.Time) (o outcomesOf) {
-	if e.Signals == nil {
+func (k *known) addSignals(r *abi.Request, needs uint32, now time.Time) (o outcomesOf) {
+	if k.Signals == nil {
 		return o
 	}
 	if needs&abi.NeedOutcomes != 0 {
-		o = e.addOutcomes(r, now)
+		o = k.addOutcomes(r, now)
 	}
 	if needs&abi.NeedConnections != 0 {
-		e.addConnections(r, now)
+		k.addConnections(r, now)
 	}
 	return o
 }
 
-func (e *Evaluator) addOutcomes(r *abi.Request, now time.Time) (o outcomesOf) {
-	reading, window := e.Signals.OutcomesWindow(now)
+func (k *known) addOutcomes(r *abi.Request, now time.Time) (o outcomesOf) {
+	reading, window := k.Signals.OutcomesWindow(now)
 	if window <= 0 {
 		return o
 	}
@@ -52,21 +58,21 @@ func (e *Evaluator) addOutcomes(r *abi.Request, now time.Time) (o outcomesOf) {
 	for i := range r.Endpoints {
 		ep := &r.Endpoints[i]
 		var failedAt uint64
-		ep.Outcomes, failedAt = e.Signals.Outcomes(model.EndpointKey{Addr: ep.Addr, Protocol: model.Protocol(r.Protocol)})
+		ep.Outcomes, failedAt = k.Signals.Outcomes(model.EndpointKey{Addr: ep.Addr, Protocol: model.Protocol(r.Protocol)})
 		o.failedAt = max(o.failedAt, failedAt)
 	}
 	return o
 }
 
-func (e *Evaluator) addConnections(r *abi.Request, now time.Time) {
-	age, ok := e.Signals.ConnectionsAge(now)
+func (k *known) addConnections(r *abi.Request, now time.Time) {
+	age, ok := k.Signals.ConnectionsAge(now)
 	if !ok {
 		return
 	}
 	r.ConnectionsAgeMS = min(milliseconds32(age), abi.NoAge-1)
 	for i := range r.Endpoints {
 		ep := &r.Endpoints[i]
-		if n, ok := e.Signals.Connections(model.EndpointKey{Addr: ep.Addr, Protocol: model.Protocol(r.Protocol)}); ok {
+		if n, ok := k.Signals.Connections(model.EndpointKey{Addr: ep.Addr, Protocol: model.Protocol(r.Protocol)}); ok {
 			ep.Connections = min(n, abi.ConnectionsUnknown-1)
 		}
 	}
@@ -75,4 +81,20 @@ func (e *Evaluator) addConnections(r *abi.Request, now time.Time) {
 // milliseconds32 returns a duration in milliseconds, from 1 for a positive one.
 func milliseconds32(d time.Duration) uint32 {
 	return uint32(min(max(0, (d+time.Millisecond-1).Milliseconds()), math.MaxUint32))
+}
+
+// failing reports whether connections from this node to an endpoint fail: in the last window, some were refused or unanswered, and none
+// was answered.
+func (k *known) failing(key model.EndpointKey) bool {
+	o, _ := k.Signals.Outcomes(key)
+	return o.Answered == 0 && o.Refused+o.Unanswered > 0
+}
+
+// countsOutcomes reports whether outcomes of connections are known.
+func (k *known) countsOutcomes(now time.Time) bool {
+	if k.Signals == nil {
+		return false
+	}
+	_, window := k.Signals.OutcomesWindow(now)
+	return window > 0
 }

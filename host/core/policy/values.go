@@ -18,16 +18,6 @@ const podsWait = 30 * time.Second
 // errPodsUnknown is the error of a plugin that declares keys of Pods before they are read.
 var errPodsUnknown = fmt.Errorf("%w: the Pods of the Service are not known yet", ErrPending)
 
-// DeclaresPods reports whether a loaded plugin of a policy declares keys of Pods. p may be nil.
-func (e *Evaluator) DeclaresPods(p *Policy) bool {
-	if p == nil {
-		return false
-	}
-	_, keys := e.asks(p.Steps, nil)
-	_, keys = e.asks(p.Shadow, keys)
-	return slices.ContainsFunc(keys, abi.IsPodKey)
-}
-
 // waitForPods reports whether plugins that declare keys of Pods have to wait for them, given those of the chain.
 func (ch *chain) waitForPods(in *Input, keys []string, nowMS int64) bool {
 	if !in.Pods.Pending || !slices.ContainsFunc(keys, abi.IsPodKey) {
@@ -53,7 +43,7 @@ func (ch *chain) untilPods(err error, requeueAt time.Time) time.Time {
 type declaredKey struct{ kind, name string }
 
 // addValues adds the values of the declared keys to the request.
-func (e *Evaluator) addValues(c *Call, in *Input) {
+func (b *requests) addValues(c *Call, in *Input) {
 	if len(c.keys) == 0 {
 		return
 	}
@@ -77,7 +67,7 @@ func (e *Evaluator) addValues(c *Call, in *Input) {
 	}
 	c.values = slices.Grow(c.values[:0], n*len(r.Endpoints))[:n*len(r.Endpoints)]
 	full := slices.Contains(c.podKeys, declaredKey{kind: abi.KeyPodCPU})
-	for j, i := range e.portIndex {
+	for j, i := range b.portIndex {
 		ep := &r.Endpoints[j]
 		ep.Values = c.values[j*n : (j+1)*n : (j+1)*n]
 		var pod *model.Pod
@@ -120,25 +110,4 @@ func present(text string, ok bool) abi.Value {
 		return abi.Value{}
 	}
 	return abi.Value{Text: text, Present: true}
-}
-
-// LongAnnotations returns the annotations of a Service that plugins of its policy declare and that are too long for them, sorted.
-func (e *Evaluator) LongAnnotations(svc *model.Service, p *Policy) (keys []string) {
-	if svc.Annotations == "" || p == nil {
-		return nil
-	}
-	for step := range p.All() {
-		plugin, err := e.plugins(step.Plugin)
-		if err != nil {
-			continue
-		}
-		for _, k := range plugin.Keys(step.Configured()) {
-			kind, name, _ := abi.KeyKind(k)
-			if kind == abi.KeyServiceAnnotation && svc.Annotations.TooLong(name) && !slices.Contains(keys, name) {
-				keys = append(keys, name)
-			}
-		}
-	}
-	slices.Sort(keys)
-	return keys
 }
