@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/util/nfnl"
 	"golang.org/x/sys/unix"
 )
@@ -67,7 +66,6 @@ type carriedClient struct {
 type carrier struct {
 	from, to *table
 	now      func() time.Time
-	v3       *schemaV3
 	routes   map[oldRoute][]route // of the pools that use the old list
 	timeouts map[affinityID]time.Duration
 	found    map[findChain][]carriedClient
@@ -105,9 +103,6 @@ func (b *Backend) carryClients(ctx context.Context, t *table, from *tableState) 
 
 // sets returns the sets of clients that exist, those that all share last.
 func (c *carrier) sets() (out []recordedClients) {
-	if c.v3.exists() {
-		return c.v3.clientSets(c.from)
-	}
 	for _, at := range slices.SortedFunc(maps.Keys(c.from.affinity.clients), func(a, b clientSet) int { return cmp.Or(a.room-b.room, a.list-b.list) }) {
 		s := c.from.affinity.clients[at]
 		if !s.exists {
@@ -136,8 +131,7 @@ func (c *carrier) sets() (out []recordedClients) {
 func (c *carrier) readRoutes(name string) error {
 	c.from.reset()
 	c.from.Name = name
-	c.v3 = newSchemaV3(c.from.schema)
-	if _, err := c.from.listSets(func(name string) *set { return cmp.Or(c.from.find(name), c.v3.find(name)) }); err != nil {
+	if _, err := c.from.listSets(c.from.find); err != nil {
 		return err
 	}
 	if err := c.findClientsV4(); err != nil {
@@ -157,11 +151,6 @@ func (c *carrier) readRoutes(name string) error {
 			}
 		}
 	}
-	for _, f := range c.v3.finds {
-		if err := c.readSet(f.set, func(e nfnl.Element) { c.v3.load(c.from, f, e) }); err != nil {
-			return err
-		}
-	}
 	clear(c.routes)
 	for k, was := range c.from.frontends {
 		shall := c.to.frontends[k]
@@ -172,7 +161,7 @@ func (c *carrier) readRoutes(name string) error {
 		c.timeouts[group] = shall.learn[0].timeout
 		for scope := range scopes {
 			for _, now := range shall.scopes[scope].find {
-				for _, old := range c.oldRoutes(k, was, scope) {
+				for _, old := range oldRoutes(was, scope) {
 					if r := (route{group, now}); !slices.Contains(c.routes[old], r) {
 						c.routes[old] = append(c.routes[old], r)
 					}
@@ -196,8 +185,7 @@ func (c *carrier) findClientsV4() error {
 	return err
 }
 
-func (c *carrier) oldRoutes(k plan.Key, was *elements, scope int) []oldRoute {
-	routes := c.v3.routes[frontendScope{k, scope}]
+func oldRoutes(was *elements, scope int) (routes []oldRoute) {
 	for _, group := range was.groups {
 		for _, f := range was.scopes[scope].find {
 			routes = append(routes, oldRoute{uint32(group), f.list})

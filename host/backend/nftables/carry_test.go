@@ -296,36 +296,6 @@ func TestReplacementPreservesExpiryAndIgnoresForeignClients(t *testing.T) {
 	})
 }
 
-// versionThree is what matters here of a table of ruleset version 3.
-const versionThree = `table ip sluice {
-	comment "managed by sluice, ruleset version 3"
-	set frontends { type ipv4_addr . inet_proto . inet_service
-		elements = { 10.97.0.10 . tcp . 80 comment "shop/web:http ClusterIP", 203.0.113.2 . tcp . 80 comment "shop/web:http LoadBalancer" }
-	}
-	map learn_affinity_10800000ms { type ipv4_addr . inet_proto . inet_service : classid
-		elements = { 10.97.0.10 . tcp . 80 : 0:7, 203.0.113.2 . tcp . 80 : 0:7 }
-	}
-	map find_affinity_0 { type ipv4_addr . inet_proto . inet_service : classid; elements = { 10.97.0.10 . tcp . 80 : 0:7, 203.0.113.2 . tcp . 80 : 0:7 }; }
-	map outside_find_affinity_1 { type ipv4_addr . inet_proto . inet_service : classid; elements = { 203.0.113.2 . tcp . 80 : 0:7 }; }
-	map affinity_0 { type ipv4_addr . classid : ipv4_addr . inet_service; size 65536; flags dynamic,timeout; }
-	map affinity_1 { type ipv4_addr . classid : ipv4_addr . inet_service; size 65536; flags dynamic,timeout; }
-	chain prerouting { type nat hook prerouting priority -100; }
-}
-add element ip sluice affinity_0 { 198.18.1.1 . 0:7 timeout 3h expires 1h : 10.244.0.3 . 9000 }
-add element ip sluice affinity_0 { 198.18.1.2 . 0:7 timeout 3h expires 1h : 10.244.0.4 . 9000 }
-add element ip sluice affinity_0 { 198.18.1.3 . 0:8 timeout 3h expires 1h : 10.244.0.1 . 9000 }
-add element ip sluice affinity_1 { 198.18.1.1 . 0:7 timeout 3h expires 2h : 10.244.0.2 . 9000 }
-`
-
-func TestUpgradeFromVersionThreeKeepsClients(t *testing.T) {
-	d := newTestEnv(t, 0)
-	d.mustNFT(versionThree)
-	begin := time.Now()
-	d.mustApply(affinityPlan(t), nil)
-	d.expectClients(begin, map[string]time.Duration{"0_1 198.18.1.1": time.Hour, "1_1 198.18.1.1": 2 * time.Hour},
-		map[string]string{"0_1 198.18.1.1": "10.244.0.3:9000", "1_1 198.18.1.1": "10.244.0.2:9000"})
-}
-
 // versionFour is what matters here of a table of ruleset version 4, in which the client comes first in IPv6 too.
 const versionFour = `table ip6 sluice {
 	comment "managed by sluice, ruleset version 4"

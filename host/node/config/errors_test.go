@@ -133,14 +133,14 @@ plugins[5].image: tag v1 can change: write ghcr.io/acme/spill@sha256:…, with t
 pluginImages.cacheMiB: 16 is not between 17 and 65536
 pluginImages.plainHTTP[1]: "registry" is not a registry, such as registry.lab:5000
 pluginImages.plainHTTP[2]: "a.b": duplicate
-policies[0].mode: has been replaced by shadow: plugins that are listed there are asked and compared, and never enforced
+policies[0].mode: unknown field
 policies[0].failurePolicy: "Never": must be LastGood or Default
 policies[0].plugins: at least one plugin, shadow, or panic, is required
 policies[1].maxShedPercentPerSecond: 0 is not between 1 and 100
 policies[1].panic.belowPercent: 101 is not between 1 and 100
 policies[1].panic.hold: 1.5s is not a whole number of seconds
 policies[1].ignoreHints: without plugins the default rules decide, which follow hints
-policies[2].mode: has been replaced by shadow: plugins that are listed there are asked and compared, and never enforced
+policies[2].mode: unknown field
 policies[2].panic.belowPercent: required: a percentage of the endpoints
 policies[2].panic.hold: 2h0m0s is more than 1h0m0s
 policies[2].shadow[0].name: no plugin "localty" (did you mean "locality"?)

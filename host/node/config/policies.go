@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/policy"
-	"github.com/sluice-proxy/sluice/host/util/strictyaml"
 )
 
 // Policy is a chain of plugins, and what else decides.
@@ -28,18 +26,6 @@ type Policy struct {
 	Panic         *Panic           `json:"panic"`
 	Guard         *Guard           `json:"guard"`
 	MaxShed       int              `json:"maxShedPercentPerSecond" default:"1" min:"1" max:"100"`
-	Mode          formerMode       `json:"mode,omitzero"`
-}
-
-// formerMode is a field that has been removed.
-type formerMode struct{}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (*formerMode) UnmarshalJSON(b []byte) error {
-	if string(b) == "null" {
-		return nil
-	}
-	return strictyaml.FieldError{Err: errors.New("has been replaced by shadow: plugins that are listed there are asked and compared, and never enforced")}
 }
 
 // Step is a plugin of a chain.

@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/plugin/imageref"
@@ -35,17 +34,8 @@ func OpenCache(dir string, now func() time.Time) (*Cache, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cache of modules: %w", err)
 	}
-	info, err := os.Lstat(dir)
-	if err != nil {
+	if err := safefile.CheckPrivate(dir); err != nil {
 		return nil, fmt.Errorf("cache of modules: %w", err)
-	}
-	switch sys, ok := info.Sys().(*syscall.Stat_t); {
-	case !info.IsDir():
-		return nil, fmt.Errorf("cache of modules: %s is not a folder", dir)
-	case !ok || int(sys.Uid) != os.Geteuid():
-		return nil, fmt.Errorf("cache of modules: %s belongs to another user", dir)
-	case info.Mode().Perm()&0o077 != 0:
-		return nil, fmt.Errorf("cache of modules: %s has mode %#o: others can reach it, want 0700", dir, info.Mode().Perm())
 	}
 	return &Cache{dir: dir, now: now}, nil
 }

@@ -412,7 +412,7 @@ func TestCacheIsVerifiedAndBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = OpenCache(link, tick)
-	wantError(t, "a link", err, "is not a folder")
+	wantError(t, "a link", err, "is neither a folder nor a file")
 }
 
 // FuzzModuleLayer: no manifest names a layer that is too large, or a file outside of the cache.

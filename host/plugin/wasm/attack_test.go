@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/host/plugin/confine"
+	"github.com/sluice-proxy/sluice/host/util/safefile"
 )
 
 // evilPort is the port of requests for which the modules of type slow do what they are for.
@@ -57,7 +58,7 @@ func native(t *testing.T, code []byte) (dir string, module []byte) {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	e := &cacheEntry{dir: filepath.Dir(file), check: checkPrivate}
+	e := &cacheEntry{dir: filepath.Dir(file), check: safefile.CheckPrivate}
 	if err := e.writeManifest(); err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"syscall"
 
 	"github.com/sluice-proxy/sluice/host/plugin/wasm/meter"
+	"github.com/sluice-proxy/sluice/host/util/safefile"
 )
 
 // The compile cache has a folder per module, whose name depends on the module and on what makes code of it: the meter, its limits
@@ -88,27 +89,7 @@ func checkCacheDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	return checkPrivate(dir)
-}
-
-// checkPrivate checks that path is a regular file or folder of this user: a folder that others cannot access, or a file that
-// others cannot write.
-func checkPrivate(path string) error {
-	st, err := os.Lstat(path)
-	if err != nil {
-		return err
-	}
-	switch sys, ok := st.Sys().(*syscall.Stat_t); {
-	case !st.IsDir() && !st.Mode().IsRegular():
-		return fmt.Errorf("%s is neither a folder nor a file", path)
-	case !ok || int(sys.Uid) != os.Geteuid():
-		return fmt.Errorf("%s belongs to another user", path)
-	case st.Mode().Perm()&0o077 != 0 && st.IsDir():
-		return fmt.Errorf("%s has mode %#o: others can reach it, want 0700", path, st.Mode().Perm())
-	case st.Mode().Perm()&0o022 != 0:
-		return fmt.Errorf("%s has mode %#o: others can write it", path, st.Mode().Perm())
-	}
-	return nil
+	return safefile.CheckPrivate(dir)
 }
 
 // cacheEntry is a folder with the code of one module. As long as it is open, no process deletes it.
@@ -177,7 +158,7 @@ func lockEntry(dir string, how int) (*cacheEntry, error) {
 		}
 		return nil, err
 	}
-	return &cacheEntry{dir, f, checkPrivate}, nil
+	return &cacheEntry{dir, f, safefile.CheckPrivate}, nil
 }
 
 func (e *cacheEntry) close() { _ = e.lock.Close() }

@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
+
+	"github.com/sluice-proxy/sluice/host/util/safefile"
 )
 
 // Precompiled is code that has been compiled in advance, such as that of the bundled plugins in sluice's image: a folder with entries like
@@ -44,8 +44,8 @@ func (p *Precompiled) open(name string) (*cacheEntry, error) {
 	if !ok {
 		return nil, fs.ErrNotExist
 	}
-	e := &cacheEntry{dir: filepath.Join(p.Dir, name), check: checkReadOnly}
-	if err := checkReadOnly(p.Dir); err != nil {
+	e := &cacheEntry{dir: filepath.Join(p.Dir, name), check: safefile.CheckReadOnly}
+	if err := safefile.CheckReadOnly(p.Dir); err != nil {
 		return nil, err
 	}
 	manifest, err := readManifest(filepath.Join(e.dir, manifestName))
@@ -56,23 +56,6 @@ func (p *Precompiled) open(name string) (*cacheEntry, error) {
 		return nil, errors.New("the manifest is another one than that which this program was built with")
 	}
 	return e, e.verify(manifest)
-}
-
-// checkReadOnly checks that path is a regular file or folder that only root and this user can write.
-func checkReadOnly(path string) error {
-	st, err := os.Lstat(path)
-	if err != nil {
-		return err
-	}
-	switch sys, ok := st.Sys().(*syscall.Stat_t); {
-	case !st.IsDir() && !st.Mode().IsRegular():
-		return fmt.Errorf("%s is neither a folder nor a file", path)
-	case !ok || sys.Uid != 0 && int(sys.Uid) != os.Geteuid():
-		return fmt.Errorf("%s belongs to another user", path)
-	case st.Mode().Perm()&0o022 != 0:
-		return fmt.Errorf("%s has mode %#o: others can write it", path, st.Mode().Perm())
-	}
-	return nil
 }
 
 // Precompile compiles a module for this program's architecture into a new entry in dir, for processors with the features that this one has, and

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/host/util/safefile"
 )
 
 // precompile compiles a module into a folder with the modes of sluice's image.
@@ -77,7 +79,7 @@ func TestPrecompiledCodeIsVerified(t *testing.T) {
 	cases := map[string]func(t *testing.T, dir string){
 		"another manifest, which matches": func(t *testing.T, dir string) {
 			flip(t, filepath.Join(dir, codeName))
-			if err := (&cacheEntry{dir: dir, check: checkReadOnly}).writeManifest(); err != nil {
+			if err := (&cacheEntry{dir: dir, check: safefile.CheckReadOnly}).writeManifest(); err != nil {
 				t.Fatal(err)
 			}
 		},

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/host/util/safefile"
 )
 
 // TestCodeIsMappedFromItsFile: in the process of a plugin the machine code is that of the file, most of it is not resident, and another process
@@ -194,7 +195,7 @@ func TestCodeForAnotherProcessorIsCompiledAgain(t *testing.T) {
 	if err := os.Rename(file, filepath.Join(filepath.Dir(file), enginePrefix+strings.Repeat("0", 64))); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&cacheEntry{dir: filepath.Dir(file), check: checkPrivate}).writeManifest(); err != nil {
+	if err := (&cacheEntry{dir: filepath.Dir(file), check: safefile.CheckPrivate}).writeManifest(); err != nil {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer

@@ -2,6 +2,7 @@ package safefile
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -23,7 +24,7 @@ func openFolder(path string) (*os.Root, error) {
 	}
 	info, err := folder.Stat(".")
 	if err == nil {
-		err = checkFolder(path, info)
+		err = checkAccess("folder "+path, info, true, 0o002)
 	}
 	if err != nil {
 		folder.Close()
@@ -32,14 +33,45 @@ func openFolder(path string) (*os.Root, error) {
 	return folder, nil
 }
 
-func checkFolder(path string, info os.FileInfo) error {
-	if info.Mode().Perm()&0o002 != 0 {
-		return fmt.Errorf("folder %s: every user may write to it (mode %s)", path, info.Mode())
+// CheckPrivate checks that path is a regular file or folder of this process's user: a folder that others cannot access, or a file that others
+// cannot write. It follows no link.
+func CheckPrivate(path string) error {
+	return checkPath(path, false, 0o077)
+}
+
+// CheckReadOnly checks that path is a regular file or folder that only root and this process's user can write. It follows no link.
+func CheckReadOnly(path string) error {
+	return checkPath(path, true, 0o022)
+}
+
+func checkPath(path string, root bool, others fs.FileMode) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
 	}
-	if uid, ok := owner(info); ok && !Owned(info) {
-		return fmt.Errorf("folder %s: it belongs to another user (uid %d)", path, uid)
+	if !info.IsDir() {
+		others &= 0o022
 	}
-	return nil
+	return checkAccess(path, info, root, others)
+}
+
+// checkAccess checks that a regular file or folder belongs to this process's user, or to root if that may be, and that group and others do not
+// have any of these permissions.
+func checkAccess(path string, info os.FileInfo, root bool, others fs.FileMode) error {
+	mode := info.Mode()
+	switch uid, ok := owner(info); {
+	case !mode.IsDir() && !mode.IsRegular():
+		return fmt.Errorf("%s is neither a folder nor a file", path)
+	case ok && uid != os.Geteuid() && !(root && uid == 0):
+		return fmt.Errorf("%s belongs to another user (uid %d)", path, uid)
+	case mode.Perm()&others == 0:
+		return nil
+	case others == 0o077:
+		return fmt.Errorf("%s has mode %#o: others can reach it, want 0700", path, mode.Perm())
+	case others == 0o022:
+		return fmt.Errorf("%s has mode %#o: others can write it", path, mode.Perm())
+	}
+	return fmt.Errorf("%s: every user may write to it (mode %s)", path, mode)
 }
 
 // ReadPrivate is Read of a file that only this process's user and root can have written: it checks the folder.

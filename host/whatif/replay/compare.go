@@ -305,7 +305,7 @@ func (c *comparison) finish(p *replay) *Comparison {
 			name = p.portNumber(e.PortName)
 		}
 		s := Service{
-			Service: e.Service.String(), Port: name, Protocol: e.Protocol.String(), Family: e.family.String(),
+			ServicePort:   verdict.ServicePort{Service: e.Service.String(), Port: name, Protocol: e.Protocol.String(), Family: e.family.String()},
 			MaxDivergence: e.max, Seconds: e.seconds, Periods: e.periods, Omitted: e.omitted,
 		}
 		if length > 0 {

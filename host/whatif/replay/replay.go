@@ -76,7 +76,7 @@ func Replay(r *recording.Reader, configs []Config, o Options) (*Result, error) {
 		c := &configs[i]
 		c.Settings.Node = r.Header.Node
 		one := &run{Config: c, planner: planner.New(c.Settings, c.Plugins), errors: map[string]bool{}, changed: map[plan.Key]bool{}}
-		one.only, one.result = o.Only, Run{Name: verdict.Runs[i], Config: c.File, Errors: []string{}}
+		one.only, one.result = o.Only, Run{Run: verdict.Run{Name: verdict.Runs[i], Config: c.File}, Errors: []string{}}
 		one.requeue = p.clock.Timer(func() error { one.due = true; return nil })
 		one.planner.UseSignals(&p.signals)
 		p.runs = append(p.runs, one)

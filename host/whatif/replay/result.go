@@ -33,8 +33,7 @@ type Result struct {
 
 // Run is what one configuration would have done.
 type Run struct {
-	Name    string   `json:"name"`   // see verdict.Runs
-	Config  string   `json:"config"` // file, "" for the default rules
+	verdict.Run
 	Summary Summary  `json:"summary"`
 	Errors  []string `json:"errors"` // each once, at most MaxErrors
 }
@@ -66,10 +65,7 @@ type Comparison struct {
 
 // Service is a Service port in one family that differs.
 type Service struct {
-	Service        string  `json:"service"` // namespace/name
-	Port           string  `json:"port"`
-	Protocol       string  `json:"protocol"`
-	Family         string  `json:"family"`
+	verdict.ServicePort
 	MaxDivergence  float64 `json:"maxDivergence"`
 	MeanDivergence float64 `json:"meanDivergence"` // over the time of the recording
 	Seconds        float64 `json:"seconds"`        // for which it differs

@@ -150,7 +150,7 @@ func askedCharts(r *simulation.Result) (charts []*chart) {
 		}
 		for j := range r.Runs {
 			of := slices.IndexFunc(r.Runs[j].Services, func(o simulation.ServiceResult) bool {
-				return o.Service == s.Service && o.Port == s.Port && o.Protocol == s.Protocol && o.Family == s.Family
+				return o.ServicePort == s.ServicePort
 			})
 			if of >= 0 {
 				charts = append(charts, endpointChart(r, &r.Runs[j], &r.Runs[j].Services[of]))

@@ -18,7 +18,7 @@ func replayed(services int) *replay.Result {
 	from := time.Date(2026, 11, 2, 3, 0, 0, 0, time.UTC)
 	r := &replay.Result{
 		Header: recording.Header{Node: "n1", Mode: "nftables", Version: "v1"}, From: from, To: from.Add(10 * time.Minute), Changes: 120, Readings: 60, Services: 30, Endpoints: 90,
-		Truncated: true, Runs: []replay.Run{{Name: verdict.Candidate, Config: "new.yaml", Summary: replay.Summary{Updates: 9}}, {Name: verdict.Baseline, Errors: []string{"policy p: fails"}}},
+		Truncated: true, Runs: []replay.Run{{Run: verdict.Run{Name: verdict.Candidate, Config: "new.yaml"}, Summary: replay.Summary{Updates: 9}}, {Run: verdict.Run{Name: verdict.Baseline}, Errors: []string{"policy p: fails"}}},
 		Comparison: &replay.Comparison{MaxDivergence: 0.5, MeanDivergence: 0.01, Differing: services, Services: []replay.Service{}, Series: replay.Series{StepSeconds: 4}},
 	}
 	for i := range 150 {
@@ -27,7 +27,7 @@ func replayed(services int) *replay.Result {
 	}
 	for i := range services {
 		r.Comparison.Services = append(r.Comparison.Services, replay.Service{
-			Service: fmt.Sprintf("shop/web-%d", i), Port: "http", Protocol: "TCP", Family: "IPv4", MaxDivergence: 1 / float64(i+2), MeanDivergence: 0.1 / float64(i+1), Seconds: 60, Omitted: i,
+			ServicePort: verdict.ServicePort{Service: fmt.Sprintf("shop/web-%d", i), Port: "http", Protocol: "TCP", Family: "IPv4"}, MaxDivergence: 1 / float64(i+2), MeanDivergence: 0.1 / float64(i+1), Seconds: 60, Omitted: i,
 			Periods: []replay.Period{{From: from.Add(time.Minute), To: from.Add(2 * time.Minute), Divergence: 1 / float64(i+2), At: from.Add(time.Minute), Frontend: "10.96.0.1:80/TCP",
 				Endpoints: []replay.Endpoint{{Address: "10.0.0.1:8080", Pod: "web-a", Zone: "zone-a", Pair: verdict.Pair{Candidate: 1, Baseline: 0.5}}, {Address: "10.0.0.2:8080", Pair: verdict.Pair{Baseline: 0.5}}}}},
 		})

@@ -24,7 +24,7 @@ func result(samples, services int) *simulation.Result {
 	}
 	for n, name := range verdict.Runs {
 		run := simulation.Run{
-			Name: name, Config: []string{"new.yaml", "old.yaml"}[n], Plugins: []simulation.PluginInfo{{Name: "locality", Digest: "sha256:" + strings.Repeat("ab", 32), Revision: "12ab"}},
+			Run: verdict.Run{Name: name, Config: []string{"new.yaml", "old.yaml"}[n]}, Plugins: []simulation.PluginInfo{{Name: "locality", Digest: "sha256:" + strings.Repeat("ab", 32), Revision: "12ab"}},
 			Policies: []simulation.PolicyInfo{{Name: "spill", Revision: "98fe", Services: services}, {}},
 			Summary:  simulation.Summary{MaxOverload: 1.4 + float64(n), CrossZoneShare: 0.3 + 0.3*float64(n), FailedShare: 0.001 * float64(1-n), Divergence: 0.4},
 		}
@@ -37,7 +37,7 @@ func result(samples, services int) *simulation.Result {
 		}
 		for i := range services {
 			s := simulation.ServiceResult{
-				Service: fmt.Sprintf("shop/web-%d", i), Port: "http", Protocol: "TCP", Family: "IPv4", Policy: "spill", MaxOverload: 1.4 + float64(n) - 0.01*float64(i), MeanOverload: 1.1,
+				ServicePort: verdict.ServicePort{Service: fmt.Sprintf("shop/web-%d", i), Port: "http", Protocol: "TCP", Family: "IPv4"}, Policy: "spill", MaxOverload: 1.4 + float64(n) - 0.01*float64(i), MeanOverload: 1.1,
 				ZoneMatrix: [][]float64{{0, 0, 0}, {0, 8, 2}, {0, 3, 7.5}}, EndpointsOmitted: i,
 			}
 			for e := range 6 {
@@ -57,7 +57,7 @@ func result(samples, services int) *simulation.Result {
 		r.Comparison.Series = append(r.Comparison.Series, 0.4)
 	}
 	for i := range services {
-		r.Comparison.Services = append(r.Comparison.Services, simulation.ServiceComparison{Service: fmt.Sprintf("shop/web-%d", i), Port: "http", Protocol: "TCP", Family: "IPv4", Divergence: 1 / float64(i+1)})
+		r.Comparison.Services = append(r.Comparison.Services, simulation.ServiceComparison{ServicePort: verdict.ServicePort{Service: fmt.Sprintf("shop/web-%d", i), Port: "http", Protocol: "TCP", Family: "IPv4"}, Divergence: 1 / float64(i+1)})
 	}
 	return r
 }

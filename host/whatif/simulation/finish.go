@@ -110,7 +110,7 @@ func (a *sampleTotals) merge(b *sampleTotals) {
 // runResult returns the result of a run without its Services.
 func (s *Simulation) runResult(w *worker, r int) Run {
 	config, t := &s.in.Runs[r], w.totals[r]
-	out := Run{Name: verdict.Runs[r], Config: config.File, Plugins: append([]PluginInfo{}, config.Plugins...), Policies: []PolicyInfo{}, Services: []ServiceResult{}}
+	out := Run{Run: verdict.Run{Name: verdict.Runs[r], Config: config.File}, Plugins: append([]PluginInfo{}, config.Plugins...), Policies: []PolicyInfo{}, Services: []ServiceResult{}}
 	slices.Sort(t.errors)
 	t.errors = slices.Compact(t.errors)
 	out.Errors = append([]string{}, t.errors[:min(len(t.errors), MaxErrors)]...)
@@ -159,7 +159,7 @@ func (s *Simulation) compare(w *worker) *Comparison {
 			break
 		}
 		out.Services = append(out.Services, ServiceComparison{
-			Service: a.Service, Port: a.Port, Protocol: a.Protocol, Family: a.Family, Divergence: round(k.divergence),
+			ServicePort: a.ServicePort, Divergence: round(k.divergence),
 			MaxOverload: verdict.Pair{Candidate: a.MaxOverload, Baseline: b.MaxOverload}, CrossZoneShare: verdict.Pair{Candidate: a.CrossZoneShare, Baseline: b.CrossZoneShare},
 			FailedShare: verdict.Pair{Candidate: a.FailedShare, Baseline: b.FailedShare},
 		})

@@ -30,8 +30,7 @@ func (k *keptService) scores() (out []float64) {
 
 // compare orders by name.
 func (k *keptService) compare(l *keptService) int {
-	a, b := &k.results[0], &l.results[0]
-	return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Family, b.Family))
+	return k.results[0].ServicePort.Compare(l.results[0].ServicePort)
 }
 
 // add adds a Service port, unless others take precedence by each score.

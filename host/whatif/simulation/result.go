@@ -35,8 +35,7 @@ type Event struct {
 
 // Run is what one configuration decides.
 type Run struct {
-	Name     string       `json:"name"`   // see verdict.Runs
-	Config   string       `json:"config"` // file, "" for the default rules
+	verdict.Run
 	Plugins  []PluginInfo `json:"plugins"`
 	Policies []PolicyInfo `json:"policies"`
 	Summary  Summary      `json:"summary"`
@@ -110,11 +109,8 @@ type Sample struct {
 
 // ServiceResult is a Service port in one family.
 type ServiceResult struct {
-	Service  string `json:"service"` // namespace/name
-	Port     string `json:"port"`    // name, or number if it has none
-	Protocol string `json:"protocol"`
-	Family   string `json:"family"` // IPv4 or IPv6
-	Policy   string `json:"policy"` // of most of its nodes, "" for the default rules
+	verdict.ServicePort
+	Policy string `json:"policy"` // of most of its nodes, "" for the default rules
 
 	MaxOverload    float64 `json:"maxOverload"`
 	MaxAtSeconds   float64 `json:"maxAtSeconds"` // when MaxOverload is reached first
@@ -158,10 +154,7 @@ type Comparison struct {
 
 // ServiceComparison is how the candidate differs from the baseline for a Service port in one family.
 type ServiceComparison struct {
-	Service        string       `json:"service"`
-	Port           string       `json:"port"`
-	Protocol       string       `json:"protocol"`
-	Family         string       `json:"family"`
+	verdict.ServicePort
 	Divergence     float64      `json:"divergence"`
 	MaxOverload    verdict.Pair `json:"maxOverload"`
 	CrossZoneShare verdict.Pair `json:"crossZoneShare"`

@@ -226,7 +226,8 @@ func (w *worker) addPort(svc *serviceRun, i int, classes []class, runs [][]traje
 func (w *worker) summarize(svc *serviceRun, l *portLoad, r int) ServiceResult {
 	p, sim, all := l.port, w.sim, w.totals[r]
 	out := ServiceResult{
-		Service: p.name.Service.String(), Port: p.label(), Protocol: p.name.Protocol.String(), Family: p.family.String(), Endpoints: []EndpointResult{},
+		ServicePort: verdict.ServicePort{Service: p.name.Service.String(), Port: p.label(), Protocol: p.name.Protocol.String(), Family: p.family.String()},
+		Endpoints:   []EndpointResult{},
 	}
 	var h histogram
 	demand, failed := 0.0, 0.0

@@ -2,6 +2,7 @@
 package verdict
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -34,6 +35,25 @@ func Title(files ...string) string {
 		labels = append(labels, Label(file))
 	}
 	return strings.Join(labels, " against ")
+}
+
+// Run identifies a run of a result.
+type Run struct {
+	Name   string `json:"name"`   // see Runs
+	Config string `json:"config"` // file, "" for the default rules
+}
+
+// ServicePort identifies a Service port in one family.
+type ServicePort struct {
+	Service  string `json:"service"` // namespace/name
+	Port     string `json:"port"`    // name, or number if it has none
+	Protocol string `json:"protocol"`
+	Family   string `json:"family"` // IPv4 or IPv6
+}
+
+// Compare orders by Service, port, protocol and family.
+func (p ServicePort) Compare(q ServicePort) int {
+	return cmp.Or(cmp.Compare(p.Service, q.Service), cmp.Compare(p.Port, q.Port), cmp.Compare(p.Protocol, q.Protocol), cmp.Compare(p.Family, q.Family))
 }
 
 // Pair is a number of both runs.
