@@ -109,9 +109,10 @@ type atFailure struct {
 	once sync.Once
 }
 
-// stuck prints connections without an answer, IPVS's too, and counters.
-var stuck = fmt.Sprintf(`date -u +%%T.%%N; grep UNREPLIED /proc/net/nf_conntrack | grep dport=%d; grep -E 'SYN_(RECV|SENT)' /proc/net/ip_vs_conn; `+
-	`cat /proc/net/stat/nf_conntrack /proc/net/ip_vs_stats /proc/net/netstat; ss -tn state syn-recv; ip neigh; nft list tables; uptime`, nodePort)
+// stuck prints connections without an answer, to the NodePort and to its endpoints, IPVS's too, counters, and what Pods have not accepted yet.
+var stuck = fmt.Sprintf(`date -u +%%T.%%N; grep -E 'UNREPLIED|SYN_(SENT|RECV)' /proc/net/nf_conntrack | grep -E 'dport=(%d|8080) '; `+
+	`grep -E 'SYN_(RECV|SENT)' /proc/net/ip_vs_conn; cat /proc/net/stat/nf_conntrack /proc/net/ip_vs_stats /proc/net/netstat; ip neigh; nft list tables; uptime; `+
+	`for pod in /run/netns/*; do nsenter --net=$pod sh -c 'ss -tan state syn-recv; ss -tln'; done`, nodePort)
 
 func (f *atFailure) Write(p []byte) (int, error) {
 	f.Logf("the client outside: %s", p)
