@@ -54,7 +54,7 @@ func (c *cluster) sh(commands string) string {
 // TestOverlaysAreValid validates each overlay with an API server (strict, dry run), and its configuration with sluice in the image.
 func TestOverlaysAreValid(t *testing.T) {
 	c := newCluster(t)
-	c.sh(`for c in no-init some-nodes pods ipvs-modules modules-configmap modules-image pull-secret prometheus kubectl controller; do
+	c.sh(`for c in no-init some-nodes pods namespaces ipvs-modules modules-configmap modules-image pull-secret prometheus kubectl controller; do
   mkdir deploy/kustomize/overlays/with-$c
   printf 'resources: [../../base]\ncomponents: [../../components/%s]\n' $c > deploy/kustomize/overlays/with-$c/kustomization.yaml
 done

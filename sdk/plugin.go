@@ -64,9 +64,9 @@ const (
 	NeedPodNames Need = abi.NeedPodNames
 )
 
-// Keyer is implemented by a Plugin that reads labels, annotations or resource requests of Pods, or labels or annotations of
-// Services. Keys is called after Configure and must always return the same keys for the same settings, at most 16. A value
-// has the number of its key: Request.PodValue counts the keys of Pods only, Request.ServiceValue those of Services only.
+// Keyer is implemented by a Plugin that reads labels, annotations or resource requests of Pods, labels of Nodes, labels or annotations of
+// Services, or labels of their namespaces. Keys is called after Configure and must always return the same keys for the same settings, at most 16. A value
+// has the number of its key: Request.PodValue counts the keys of Pods and Nodes only, Request.ServiceValue the others only.
 type Keyer interface {
 	Keys() []string
 }
@@ -80,11 +80,17 @@ func PodAnnotation(name string) string { return abi.KeyPodAnnotation + name }
 // PodCPU is the key of the CPU that the containers of the endpoint's Pod request, in thousandths of a core, as a decimal number.
 const PodCPU = abi.KeyPodCPU
 
+// NodeLabel returns the key of a label of the endpoint's Node.
+func NodeLabel(name string) string { return abi.KeyNodeLabel + name }
+
 // ServiceLabel returns the key of a label of the Service.
 func ServiceLabel(name string) string { return abi.KeyServiceLabel + name }
 
 // ServiceAnnotation returns the key of an annotation of the Service.
 func ServiceAnnotation(name string) string { return abi.KeyServiceAnnotation + name }
+
+// NamespaceLabel returns the key of a label of the Service's namespace.
+func NamespaceLabel(name string) string { return abi.KeyNamespaceLabel + name }
 
 // Register sets the constructor of the plugin that this module exports. Call it from an init function of package main and
 // leave main empty: the host calls a module's exports, never its main. Outside the sandbox it does nothing.

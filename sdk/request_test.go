@@ -63,7 +63,7 @@ func random(rnd *rand.Rand) *abi.Request {
 	podKeys := 0
 	for _, i := range rnd.Perm(len(someKeys))[:rnd.IntN(len(someKeys)+1)] {
 		req.Keys = append(req.Keys, someKeys[i])
-		if abi.IsPodKey(someKeys[i]) {
+		if abi.IsEndpointKey(someKeys[i]) {
 			podKeys++
 		} else {
 			req.ServiceValues = append(req.ServiceValues, value())

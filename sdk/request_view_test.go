@@ -16,12 +16,12 @@ func seen(req *abi.Request, v abi.View) *abi.Request {
 	values := func(keys []string, of []abi.Value, pods bool) (picked []abi.Value) {
 		by := map[string]abi.Value{}
 		for _, k := range keys {
-			if abi.IsPodKey(k) == pods {
+			if abi.IsEndpointKey(k) == pods {
 				by[k], of = of[0], of[1:]
 			}
 		}
 		for _, k := range v.Keys {
-			if abi.IsPodKey(k) == pods {
+			if abi.IsEndpointKey(k) == pods {
 				picked = append(picked, by[k])
 			}
 		}

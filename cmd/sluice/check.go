@@ -108,14 +108,14 @@ func checkInputs(ctx context.Context, in *inputFlags, cfg *config.Config) []prob
 	if _, err := set.Load(ctx, cfg, nil); err != nil {
 		return unknown(err)
 	}
-	return agent.CheckPods(ctx, cfg, set.Get, func(ctx context.Context) ([]string, error) {
+	return agent.CheckReads(ctx, cfg, set.Get, func(ctx context.Context, resource string) ([]string, error) {
 		client, err := in.connect(cfg)
 		if err != nil {
 			return nil, err
 		}
 		ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 		defer cancel()
-		return client.RefusedForPods(ctx)
+		return client.Refused(ctx, resource)
 	})
 }
 

@@ -284,7 +284,8 @@ func (in *simulateFlags) readCluster(ctx context.Context, w *simulationWorkers, 
 		for _, pods := range [...]struct {
 			kind string
 			keys []string
-		}{{abi.KeyPodLabel, n.Pods.Labels}, {abi.KeyPodAnnotation, n.Pods.Annotations}, {abi.KeyServiceAnnotation, n.Annotations}} {
+		}{{abi.KeyPodLabel, n.Pods.Labels}, {abi.KeyPodAnnotation, n.Pods.Annotations}, {abi.KeyServiceAnnotation, n.Annotations},
+			{abi.KeyNodeLabel, n.NodeLabels}, {abi.KeyNamespaceLabel, n.NamespaceLabels}} {
 			for _, key := range pods.keys {
 				keys = append(keys, pods.kind+key)
 			}

@@ -94,6 +94,7 @@ func TestChartIsEqualToKustomize(t *testing.T) {
 		"ipvs-modules":      {values: "init: {loadModules: true}"},
 		"pods":              {values: "readPods: true"},
 		"controller":        {values: "controller: {enabled: true}"},
+		"namespaces":        {values: "readNamespaces: true"},
 		"kubectl":           {values: "kubectl: {enabled: true}", config: "stateBindAddress: 127.0.0.1:10252"},
 		"prometheus":        {values: "prometheus: {enabled: true}", config: "metricsBindAddress: 0.0.0.0:10249"},
 		"modules-configmap": {values: "modules: {configMap: sluice-modules}"},

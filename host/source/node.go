@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/util/ipaddr"
@@ -13,6 +14,12 @@ import (
 
 // taintToBeDeleted marks a Node that the cluster autoscaler is about to delete (KEP-3836).
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+// Namespace converts the metadata of a namespace. The value is never nil.
+func Namespace(o *metav1.ObjectMeta) (*model.Namespace, []Problem) {
+	p := problems{object: "Namespace " + o.Name}
+	return &model.Namespace{Name: o.Name, Labels: p.values(o.Labels, slices.Sorted(maps.Keys(o.Labels)), "metadata.labels", maxLabel, false)}, p.all()
+}
 
 // Node converts a Node. The value is never nil.
 func Node(o *corev1.Node) (*model.Node, []Problem) {

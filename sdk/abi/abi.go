@@ -6,7 +6,7 @@ package abi
 // version.
 const (
 	Major = 2
-	Minor = 0
+	Minor = 1
 )
 
 // Pools: the two sets of endpoints of a Service port, each decided separately.

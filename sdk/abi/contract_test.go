@@ -146,7 +146,7 @@ func TestContractHasEveryOtherConstant(t *testing.T) {
 		documented[m[1]] = true
 	}
 	inText := map[string]string{ // not in a table of their own
-		"Major": "version 2.0", "Minor": "version 2.0", "AllNeeds": "",
+		"Major": "version 2.1", "Minor": "version 2.1", "AllNeeds": "",
 		"RequestMagic": "0x51524C53", "ResponseMagic": "0x50524C53", "ValueSize": "a string id of 4 bytes (`ValueSize`)",
 		"PoolCluster": "0: cluster", "PoolLocal": "1: local", "PolicyInternalLocal": "bit 0: internalTrafficPolicy Local",
 		"PolicyExternalLocal": "bit 1: externalTrafficPolicy Local", "FlagKeepDraining": "bit 0: keep the endpoint",
@@ -165,7 +165,8 @@ func TestContractHasEveryOtherConstant(t *testing.T) {
 			t.Errorf("%s (%d) is not in the contract", name, all[name])
 		}
 	}
-	for _, kind := range []string{KeyPodLabel + "NAME", KeyPodAnnotation + "NAME", KeyPodCPU, KeyServiceLabel + "NAME", KeyServiceAnnotation + "NAME"} {
+	for _, kind := range []string{KeyPodLabel + "NAME", KeyPodAnnotation + "NAME", KeyPodCPU, KeyServiceLabel + "NAME", KeyServiceAnnotation + "NAME",
+		KeyNodeLabel + "NAME", KeyNamespaceLabel + "NAME"} {
 		if !strings.Contains(text, "| `"+kind+"` |") {
 			t.Errorf("%s is not in the contract", kind)
 		}
@@ -273,7 +274,7 @@ func TestRequestsDecodeByTheContract(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(9, 9))
 	var e Encoder
 	records := docRecords(t)
-	keys := []string{"label:a", "service-label:a", KeyPodCPU, "service-annotation:b"}
+	keys := []string{"label:a", "namespace-label:a", KeyNodeLabel + "b", "service-annotation:b"}
 	word := func() string { return []string{"", "a", "zone-b", strings.Repeat("long ", 9)}[rnd.IntN(4)] }
 	value := func() Value { return []Value{{}, {"", true}, {word(), true}}[rnd.IntN(3)] }
 	for round := range 300 {

@@ -39,17 +39,17 @@ type columns struct {
 // columnsOf finds a plugin's keys among those of the request, which are the keys of all plugins of the chain.
 func columnsOf(keys, declared []string) (c columns) {
 	for _, k := range declared[:min(len(declared), MaxKeys)] {
-		isPod, at, found := IsPodKey(k), int16(0), int16(-1)
+		ofEndpoint, at, found := IsEndpointKey(k), int16(0), int16(-1)
 		for _, other := range keys {
 			if other == k {
 				found = at
 				break
 			}
-			if IsPodKey(other) == isPod {
+			if IsEndpointKey(other) == ofEndpoint {
 				at++
 			}
 		}
-		if isPod {
+		if ofEndpoint {
 			c.pod[c.pods] = found
 			c.pods++
 		} else {

@@ -12,8 +12,10 @@ const (
 	KeyPodLabel          = "label:"
 	KeyPodAnnotation     = "annotation:"
 	KeyPodCPU            = "request:cpu" // millicores that the Pod's containers request, as a decimal number
+	KeyNodeLabel         = "node-label:" // of the endpoint's Node
 	KeyServiceLabel      = "service-label:"
 	KeyServiceAnnotation = "service-annotation:"
+	KeyNamespaceLabel    = "namespace-label:" // of the Service's namespace
 )
 
 // Limits of sluice_keys.
@@ -45,9 +47,16 @@ func ParseKeys(text string) ([]string, error) {
 	return keys, nil
 }
 
-// IsPodKey reports whether the values of a declared key are in Endpoint.Values; otherwise they are in Request.ServiceValues.
+// kinds are the kinds of keys that a name follows.
+var kinds = [...]string{KeyPodLabel, KeyPodAnnotation, KeyNodeLabel, KeyServiceLabel, KeyServiceAnnotation, KeyNamespaceLabel}
+
+// IsEndpointKey reports whether the values of a declared key are in Endpoint.Values: those of Pods and Nodes. Otherwise they are in
+// Request.ServiceValues.
+func IsEndpointKey(key string) bool { return IsPodKey(key) || strings.HasPrefix(key, KeyNodeLabel) }
+
+// IsPodKey reports whether a declared key is of Pods.
 func IsPodKey(key string) bool {
-	return !strings.HasPrefix(key, KeyServiceLabel) && !strings.HasPrefix(key, KeyServiceAnnotation)
+	return key == KeyPodCPU || strings.HasPrefix(key, KeyPodLabel) || strings.HasPrefix(key, KeyPodAnnotation)
 }
 
 // KeyKind returns the kind of a declared key and the name of its label or annotation, "" for KeyPodCPU; ok is false if
@@ -56,7 +65,7 @@ func KeyKind(key string) (kind, name string, ok bool) {
 	if key == KeyPodCPU {
 		return key, "", true
 	}
-	for _, kind := range [...]string{KeyPodLabel, KeyPodAnnotation, KeyServiceLabel, KeyServiceAnnotation} {
+	for _, kind := range kinds {
 		if name, ok := strings.CutPrefix(key, kind); ok {
 			return kind, name, true
 		}
@@ -72,8 +81,8 @@ func checkKey(key string) error {
 	kind, name, ok := KeyKind(key)
 	switch {
 	case !ok:
-		return errors.New(strconv.Quote(key) + " is of an unknown kind: want " + KeyPodLabel + "NAME, " + KeyPodAnnotation + "NAME, " + KeyPodCPU + ", " +
-			KeyServiceLabel + "NAME or " + KeyServiceAnnotation + "NAME")
+		return errors.New(strconv.Quote(key) + " is of an unknown kind: want " + KeyPodCPU + " or one of " +
+			strings.Join(kinds[:], ", ") + " with a name")
 	case kind != KeyPodCPU && !isQualifiedName(name):
 		return errors.New(strconv.Quote(key) + ": " + strconv.Quote(name) + " is not the name of a label or annotation")
 	}

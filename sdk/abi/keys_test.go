@@ -10,7 +10,7 @@ import (
 
 func TestParseKeys(t *testing.T) {
 	longest := "service-annotation:" + strings.Repeat("a", 253) + "/" + strings.Repeat("b", 63)
-	all := []string{"label:track", "annotation:sluice.dev/capacity", KeyPodCPU, "service-label:app.kubernetes.io/name", longest}
+	all := []string{"label:track", "annotation:sluice.dev/capacity", KeyPodCPU, "service-label:app.kubernetes.io/name", longest, "node-label:a/b", "namespace-label:team"}
 	for _, text := range []string{strings.Join(all, "\n"), strings.Join(all, "\n") + "\n"} {
 		if got, err := ParseKeys(text); err != nil || !slices.Equal(got, all) {
 			t.Errorf("got %q, %v", got, err)
@@ -21,12 +21,12 @@ func TestParseKeys(t *testing.T) {
 			t.Errorf("%q: %q, %v", text, got, err)
 		}
 	}
-	var pods []bool
+	var pods, endpoints []bool
 	for _, k := range all {
-		pods = append(pods, IsPodKey(k))
+		pods, endpoints = append(pods, IsPodKey(k)), append(endpoints, IsEndpointKey(k))
 	}
-	if !slices.Equal(pods, []bool{true, true, true, false, false}) {
-		t.Errorf("keys of Pods: %v", pods)
+	if !slices.Equal(pods, []bool{true, true, true, false, false, false, false}) || !slices.Equal(endpoints, []bool{true, true, true, false, false, true, false}) {
+		t.Errorf("keys of Pods: %v, of endpoints: %v", pods, endpoints)
 	}
 	most := strings.Repeat(longest+"\n", MaxKeys)
 	if len(most) != MaxKeysLen {

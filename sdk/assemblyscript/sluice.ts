@@ -1,4 +1,4 @@
-// SDK of sluice plugins in AssemblyScript, for ABI 2.0. Build with --runtime stub: nothing here allocates for a decision, and memory that a
+// SDK of sluice plugins in AssemblyScript, for ABI 2.1. Build with --runtime stub: nothing here allocates for a decision, and memory that a
 // plugin allocates for one is never freed. sdk/ABI.md of sluice is the specification.
 
 // Bits of sluice_needs. A host refuses a module that needs what it cannot give.
@@ -166,9 +166,9 @@ export class Request {
   valuesOffset: u32;
   valuesCount: u32;
   valuesStride: u32;
-  podKeys: u32; // declared keys of Pods
+  podKeys: u32; // declared keys of Pods and Nodes
   serviceValuesOffset: u32;
-  serviceValuesCount: u32; // declared keys of Services
+  serviceValuesCount: u32; // declared keys of Services and namespaces
   groupsOffset: u32;
   groupsCount: u32; // 0: one group has all connections
   groupsStride: u32;
@@ -196,13 +196,13 @@ export class Request {
     return changetype<Outcomes>(changetype<usize>(this) + this.outcomesOffset + i * this.outcomesStride);
   }
 
-  // Returns the string id of a value of the Pod of endpoint i, or ABSENT_STRING. key counts the declared keys of Pods.
+  // Returns the string id of a value of the Pod or Node of endpoint i, or ABSENT_STRING. key counts the declared keys of both.
   podValue(i: u32, key: u32): u32 {
     if (i >= this.valuesCount || key >= this.podKeys) return ABSENT_STRING;
     return load<u32>(changetype<usize>(this) + this.valuesOffset + i * this.valuesStride + key * 4);
   }
 
-  // Returns the string id of a value of the Service, or ABSENT_STRING. key counts the declared keys of Services.
+  // Returns the string id of a value of the Service or its namespace, or ABSENT_STRING. key counts the declared keys of both.
   serviceValue(key: u32): u32 {
     if (key >= this.serviceValuesCount) return ABSENT_STRING;
     return load<u32>(changetype<usize>(this) + this.serviceValuesOffset + key * 4);

@@ -1,4 +1,4 @@
-/* Header for sluice plugins in C: the wire form of ABI 2.0. There is no libc in the sandbox.
+/* Header for sluice plugins in C: the wire form of ABI 2.1. There is no libc in the sandbox.
  * Build: clang --target=wasm32 -O2 -nostdlib -ffreestanding -fno-builtin -Wl,--no-entry -I sdk/c plugin.c -o plugin.wasm
  * sdk/ABI.md is the specification. */
 #ifndef SLUICE_H
@@ -165,14 +165,14 @@ static inline const sluice_outcomes *sluice_outcomes_at(const sluice_request *r,
 	return (const sluice_outcomes *)((const char *)r + r->outcomes.offset + i * r->outcomes.stride);
 }
 
-/* Returns the string id of a value of an endpoint's Pod, or SLUICE_ABSENT_STRING. key counts the declared keys of Pods. */
+/* Returns the string id of a value of an endpoint's Pod or Node, or SLUICE_ABSENT_STRING. key counts the declared keys of both. */
 static inline uint32_t sluice_pod_value(const sluice_request *r, uint32_t i, uint32_t key) {
 	if (!r->values.count || key >= r->pod_keys)
 		return SLUICE_ABSENT_STRING;
 	return ((const uint32_t *)((const char *)r + r->values.offset + i * r->values.stride))[key];
 }
 
-/* Returns the string id of a value of the Service, or SLUICE_ABSENT_STRING. key counts the declared keys of Services. */
+/* Returns the string id of a value of the Service or its namespace, or SLUICE_ABSENT_STRING. key counts the declared keys of both. */
 static inline uint32_t sluice_service_value(const sluice_request *r, uint32_t key) {
 	if (key >= r->service_values_count)
 		return SLUICE_ABSENT_STRING;

@@ -45,7 +45,10 @@ type Manifest struct {
 
 // Needs returns the names of the inputs that there are.
 func Needs() []string {
-	return []string{"connections", "outcomes", "nodes", "podNames", "podLabels", "podAnnotations", "podCPU", "serviceLabels", "serviceAnnotations"}
+	return []string{
+		"connections", "outcomes", "nodes", "podNames", "podLabels", "podAnnotations", "podCPU", "nodeLabels", "serviceLabels", "serviceAnnotations",
+		"namespaceLabels",
+	}
 }
 
 // ABIRole returns the role.

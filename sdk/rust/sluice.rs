@@ -1,4 +1,4 @@
-//! SDK of sluice plugins in Rust, for ABI 2.0: without std, without crates, without a heap. A plugin is one type, its settings, which
+//! SDK of sluice plugins in Rust, for ABI 2.1: without std, without crates, without a heap. A plugin is one type, its settings, which
 //! implements [`Plugin`] and is registered with [`register!`]:
 //!
 //! ```text
@@ -477,7 +477,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Returns a value of the Pod of endpoint i. None if the Pod does not have it. key counts the declared keys of Pods.
+    /// Returns a value of the Pod or Node of endpoint i. None if that does not have it. key counts the declared keys of both.
     pub fn pod_value(&self, i: usize, key: usize) -> Option<&'a [u8]> {
         if key >= u32_at(self.bytes, 156) as usize {
             return None;
@@ -485,7 +485,7 @@ impl<'a> Request<'a> {
         self.value(u32_at(self.values.record(self.bytes, i)?, 4 * key))
     }
 
-    /// Returns a value of the Service. None if the Service does not have it. key counts the declared keys of Services.
+    /// Returns a value of the Service or its namespace. None if that does not have it. key counts the declared keys of both.
     pub fn service_value(&self, key: usize) -> Option<&'a [u8]> {
         if key >= u32_at(self.bytes, 164) as usize {
             return None;

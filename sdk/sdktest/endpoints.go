@@ -115,8 +115,8 @@ func (e *engine) request(p *pool, c *scenariotest.Cluster, eps []endpoint, id ui
 		}
 	}
 	for _, k := range req.Keys {
-		if !abi.IsPodKey(k) {
-			req.ServiceValues = append(req.ServiceValues, valueOf(k, svc.Labels, svc.Annotations, 0))
+		if !abi.IsEndpointKey(k) {
+			req.ServiceValues = append(req.ServiceValues, valueOf(k, svc.Labels, svc.Annotations, svc.NamespaceLabels, 0))
 		}
 	}
 	for i := range eps {
@@ -137,8 +137,8 @@ func (e *engine) request(p *pool, c *scenariotest.Cluster, eps []endpoint, id ui
 			req.ConnectionsAgeMS = uint32(now.Sub(c.CountedAt).Milliseconds())
 		}
 		for _, k := range req.Keys {
-			if abi.IsPodKey(k) {
-				out.Values = append(out.Values, valueOf(k, from.Labels, from.Annotations, from.MilliCPU))
+			if abi.IsEndpointKey(k) {
+				out.Values = append(out.Values, valueOf(k, from.Labels, from.Annotations, nodeLabels(c, from.Node), from.MilliCPU))
 			}
 		}
 		req.Endpoints = append(req.Endpoints, out)
@@ -187,8 +187,18 @@ func zones(c *scenariotest.Cluster, needs uint32) (all []abi.Zone) {
 	return all
 }
 
-// valueOf returns the value of a declared key.
-func valueOf(declared string, labels, annotations map[string]string, milliCPU int64) abi.Value {
+// nodeLabels returns the labels of a Node, nil if there is none with that name.
+func nodeLabels(c *scenariotest.Cluster, name string) map[string]string {
+	for i := range c.Nodes {
+		if c.Nodes[i].Name == name {
+			return c.Nodes[i].Labels
+		}
+	}
+	return nil
+}
+
+// valueOf returns the value of a declared key of an object with labels and annotations, or of its Node or namespace, which has others.
+func valueOf(declared string, labels, annotations, others map[string]string, milliCPU int64) abi.Value {
 	kind, name, _ := abi.KeyKind(declared)
 	text, ok := labels[name]
 	switch kind {
@@ -196,6 +206,8 @@ func valueOf(declared string, labels, annotations map[string]string, milliCPU in
 		text, ok = strconv.FormatInt(milliCPU, 10), milliCPU > 0
 	case abi.KeyPodAnnotation, abi.KeyServiceAnnotation:
 		text, ok = annotations[name]
+	case abi.KeyNodeLabel, abi.KeyNamespaceLabel:
+		text, ok = others[name]
 	}
 	return abi.Value{Text: cmp.Or(text, ""), Present: ok}
 }

@@ -257,7 +257,7 @@ type ServiceCIDR struct {
 type Node struct {
 	Name      string
 	Zone      string            // label topology.kubernetes.io/zone
-	Labels    map[string]string // for policy bindings; from an API server of this node's Node only
+	Labels    map[string]string // from an API server: all of this node's Node, those of others that policies see
 	Addresses []netip.Addr      // InternalIP first, then ExternalIP, in the Node's order
 	PodCIDRs  []netip.Prefix    // spec.podCIDRs
 	MilliCPU  int64             // status.allocatable cpu in millicores; 0 when unknown

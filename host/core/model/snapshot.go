@@ -5,17 +5,19 @@ import "slices"
 // Change is the new value of an object of the given Kind; nil means that the object is deleted. A change of kind Synced has no object:
 // it marks the end of the initial state.
 type Change struct {
-	Kind    Kind
-	Name    Name   // Nodes and ServiceCIDRs have no namespace
-	Group   string // with ObjectKind: the kind
-	Service *Service
-	Slice   *EndpointSlice
-	Node    *Node
-	CIDR    *ServiceCIDR
-	Pod     *Pod
-	Value   bool      // with NodesPartialKind and PodsOnDemandKind
-	Pods    PodsState // with PodsReadKind: of the Service called Name
-	Object  any       // with ObjectKind: see Snapshot.Objects
+	Kind      Kind
+	Name      Name   // Nodes and ServiceCIDRs have no namespace, namespaces have no name
+	Group     string // with ObjectKind: the kind
+	Service   *Service
+	Slice     *EndpointSlice
+	Node      *Node
+	CIDR      *ServiceCIDR
+	Pod       *Pod
+	Namespace *Namespace
+	Read      []string  // with NodeLabelsKind and NamespaceLabelsKind: sorted
+	Value     bool      // with NodesPartialKind and PodsOnDemandKind
+	Pods      PodsState // with PodsReadKind: of the Service called Name
+	Object    any       // with ObjectKind: see Snapshot.Objects
 }
 
 // Kind is the kind of a Change.
@@ -32,7 +34,10 @@ const (
 	PodKind
 	PodsReadKind     // sets whether the Pods of a Service have been read
 	PodsOnDemandKind // sets Snapshot.PodsOnDemand
-	ObjectKind       // of sluice.dev, of the kind Group
+	NamespaceKind
+	NodeLabelsKind      // sets Snapshot.NodeLabels
+	NamespaceLabelsKind // sets Snapshot.NamespaceLabels
+	ObjectKind          // of sluice.dev, of the kind Group
 )
 
 // ObjectName identifies an object of sluice.dev.
@@ -43,11 +48,12 @@ type ObjectName struct {
 
 // Snapshot is cluster state. Apply modifies it in place; the objects in it are immutable and may be shared.
 type Snapshot struct {
-	Services map[Name]*Service
-	Slices   map[Name][]*EndpointSlice // by Service, sorted by name
-	Nodes    map[string]*Node
-	CIDRs    map[string]*ServiceCIDR
-	Pods     map[Name]*Pod
+	Services   map[Name]*Service
+	Slices     map[Name][]*EndpointSlice // by Service, sorted by name
+	Nodes      map[string]*Node
+	CIDRs      map[string]*ServiceCIDR
+	Pods       map[Name]*Pod
+	Namespaces map[string]*Namespace // those with labels that policies see
 	// Objects are the policies and plugins of sluice.dev, as the source has read them: types of host/api/v1alpha1, which the configuration
 	// converts.
 	Objects map[ObjectName]any
@@ -56,6 +62,8 @@ type Snapshot struct {
 	NodesPartial bool
 	// PodsOnDemand reports that Pods are read only for Services whose policy needs them. Otherwise all have been read.
 	PodsOnDemand bool
+	// NodeLabels and NamespaceLabels are the labels that have been read of the other Nodes, and of namespaces.
+	NodeLabels, NamespaceLabels LabelsRead
 
 	slicesByName map[Name]*EndpointSlice // by name of the slice
 	podsOf       map[Name]PodsState      // by Service; none: PodsPending
@@ -69,6 +77,7 @@ func NewSnapshot() *Snapshot {
 		Nodes:        map[string]*Node{},
 		CIDRs:        map[string]*ServiceCIDR{},
 		Pods:         map[Name]*Pod{},
+		Namespaces:   map[string]*Namespace{},
 		Objects:      map[ObjectName]any{},
 		slicesByName: map[Name]*EndpointSlice{},
 		podsOf:       map[Name]PodsState{},
@@ -76,7 +85,7 @@ func NewSnapshot() *Snapshot {
 }
 
 // Apply applies a change and returns the names of the Services that it affects, at most two (for a slice that moves). For a Node,
-// ServiceCIDR or Pod it returns none: the caller decides which Services these affect.
+// ServiceCIDR, Pod or namespace it returns none: the caller decides which Services these affect.
 func (s *Snapshot) Apply(c Change) []Name {
 	switch c.Kind {
 	case Synced:
@@ -117,6 +126,16 @@ func (s *Snapshot) Apply(c Change) []Name {
 		} else {
 			s.Objects[ObjectName{c.Group, c.Name}] = c.Object
 		}
+	case NamespaceKind:
+		if c.Namespace == nil {
+			delete(s.Namespaces, c.Name.Namespace)
+		} else {
+			s.Namespaces[c.Name.Namespace] = c.Namespace
+		}
+	case NodeLabelsKind:
+		s.NodeLabels = newLabelsRead(c.Read)
+	case NamespaceLabelsKind:
+		s.NamespaceLabels = newLabelsRead(c.Read)
 	case PodsReadKind:
 		return s.applyPods(c)
 	case PodsOnDemandKind:

@@ -96,7 +96,7 @@ func (rs *rounds) Explain(name model.Name) (*Explanation, error) {
 	for _, g := range s.guards {
 		e.Guards = append(e.Guards, g.status())
 	}
-	if slices.ContainsFunc(ports, rs.evaluator.DeclaresPods) {
+	if rs.evaluator.Declares(ports...).Pods {
 		state := rs.cluster.PodsOf(name)
 		e.Pods = &state
 	}

@@ -2,7 +2,6 @@ package planner
 
 import (
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
@@ -32,7 +31,7 @@ func (p *Planner) planService(s *serviceState, now time.Time, result *Result, bu
 		budget.Spend(len(svc.SourceRanges) * cost.Look)
 		r.udp = udpRound{svc: svc, at: now.UnixMilli(), before: s.udp}
 		p.queue.BeginRound(&s.place)
-		p.indexPods(name, s, r.policies)
+		p.indexValues(name, s, r.policies)
 		s.setGuards(name, r.guards)
 	}
 	s.round = r
@@ -58,7 +57,7 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 	}
 	p.evaluator.DeleteSettings(name)
 	p.evaluator.DeleteChoice(name)
-	p.pods.replace(name, s.pods.names, nil)
+	p.values.replace(name, s.values.names, nil)
 	p.sheds.set(name, nil, 0)
 	p.outcomes.Delete(name, &s.counted)
 	result.addShadow(name, &s.summary, &tally.Summary{})
@@ -125,26 +124,4 @@ func (p *Planner) replaceSummary(old, now *tally.Summary, result *Result) {
 	if old.Health != now.Health {
 		result.HealthChecks = append(result.HealthChecks, now.Health)
 	}
-}
-
-// indexPods indexes the Pods of a Service's endpoints if the policy of a port declares keys of Pods.
-func (p *Planner) indexPods(name model.Name, s *serviceState, ports []*policy.Policy) {
-	var now indexedPods
-	if slices.ContainsFunc(ports, p.evaluator.DeclaresPods) {
-		if now.slices = p.cluster.Slices[name]; slices.Equal(now.slices, s.pods.slices) {
-			return
-		}
-		now.slices = slices.Clone(now.slices) // Snapshot.Apply modifies it
-		for _, slice := range now.slices {
-			for i := range slice.Endpoints {
-				if pod := slice.Endpoints[i].Pod; pod != "" {
-					now.names = append(now.names, pod)
-				}
-			}
-		}
-		slices.Sort(now.names)
-		now.names = slices.Compact(now.names)
-	}
-	p.pods.replace(name, s.pods.names, now.names)
-	s.pods = now
 }

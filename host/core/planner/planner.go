@@ -33,7 +33,7 @@ type Planner struct {
 	pace
 	running
 	answers    []*policy.Call // whose chains are to be continued
-	pods       podIndex
+	values     valueIndex
 	hasPlanned bool
 	apiServer  bool // the API server's endpoints have changed
 	nodeStatus NodeStatus
@@ -48,8 +48,8 @@ func New(s Settings, plugins func(string) (policy.Plugin, error)) *Planner {
 			roster:  roster{services: map[model.Name]*serviceState{}},
 			cluster: model.NewSnapshot(), evaluator: policy.NewEvaluator(plugins), claims: claims.New(), counters: tally.NewCounters(),
 		},
-		pace: pace{stepCost: maxStepCost},
-		pods: podIndex{},
+		pace:   pace{stepCost: maxStepCost},
+		values: valueIndex{},
 	}
 	p.node = node{world: &p.world, foreign: newForeign()}
 	p.guards.world = &p.world
@@ -110,6 +110,9 @@ func (p *Planner) SetCaps(c plan.Caps) {
 func (p *Planner) Apply(changes []model.Change) {
 	for _, c := range changes {
 		p.trigger(&c)
+		for _, name := range p.values.of(&c, p.cluster) {
+			p.markChanged(name)
+		}
 		if c.Kind == model.NodeKind {
 			p.foreign.change(p.cluster.Nodes[c.Name.Name], c.Node)
 		}
@@ -119,10 +122,8 @@ func (p *Planner) Apply(changes []model.Change) {
 		for _, name := range p.cluster.Apply(c) {
 			p.markChanged(name)
 		}
-		if c.Kind == model.PodKind {
-			for _, name := range p.pods[c.Name] {
-				p.markChanged(name)
-			}
+		if c.Kind == model.NodeLabelsKind || c.Kind == model.NamespaceLabelsKind {
+			p.PluginsReloaded() // some may have waited
 		}
 		if c.Kind == model.NodeKind && c.Name.Name == p.settings.Node {
 			p.rememberNode(c.Node)

@@ -96,8 +96,59 @@ func TestChangeOfAPodPlansOnlyItsServices(t *testing.T) {
 	}
 	plan("the Services are gone", 2, model.Change{Kind: model.ServiceKind, Name: at(25)}, model.Change{Kind: model.ServiceKind, Name: at(35)})
 	plan("their Pod", 0, podLabel("ns5", "p1", "6"))
-	if n := len(p.pods); n != services/2-1 {
+	if n := len(p.values); n != services/2-1 {
 		t.Errorf("%d Pods in the index, want %d", n, services/2-1)
+	}
+}
+
+// TestChangeOfALabelPlansOnlyServicesThatSeeIt is about labels of Nodes and namespaces.
+func TestChangeOfALabelPlansOnlyServicesThatSeeIt(t *testing.T) {
+	plugin := policytest.Plugin{Answer: weightOfLabel, Values: []string{"node-label:weight", "namespace-label:env"}}
+	p := New(testSettings(), func(string) (policy.Plugin, error) { return &plugin, nil })
+	var changes []model.Change
+	for i := range 40 {
+		c := podService(fmt.Sprint("ns", i%4), fmt.Sprint("s", i), "", i)
+		c[1].Slice.Endpoints[0].Node = fmt.Sprint("n", i/2)
+		changes = append(changes, c...)
+	}
+	node := func(name, weight, other string) model.Change {
+		return model.Change{Kind: model.NodeKind, Name: model.Name{Name: name}, Node: &model.Node{Name: name, MilliCPU: int64(len(other)), Labels: map[string]string{"weight": weight}}}
+	}
+	namespace := func(name, env string) model.Change {
+		return model.Change{Kind: model.NamespaceKind, Name: model.Name{Namespace: name}, Namespace: &model.Namespace{Name: name, Labels: map[string]string{"env": env}}}
+	}
+	p.Apply(append(changes, node("n3", "5", ""), model.Change{Kind: model.Synced}))
+	p.PlanNow(time.Unix(1000, 0))
+	at := func(i int) model.Name { return model.Name{Namespace: fmt.Sprint("ns", i%4), Name: fmt.Sprint("s", i)} }
+	if got := [2]uint16{weightOf(t, p, at(6)), weightOf(t, p, at(8))}; got != [2]uint16{5, 1} {
+		t.Fatalf("weights %v", got)
+	}
+	for _, test := range []struct {
+		what           string
+		change         model.Change
+		planned, calls int
+	}{
+		{"a label of a Node", node("n3", "6", ""), 2, 2},
+		{"something else of the Node", node("n3", "6", "x"), 0, 0},
+		{"a Node without endpoints", node("n99", "6", ""), 0, 0},
+		{"a Node of the name of a namespace", node("ns1", "6", ""), 0, 0},
+		{"a namespace", namespace("ns1", "prod"), 10, 10},
+		{"a namespace without Services", namespace("n3", "prod"), 0, 0},
+	} {
+		calls := p.PluginCalls()
+		p.Apply([]model.Change{test.change})
+		if r := p.PlanNow(time.Unix(1000, 0)); r.Planned != test.planned || p.PluginCalls()-calls != uint64(test.calls) {
+			t.Errorf("%s: %d planned, %d calls, want %d and %d", test.what, r.Planned, p.PluginCalls()-calls, test.planned, test.calls)
+		}
+	}
+	if got := weightOf(t, p, at(7)); got != 6 {
+		t.Errorf("weight %d", got)
+	}
+	plugin.Values = nil
+	p.PluginsReloaded()
+	p.PlanNow(time.Unix(1001, 0))
+	if len(p.values) != 0 {
+		t.Errorf("%d objects in the index", len(p.values))
 	}
 }
 
@@ -108,15 +159,15 @@ func TestPodsOfServicesWithoutKeysCostNothing(t *testing.T) {
 	p.Apply(append(podService("shop", "web", "web-1", 1), podLabel("shop", "web-1", "3"), model.Change{Kind: model.Synced}))
 	p.PlanNow(time.Unix(1000, 0))
 	p.Apply([]model.Change{podLabel("shop", "web-1", "4")})
-	if r := p.PlanNow(time.Unix(1000, 0)); r.Planned != 0 || len(p.pods) != 0 {
-		t.Errorf("%d planned, %d Pods in the index", r.Planned, len(p.pods))
+	if r := p.PlanNow(time.Unix(1000, 0)); r.Planned != 0 || len(p.values) != 0 {
+		t.Errorf("%d planned, %d Pods in the index", r.Planned, len(p.values))
 	}
 	// A reloaded plugin declares keys.
 	plugin.Values = []string{"label:weight"}
 	p.PluginsReloaded()
 	p.PlanNow(time.Unix(1001, 0))
-	if got := weightOf(t, p, model.Name{Namespace: "shop", Name: "web"}); got != 4 || len(p.pods) != 1 {
-		t.Errorf("weight %d, %d Pods in the index", got, len(p.pods))
+	if got := weightOf(t, p, model.Name{Namespace: "shop", Name: "web"}); got != 4 || len(p.values) != 1 {
+		t.Errorf("weight %d, %d Pods in the index", got, len(p.values))
 	}
 }
 

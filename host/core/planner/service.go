@@ -33,7 +33,7 @@ type serviceState struct {
 	counted      tally.Counted
 	guards       []*guard     // that concern it
 	shift        policy.Shift // of the guarded policy that decides
-	pods         indexedPods
+	values       indexedValues
 	place        queue.Place
 	planned      bool // it is in Planner.services
 }

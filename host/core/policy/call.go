@@ -28,7 +28,7 @@ type Call struct {
 	state []byte     // reused for Request.State
 	keys  []string   // reused for Request.Keys
 	// Of the keys, reused for Request.ServiceValues and Endpoint.Values.
-	podKeys               []declaredKey
+	endpointKeys          []declaredKey
 	serviceValues, values []abi.Value
 	run                   *chainRun // nil: none, see Again
 }

@@ -44,8 +44,8 @@ type chain struct {
 	failure    *StepResult // of the last run that has ended; nil: it succeeded
 	// pendingSince is since when the current input waits for a plugin, Unix milliseconds; 0: it does not.
 	pendingSince int64
-	// podsSince is since when the Pods that a plugin needs are not read, Unix milliseconds; 0: they are, or none needs them.
-	podsSince int64
+	// unreadSince is since when values that a plugin declares are not read, Unix milliseconds; 0: they are.
+	unreadSince int64
 }
 
 // plugins returns the steps of the policy that the chain consists of.
@@ -74,7 +74,7 @@ type chainRun struct {
 	nodesUnknown bool          // Input.NodesUnknown
 	outcomes     outcomesOf    // those in the request
 	role         abi.Role      // of plugin number index, or of the one before
-	podsUnknown  bool          // see chain.waitForPods
+	unread       []string      // see chain.unread
 }
 
 // Why the answer of a chain is not available yet.

@@ -40,6 +40,19 @@ type Input struct {
 	// NodeIndex and NodeCount are those of abi.Request; NodeCount is 0 if NodesUnknown.
 	NodeIndex, NodeCount uint32
 	Pods                 Pods
+	Labels               Labels
+}
+
+// Labels are the labels of Nodes and of the Service's namespace. Plugins that declare keys of labels that have not been read wait for them.
+type Labels struct {
+	Nodes                     map[string]*model.Node // read-only
+	Namespace                 *model.Namespace       // nil: it has none of the labels
+	NodesRead, NamespacesRead model.LabelsRead
+}
+
+// LabelsIn returns the labels that the policy of a Service in a namespace may see.
+func LabelsIn(c *model.Snapshot, namespace string) Labels {
+	return Labels{c.Nodes, c.Namespaces[namespace], c.NodeLabels, c.NamespaceLabels}
 }
 
 // Pods are what is known of Pods.

@@ -63,7 +63,7 @@ func (e *chains) evaluate(ch *chain, times *conditionTimes, in *Input, now time.
 	d.Steps = e.stepResults(ch, c.run.index, in)
 	e.ended(ch, c)
 	defer e.release(c)
-	requeueAt := ch.untilPods(err, ch.requeueAt(c.run.index))
+	requeueAt := ch.untilRead(err, ch.requeueAt(c.run.index))
 	if err != nil {
 		failed := ch.failed(c.run.index, err)
 		d.Steps = append(d.Steps, failed)
@@ -89,7 +89,7 @@ func (e *chains) next(ch *chain, times *conditionTimes, in *Input, now time.Time
 	}
 	c.Request.Generation, c.Shadow = ch.generation, ch.shadow
 	*c.run = chainRun{
-		digest: digest, nodesUnknown: in.NodesUnknown, podsUnknown: ch.waitForPods(in, c.keys, now.UnixMilli()), outcomes: outcomes,
+		digest: digest, nodesUnknown: in.NodesUnknown, unread: ch.unread(in, c.keys, now.UnixMilli()), outcomes: outcomes,
 	}
 	return c
 }
@@ -220,8 +220,9 @@ func (e *chains) runStep(ch *chain, s *stepState, c *Call, nowMS int64) error {
 	if c.run.nodesUnknown && needs&abi.NeedNodes != 0 {
 		err = errNodesUnknown
 	}
-	if err == nil && c.run.podsUnknown && slices.ContainsFunc(plugin.Keys(step.Configured()), abi.IsPodKey) {
-		err = errPodsUnknown
+	if err == nil && len(c.run.unread) > 0 &&
+		slices.ContainsFunc(plugin.Keys(step.Configured()), func(k string) bool { return slices.Contains(c.run.unread, k) }) {
+		err = errValuesUnknown
 	}
 	if err != nil {
 		s.digest, s.requeueAt = requestDigest{}, 0 // call the plugin as soon as it is available

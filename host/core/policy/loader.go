@@ -38,14 +38,23 @@ func (l *loader) asks(steps []Step, keys []string) (needs uint32, _ []string) {
 	return needs, keys
 }
 
-// DeclaresPods reports whether a loaded plugin of a policy declares keys of Pods. p may be nil.
-func (l *loader) DeclaresPods(p *Policy) bool {
-	if p == nil {
-		return false
+// Declared are the kinds of objects whose values plugins declare, apart from the Service.
+type Declared struct{ Pods, Nodes, Namespace bool }
+
+// Declares returns what the loaded plugins of policies declare, which may be nil.
+func (l *loader) Declares(policies ...*Policy) (d Declared) {
+	for _, p := range policies {
+		if p == nil {
+			continue
+		}
+		_, keys := l.asks(p.Steps, nil)
+		_, keys = l.asks(p.Shadow, keys)
+		for _, k := range keys {
+			kind, _, _ := abi.KeyKind(k)
+			d.Pods, d.Nodes, d.Namespace = d.Pods || abi.IsPodKey(k), d.Nodes || kind == abi.KeyNodeLabel, d.Namespace || kind == abi.KeyNamespaceLabel
+		}
 	}
-	_, keys := l.asks(p.Steps, nil)
-	_, keys = l.asks(p.Shadow, keys)
-	return slices.ContainsFunc(keys, abi.IsPodKey)
+	return d
 }
 
 // LongAnnotations returns the annotations of a Service that plugins of its policy declare and that are too long for them, sorted.

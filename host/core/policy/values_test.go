@@ -96,10 +96,10 @@ func TestPluginThatDeclaresKeysOfPodsWaitsForThem(t *testing.T) {
 	if !errors.Is(d.Err, ErrPending) || p.calls != 0 || plain.calls != 1 {
 		t.Fatalf("%d and %d calls, %v", plain.calls, p.calls, d.Err)
 	}
-	if want := b.now.Add(podsWait); !at.Equal(want) {
+	if want := b.now.Add(valuesWait); !at.Equal(want) {
 		t.Errorf("decide again at %s, want %s", at, want)
 	}
-	b.now = b.now.Add(podsWait - time.Millisecond)
+	b.now = b.now.Add(valuesWait - time.Millisecond)
 	if b.decide(); p.calls != 0 {
 		t.Error("called before the end of the wait")
 	}
@@ -117,8 +117,46 @@ func TestPluginThatDeclaresKeysOfPodsWaitsForThem(t *testing.T) {
 	if b.expect(t, "they cannot be read", FromChain, 7, 1, 1); p.calls < calls {
 		t.Error("not called")
 	}
-	if !b.evaluator.DeclaresPods(b.policy) || b.evaluator.DeclaresPods(nil) || b.evaluator.DeclaresPods(&Policy{Steps: b.policy.Steps[:1]}) {
+	if !b.evaluator.Declares(nil, b.policy).Pods || b.evaluator.Declares(nil).Pods || b.evaluator.Declares(&Policy{Steps: b.policy.Steps[:1]}).Pods {
 		t.Error("which policies declare keys of Pods")
+	}
+}
+
+func TestLabelsOfNodesAndTheNamespaceAreValues(t *testing.T) {
+	p := newNeedy(0)
+	p.keys = []string{"namespace-label:env", "node-label:pool", "service-label:tier", "label:track"}
+	b := newPodFixture(p)
+	node := func(labels map[string]string) *model.Node { return &model.Node{Labels: labels} }
+	for i, n := range []string{"n0", "n1", "unknown"} {
+		b.in.Port.Endpoints[i].Node = n
+	}
+	b.in.Labels = Labels{Nodes: map[string]*model.Node{"n0": node(map[string]string{"pool": "spot", "x": "1"}), "n1": node(nil)},
+		NodesRead: model.LabelsRead{OnDemand: true}, NamespacesRead: model.LabelsRead{OnDemand: true}}
+	if d, at := b.decide(); !errors.Is(d.Err, ErrPending) || p.calls != 0 || !at.Equal(b.now.Add(valuesWait)) {
+		t.Fatalf("%d calls before the labels are read, %v", p.calls, d.Err)
+	}
+	b.in.Labels.NodesRead.Names, b.in.Labels.NamespacesRead.Names = []string{"pool"}, []string{"a", "env"}
+	b.in.Labels.Namespace = &model.Namespace{Labels: map[string]string{"env": "prod", "x": "1"}}
+	b.expect(t, "the labels are read", FromChain, 7, 1, 1)
+	var got []string
+	for i := range p.request.Endpoints {
+		got = append(got, values(p.request.Endpoints[i].Values))
+	}
+	if want := []string{"spot,canary", "-,", "-,-"}; !reflect.DeepEqual(got, want) || values(p.request.ServiceValues) != "prod,front" {
+		t.Errorf("values %q, want %q; of the Service %q", got, want, values(p.request.ServiceValues))
+	}
+	if got := b.evaluator.Declares(b.policy); got != (Declared{Pods: true, Nodes: true, Namespace: true}) {
+		t.Errorf("declares %+v", got)
+	}
+	b.in.Labels.Nodes["n0"].Labels["x"], b.in.Labels.Namespace.Labels["x"] = "2", "2"
+	if b.expect(t, "labels that the plugin does not declare", FromChain, 7, 1, 1); p.calls != 1 {
+		t.Errorf("%d calls", p.calls)
+	}
+	b.in.Labels.Nodes["n1"].Labels = map[string]string{"pool": "spot"}
+	b.expect(t, "a label of a Node", FromChain, 7, 1, 1)
+	b.in.Labels.Namespace = nil
+	if b.expect(t, "no label of the namespace", FromChain, 7, 1, 1); p.calls != 3 {
+		t.Errorf("%d calls", p.calls)
 	}
 }
 

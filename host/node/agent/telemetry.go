@@ -91,6 +91,12 @@ func (t *telemetry) attachSource(client *kube.Client, s *kube.Source) {
 			return metrics.Pods{Watches: p.Watches, Pods: p.Pods, Pending: p.Services[model.PodsPending],
 				Read: p.Services[model.PodsRead], Unavailable: p.Services[model.PodsUnavailable]}
 		},
+		Labels: func() (out []metrics.Labels) {
+			for _, l := range s.LabelStats() {
+				out = append(out, metrics.Labels(l))
+			}
+			return out
+		},
 		Requests: func() (out []metrics.RequestCount) {
 			for _, r := range client.Requests() {
 				out = append(out, metrics.RequestCount(r))

@@ -14,6 +14,14 @@ type Source struct {
 	Requests func() []RequestCount
 	// Pods returns what is read of Pods.
 	Pods func() Pods
+	// Labels returns which labels of Nodes and namespaces are read.
+	Labels func() []Labels
+}
+
+// Labels counts the different labels of a kind of objects that policies see.
+type Labels struct {
+	Of                     string
+	Read, Pending, Refused int
 }
 
 // Pods counts what is read of Pods because policies need it.
@@ -47,6 +55,7 @@ var (
 	descPodWatches  = desc("pod_watches", "Number of watches of Pods. There are none unless a plugin declares labels, annotations or CPU requests of Pods.")
 	descPods        = desc("pods", "Number of Pods of which declared values are kept.")
 	descPodServices = desc("pod_services", "Number of Services whose policy sees values of Pods, by state: pending, read, or unavailable (the values are absent).", "state")
+	descLabels      = desc("source_labels", "Number of different labels of Nodes or namespaces that policies see, by state: read, pending, or refused (there are too many: the values are absent).", "of", "state")
 	descRequests    = prometheus.NewDesc("rest_client_requests_total", "Number of HTTP requests, partitioned by status code, method, and host.",
 		[]string{"code", "method", "host"}, nil)
 )
@@ -79,6 +88,13 @@ func (s Source) collect(out chan<- prometheus.Metric) {
 		gauge(descPodServices, p.Pending, "pending")
 		gauge(descPodServices, p.Read, "read")
 		gauge(descPodServices, p.Unavailable, "unavailable")
+	}
+	if s.Labels != nil {
+		for _, l := range s.Labels() {
+			for state, n := range map[string]int{"read": l.Read, "pending": l.Pending, "refused": l.Refused} {
+				out <- prometheus.MustNewConstMetric(descLabels, prometheus.GaugeValue, float64(n), l.Of, state)
+			}
+		}
 	}
 	if s.Requests != nil {
 		for _, r := range s.Requests() {

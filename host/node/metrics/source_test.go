@@ -20,7 +20,7 @@ func TestSourceStalenessAndRequestMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, f := range families {
-			if name := f.GetName(); name != "sluice_source_stale_seconds" && !strings.HasPrefix(name, "rest_client_") && !strings.HasPrefix(name, "sluice_pod") {
+			if name := f.GetName(); name != "sluice_source_stale_seconds" && !strings.HasPrefix(name, "rest_client_") && !strings.HasPrefix(name, "sluice_pod") && name != "sluice_source_labels" {
 				continue
 			}
 			problems, err := promlint.NewWithMetricFamilies(families[i : i+1]).Lint()
@@ -45,7 +45,8 @@ func TestSourceStalenessAndRequestMetrics(t *testing.T) {
 		Resources: func() []metrics.Resource {
 			return []metrics.Resource{{Name: "services", Staleness: stale}, {Name: "endpointslices"}}
 		},
-		Pods: func() metrics.Pods { return metrics.Pods{Watches: 2, Pods: 30, Pending: 1, Read: 4, Unavailable: 5} },
+		Pods:   func() metrics.Pods { return metrics.Pods{Watches: 2, Pods: 30, Pending: 1, Read: 4, Unavailable: 5} },
+		Labels: func() []metrics.Labels { return []metrics.Labels{{Of: "Nodes", Read: 3, Pending: 1, Refused: 2}} },
 		Requests: func() []metrics.RequestCount {
 			return []metrics.RequestCount{{Code: "200", Method: "GET", Host: "192.0.2.1:6443", Count: 7}, {Code: "<error>", Method: "GET", Host: "192.0.2.1:6443", Count: 3}}
 		},
@@ -61,6 +62,9 @@ func TestSourceStalenessAndRequestMetrics(t *testing.T) {
 			"GAUGE sluice_pod_services state=unavailable 5",
 			"GAUGE sluice_pod_watches  2",
 			"GAUGE sluice_pods  30",
+			"GAUGE sluice_source_labels of=Nodes,state=pending 1",
+			"GAUGE sluice_source_labels of=Nodes,state=read 3",
+			"GAUGE sluice_source_labels of=Nodes,state=refused 2",
 			"GAUGE sluice_source_stale_seconds resource=endpointslices 0",
 			fmt.Sprint("GAUGE sluice_source_stale_seconds resource=services ", stale.Seconds()),
 		}

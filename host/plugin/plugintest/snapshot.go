@@ -31,10 +31,11 @@ func snapshot(c *scenariotest.Cluster) *model.Snapshot {
 		Name: name, Labels: svc.Labels, Annotations: model.PackAnnotations(svc.Annotations, nil), ClusterIPs: []netip.Addr{clusterIPs[family]},
 		InternalLocal: svc.InternalLocal, ExternalLocal: svc.ExternalLocal, Affinity: svc.Affinity, Ports: []model.ServicePort{port},
 	}})
+	apply(model.Change{Kind: model.NamespaceKind, Name: model.Name{Namespace: name.Namespace}, Namespace: &model.Namespace{Name: name.Namespace, Labels: svc.NamespaceLabels}})
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
 		apply(model.Change{Kind: model.NodeKind, Name: model.Name{Name: n.Name}, Node: &model.Node{
-			Name: n.Name, Zone: n.Zone, MilliCPU: int64(n.MilliCPU), Ready: n.Ready,
+			Name: n.Name, Zone: n.Zone, MilliCPU: int64(n.MilliCPU), Ready: n.Ready, Labels: n.Labels,
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2 + byte(i>>8), byte(i)})},
 		}})
 	}

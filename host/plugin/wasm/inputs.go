@@ -26,8 +26,10 @@ func Inputs() []Input {
 		{"podLabels", "labels of Pods", 0, abi.KeyPodLabel},
 		{"podAnnotations", "annotations of Pods", 0, abi.KeyPodAnnotation},
 		{"podCPU", "CPU requests of Pods", 0, abi.KeyPodCPU},
+		{"nodeLabels", "labels of Nodes", 0, abi.KeyNodeLabel},
 		{"serviceLabels", "labels of Services", 0, abi.KeyServiceLabel},
 		{"serviceAnnotations", "annotations of Services", 0, abi.KeyServiceAnnotation},
+		{"namespaceLabels", "labels of namespaces", 0, abi.KeyNamespaceLabel},
 	}
 }
 

@@ -18,8 +18,8 @@ func TestVersionsOfTheABI(t *testing.T) {
 	h := newHost(t, Options{})
 	for version, want := range map[string]string{
 		"0x20000": "", "0x2ffff": "", // a later minor version only asks for more, which is refused by what it asks for
-		"0x10002": "ABI version 1.2, this host needs 2.0: rebuild it with the SDK of this host",
-		"0x2":     "ABI version 0.2, this host needs 2.0", "0x30000": "ABI version 3.0, this host needs 2.0",
+		"0x10002": "ABI version 1.2, this host needs 2.1: rebuild it with the SDK of this host",
+		"0x2":     "ABI version 0.2, this host needs 2.1", "0x30000": "ABI version 3.0, this host needs 2.1",
 	} {
 		p, err := h.Load(t.Context(), "guest", withExports(t, version, ""), nil)
 		switch {

@@ -201,7 +201,7 @@ func SampleRequest(n int, keys ...string) *abi.Request {
 	}
 	req.Begin()
 	for k, key := range keys {
-		if !abi.IsPodKey(key) {
+		if !abi.IsEndpointKey(key) {
 			req.ServiceValues = append(req.ServiceValues, sampleValue(key, n+k))
 			continue
 		}

@@ -96,7 +96,7 @@ func (d *document) decodeList(raw jsontext.Value, path, implied string, depth in
 // decodeObject decodes and converts an object of a supported kind.
 func (d *document) decodeObject(raw []byte, id string, name model.Name) {
 	_, kind, _ := strings.Cut(id, " ")
-	if slices.Contains([]string{"Node", "ServiceCIDR", "ServicePlugin", "ClusterServicePolicy"}, kind) {
+	if slices.Contains([]string{"Node", "Namespace", "ServiceCIDR", "ServicePlugin", "ClusterServicePolicy"}, kind) {
 		name.Namespace = ""
 	} else if name.Namespace == "" {
 		name.Namespace = "default"

@@ -146,3 +146,14 @@ func fields(pairs ...any) string {
 	}
 	return b.String()
 }
+
+// TestLabelsOfNamespacesAreRead: a namespace has no namespace.
+func TestLabelsOfNamespacesAreRead(t *testing.T) {
+	root := t.TempDir()
+	write(t, filepath.Join(root, "a.yaml"), "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {env: prod}}\n---\n"+
+		"apiVersion: v1\nkind: Namespace\nmetadata: {name: bank}\n")
+	snap, problems, err := Load(root)
+	if err != nil || len(problems) > 0 || len(snap.Namespaces) != 2 || snap.Namespaces["shop"].Labels["env"] != "prod" || !snap.NamespaceLabels.Has("env") {
+		t.Errorf("%v, %v, %+v", err, problems, snap.Namespaces)
+	}
+}

@@ -134,7 +134,7 @@ func (d *directory) diff(next map[key]*entry) []model.Change {
 // exists reports whether an object has a value.
 func (o *object) exists() bool {
 	c := &o.change
-	return c.Service != nil || c.Slice != nil || c.Node != nil || c.CIDR != nil || c.Pod != nil || c.Object != nil
+	return c.Service != nil || c.Slice != nil || c.Node != nil || c.CIDR != nil || c.Pod != nil || c.Namespace != nil || c.Object != nil
 }
 
 // equal reports whether two versions of an object are equal. Trigger times of slices are ignored.

@@ -48,7 +48,7 @@ func objectTitle(kind string, name model.Name) string {
 
 // kindNames are the supported kinds, as apiVersion and kind.
 var kindNames = []string{
-	"v1 Service", "discovery.k8s.io/v1 EndpointSlice", "v1 Node", "v1 Endpoints", "networking.k8s.io/v1 ServiceCIDR", "v1 Pod",
+	"v1 Service", "discovery.k8s.io/v1 EndpointSlice", "v1 Node", "v1 Endpoints", "networking.k8s.io/v1 ServiceCIDR", "v1 Pod", "v1 Namespace",
 	"sluice.dev/v1alpha1 ServicePlugin", "sluice.dev/v1alpha1 ServicePolicy", "sluice.dev/v1alpha1 ClusterServicePolicy",
 }
 
@@ -75,6 +75,12 @@ func decoderOf(kind string) func(raw []byte, o *object) {
 		return decoder(convertObject[*v1alpha1.ServicePolicy])
 	case "sluice.dev/v1alpha1 ClusterServicePolicy":
 		return decoder(convertObject[*v1alpha1.ClusterServicePolicy])
+	case "v1 Namespace":
+		return decoder(func(v *corev1.Namespace, o *object) (problems []source.Problem) {
+			o.change.Kind, o.change.Name = model.NamespaceKind, model.Name{Namespace: o.name.Name}
+			o.change.Namespace, problems = source.Namespace(&v.ObjectMeta)
+			return problems
+		})
 	case "v1 Pod":
 		return decoder(func(v *corev1.Pod, o *object) (problems []source.Problem) {
 			o.change.Kind = model.PodKind

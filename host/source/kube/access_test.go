@@ -39,7 +39,7 @@ func TestRefusedForPodsAsksForEachVerb(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		refused, err := c.RefusedForPods(t.Context())
+		refused, err := c.Refused(t.Context(), "pods")
 		if !slices.Equal(refused, test.want) || (err != nil) != (test.status != 0) {
 			t.Errorf("%+v: %v, %v", test, refused, err)
 		}

@@ -14,6 +14,8 @@ type Needs struct {
 	Pods  source.PodKeys // of the Service's Pods
 	// Annotations of the Service itself, sorted. They cost nothing but memory, see serviceAnnotations.
 	Annotations []string
+	// NodeLabels are those of the Nodes of its endpoints, NamespaceLabels those of its namespace, sorted.
+	NodeLabels, NamespaceLabels []string
 }
 
 // NeedsOn returns what the policies of Services need on a node: this node's Node as it was last, nil while none is known. Of the Node only the labels
@@ -26,6 +28,8 @@ type demand struct {
 	needs  func(*model.Service) Needs // onNode of this node's Node; nil: nothing
 	nodes  map[model.Name]bool        // Services that need the cluster's Nodes
 	pods   podDemand
+
+	nodeLabels, namespaceLabels labelDemand
 }
 
 // SetNeeds sets what the policies of Services need; nil: nothing. It is safe for concurrent use.
@@ -56,13 +60,13 @@ func (s *Source) renewNeeds() {
 	s.send(d.pods.appendUnread(changes))
 }
 
-// observe records the current value of a Service; nil: deleted. It reports whether its demand for Pods has changed.
+// observe records the current value of a Service; nil: deleted. It reports whether its demand for Pods or labels has changed.
 func (d *demand) observe(n model.Name, v *model.Service) bool {
 	var needs Needs
 	if v != nil && d.needs != nil {
 		needs = d.needs(v)
 	}
-	if needs.Nodes {
+	if needs.Nodes || len(needs.NodeLabels) > 0 {
 		d.nodes[n] = true
 	} else {
 		delete(d.nodes, n)
@@ -71,18 +75,20 @@ func (d *demand) observe(n model.Name, v *model.Service) bool {
 	if v != nil {
 		selection.selector = v.Selector
 	}
-	return d.pods.set(n, selection)
+	changed := d.nodeLabels.set(n, needs.NodeLabels)
+	changed = d.namespaceLabels.set(n, needs.NamespaceLabels) || changed
+	return d.pods.set(n, selection) || changed
 }
 
 // update records changes and reports whether what is to be read has changed.
 func (d *demand) update(changes []model.Change) bool {
-	before, podsChanged := len(d.nodes) > 0, false
+	before, changed := len(d.nodes) > 0, false
 	for i := range changes {
 		if changes[i].Kind == model.ServiceKind {
-			podsChanged = d.observe(changes[i].Name, changes[i].Service) || podsChanged
+			changed = d.observe(changes[i].Name, changes[i].Service) || changed
 		}
 	}
-	return podsChanged || before != (len(d.nodes) > 0)
+	return changed || before != (len(d.nodes) > 0)
 }
 
 // nodesWanted reports whether a policy needs the other Nodes.
@@ -92,11 +98,26 @@ func (s *Source) nodesWanted() bool {
 	return len(s.demand.nodes) > 0
 }
 
+// demanded are the readers of what policies need.
+type demanded struct {
+	nodes      *nodePollerRunner
+	namespaces *namespaceWatch
+	pods       *podWatches
+}
+
+// reconcile brings the readers in line with demand.
+func (d *demanded) reconcile() {
+	d.nodes.reconcile()
+	d.namespaces.reconcile()
+	d.pods.reconcile()
+}
+
 // nodePollerRunner runs a nodePoller while a policy needs the other Nodes.
 type nodePollerRunner struct {
 	source *Source
 	ctx    context.Context
 	cancel context.CancelFunc
+	labels *labelsToRead // of the poller that runs
 	wg     sync.WaitGroup
 }
 
@@ -109,15 +130,20 @@ func (o *nodePollerRunner) reconcile() {
 		ctx, o.cancel = context.WithCancel(o.ctx)
 		l, unregister := s.newLister(s.opt.Client.otherNodes(s.opt.Node), s.otherNodes.setSynced)
 		r := newNodePoller(s, l)
+		o.labels = r.labels
+		o.labels.want(s.wantedLabels(model.NodeLabelsKind))
 		s.setPoller(r)
 		o.wg.Go(func() {
 			defer unregister()
 			r.run(ctx)
 		})
-	case !wanted && o.cancel != nil:
+	case wanted:
+		o.labels.want(s.wantedLabels(model.NodeLabelsKind))
+	case o.cancel != nil:
 		o.stop()
 		s.setPoller(nil)
 		s.publish([]model.Change{{Kind: model.NodesPartialKind, Value: true}})
+		s.labelsRead(model.NodeLabelsKind, nil)
 		s.otherNodes.reset()
 	}
 }

@@ -54,6 +54,8 @@ func kindOf(o runtime.Object) (version, kind string) {
 		return "v1", "Node"
 	case *corev1.Pod:
 		return "v1", "Pod"
+	case *corev1.Namespace:
+		return "v1", "Namespace"
 	case *metav1.PartialObjectMetadata:
 		return "meta.k8s.io/v1", "PartialObjectMetadata"
 	}
@@ -62,7 +64,7 @@ func kindOf(o runtime.Object) (version, kind string) {
 
 func example(path string) object {
 	return map[string]object{"services": &corev1.Service{}, "endpointslices": &discoveryv1.EndpointSlice{}, "nodes": &corev1.Node{},
-		"pods": &corev1.Pod{}, "servicecidrs": &networkingv1.ServiceCIDR{}}[path]
+		"pods": &corev1.Pod{}, "servicecidrs": &networkingv1.ServiceCIDR{}, "namespaces": &corev1.Namespace{}}[path]
 }
 
 // view returns how a request sees objects: whole ones, or their metadata.

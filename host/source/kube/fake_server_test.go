@@ -96,6 +96,8 @@ func pathOf(o runtime.Object) string {
 		return "pods"
 	case *networkingv1.ServiceCIDR:
 		return "servicecidrs"
+	case *corev1.Namespace:
+		return "namespaces"
 	}
 	panic(fmt.Sprintf("%T", o))
 }

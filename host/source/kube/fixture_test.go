@@ -138,8 +138,10 @@ func (r *fixture) takeChanges() []string {
 		case model.Synced:
 			out = append(out, "synced")
 			continue
-		case model.NodesPartialKind, model.PodsReadKind, model.PodsOnDemandKind:
+		case model.NodesPartialKind, model.PodsReadKind, model.PodsOnDemandKind, model.NodeLabelsKind, model.NamespaceLabelsKind:
 			continue
+		case model.NamespaceKind:
+			gone = c.Namespace == nil
 		case model.PodKind:
 			gone = c.Pod == nil
 		case model.ServiceKind:

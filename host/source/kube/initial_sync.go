@@ -18,13 +18,14 @@ const (
 
 // waitForInitialSync waits for Services and EndpointSlices without a limit, then for the other resources at most as long
 // as the constants above say (rules 10 and 46).
-func (s *Source) waitForInitialSync(ctx context.Context, poller *nodePollerRunner, pods *podWatches) error {
+func (s *Source) waitForInitialSync(ctx context.Context, demanded *demanded) error {
 	var nodeDeadline, podCIDRsDeadline <-chan time.Time
 	waitForRest, logWaiting := true, false
 	for {
-		poller.reconcile()
+		demanded.nodes.reconcile()
 		if s.services.isSynced() {
-			pods.reconcile()
+			demanded.namespaces.reconcile()
+			demanded.pods.reconcile()
 		}
 		if s.services.isSynced() && s.slices.isSynced() {
 			if nodeDeadline == nil {
@@ -34,7 +35,7 @@ func (s *Source) waitForInitialSync(ctx context.Context, poller *nodePollerRunne
 			hasPodCIDRs := !s.opt.RequirePodCIDRs || s.knows(func(n *model.Node) bool { return len(n.PodCIDRs) > 0 })
 			restSynced := s.serviceCIDRs.isSynced() && s.plugins.isSynced() && s.policies.isSynced() && s.clusterPolicies.isSynced() && (!s.nodesWanted() || s.otherNodes.isSynced()) &&
 				s.knows(func(n *model.Node) bool { return len(n.Addresses) > 0 }) &&
-				(!s.opt.WaitForPods || s.PodStats().Services[model.PodsPending] == 0)
+				(!s.opt.WaitForPods || s.PodStats().Services[model.PodsPending] == 0 && !s.labelsPending())
 			if hasPodCIDRs && (restSynced || !waitForRest) {
 				return nil
 			}
@@ -48,8 +49,10 @@ func (s *Source) waitForInitialSync(ctx context.Context, poller *nodePollerRunne
 		case <-ctx.Done():
 			return nil
 		case <-s.wakeup:
-		case <-pods.due:
-			pods.resume()
+		case <-demanded.pods.due:
+			demanded.pods.resume()
+		case <-demanded.namespaces.due:
+			demanded.namespaces.resume()
 		case <-nodeDeadline:
 			waitForRest = false
 			nodeDeadline = make(chan time.Time) // never fires again

@@ -110,7 +110,8 @@ func nodeKind() kind[model.Node] {
 	}
 }
 
-// otherNodeKind reads only zone, CPU and readiness of a Node: nothing else counts as a change.
+// otherNodeKind reads only zone, CPU and readiness of a Node, and its labels, of which the caller keeps those that policies see: nothing else counts
+// as a change.
 func otherNodeKind() kind[model.Node] {
 	return kind[model.Node]{
 		name: "other Node", prototype: &corev1.Node{}, same: equal[model.Node], change: nodeChange,
@@ -120,7 +121,7 @@ func otherNodeKind() kind[model.Node] {
 				return nil, err
 			}
 			v, _ := source.Node(o) // its own node's sluice reports problems
-			small := &model.Node{Name: v.Name, Zone: s.intern(v.Zone), Addresses: v.Addresses, PodCIDRs: v.PodCIDRs, MilliCPU: v.MilliCPU, Ready: v.Ready}
+			small := &model.Node{Name: v.Name, Zone: s.intern(v.Zone), Addresses: v.Addresses, PodCIDRs: v.PodCIDRs, MilliCPU: v.MilliCPU, Ready: v.Ready, Labels: v.Labels}
 			return &converted[model.Node]{model.Name{Name: o.Name}, small, nil}, nil
 		},
 	}
@@ -139,6 +140,27 @@ func cidrKind() kind[model.ServiceCIDR] {
 		},
 		change: func(n model.Name, v *model.ServiceCIDR) model.Change {
 			return model.Change{Kind: model.ServiceCIDRKind, Name: n, CIDR: v}
+		},
+	}
+}
+
+// namespaceKind reads labels of namespaces. Namespaces without any of them are left out.
+func namespaceKind(labels *labelsToRead) kind[model.Namespace] {
+	return kind[model.Namespace]{
+		name: "Namespace", prototype: &metav1.PartialObjectMetadata{}, same: equal[model.Namespace],
+		convert: func(s *interner, object any) (*converted[model.Namespace], error) {
+			o, err := as[metav1.PartialObjectMetadata](object)
+			if err != nil {
+				return nil, err
+			}
+			v, problems := source.Namespace(&o.ObjectMeta)
+			if v.Labels = only(v.Labels, labels.reading, s); v.Labels == nil {
+				v = nil
+			}
+			return &converted[model.Namespace]{model.Name{Namespace: o.Name}, v, problems}, nil
+		},
+		change: func(n model.Name, v *model.Namespace) model.Change {
+			return model.Change{Kind: model.NamespaceKind, Name: n, Namespace: v}
 		},
 	}
 }

@@ -48,11 +48,25 @@ func Load(ctx context.Context, c *Client, node string, on NeedsOn) (*model.Snaps
 	}
 	nodes := node == "" || len(d.nodes) > 0
 	if nodes && node != "" {
-		if problems, err = load(ctx, c.otherNodes(node), otherNodeKind(), snap, problems); err != nil {
+		others := otherNodeKind()
+		others.narrow = func(n *model.Node) *model.Node {
+			n.Labels = only(n.Labels, d.nodeLabels.wanted, newInterner())
+			return n
+		}
+		if problems, err = load(ctx, c.otherNodes(node), others, snap, problems); err != nil {
+			return nil, nil, err
+		}
+	}
+	if labels := d.namespaceLabels.wanted; len(labels) > 0 {
+		if problems, err = load(ctx, c.namespaces(), namespaceKind(&labelsToRead{reading: labels}), snap, problems); err != nil {
 			return nil, nil, err
 		}
 	}
 	snap.Apply(model.Change{Kind: model.NodesPartialKind, Value: !nodes})
+	if node != "" {
+		snap.Apply(model.Change{Kind: model.NodeLabelsKind, Read: d.nodeLabels.wanted})
+	}
+	snap.Apply(model.Change{Kind: model.NamespaceLabelsKind, Read: d.namespaceLabels.wanted})
 	if problems, err = loadPods(ctx, c, &d.pods, snap, problems); err != nil {
 		return nil, nil, err
 	}

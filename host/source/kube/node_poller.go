@@ -21,9 +21,13 @@ const (
 	listIntervalPerNode = 360 * time.Millisecond // between two lists, times the number of Nodes
 	minListInterval     = 10 * time.Second
 	fullListEvery       = 12 // one list in so many is of whole Nodes, the others of metadata
+
+	// A list for labels that policies see from now on: every node needs it at the same moment, and policies wait for it.
+	labelsJitterPerNode = 4 * time.Millisecond
+	maxLabelsJitter     = 20 * time.Second
 )
 
-// nodePoller keeps zone, CPU and readiness of the other Nodes, which policies may need. Between full lists it lists metadata only (a
+// nodePoller keeps zone, CPU, readiness and labels of the other Nodes, which policies may need. Between full lists it lists metadata only (a
 // quarter of the API server's work and a tenth of the bytes), and looks up single Nodes: new ones, for their CPU, and
 // those that a slice names and that are unknown or known in another zone. It does not watch: a watch would send 10 KiB
 // each time that any kubelet updates its Node's status.
@@ -31,6 +35,8 @@ type nodePoller struct {
 	source *Source
 	lister *lister
 	epoch  int // of the lister's watchState
+
+	labels *labelsToRead
 
 	mu          sync.Mutex
 	interner    *interner
@@ -46,7 +52,7 @@ type nodeRecord struct {
 }
 
 func newNodePoller(s *Source, l *lister) *nodePoller {
-	return &nodePoller{source: s, lister: l, interner: newInterner(), lookups: map[string]bool{}, claimedZone: map[string]string{}, lookupReady: make(chan struct{}, 1)}
+	return &nodePoller{source: s, lister: l, labels: newLabelsToRead(), interner: newInterner(), lookups: map[string]bool{}, claimedZone: map[string]string{}, lookupReady: make(chan struct{}, 1)}
 }
 
 // run polls until ctx ends.
@@ -82,6 +88,8 @@ func (r *nodePoller) waitForNextList(ctx context.Context) {
 	var lookupDue <-chan time.Time
 	for {
 		select {
+		case <-r.labels.changed:
+			listDue = r.source.opt.After(rand.N(min(nodes*labelsJitterPerNode, maxLabelsJitter) + 1))
 		case <-ctx.Done():
 			return
 		case <-listDue:
@@ -106,6 +114,7 @@ func (r *nodePoller) list(ctx context.Context, full bool) (needFull bool, err er
 		return false, err
 	}
 	refusalFinal := l.refusalIsFinal()
+	labels := r.labels.begin()
 	listed := map[string]*nodeRecord{}
 	accept, parse := listMetadata, r.parseMetadata
 	if full {
@@ -125,7 +134,9 @@ func (r *nodePoller) list(ctx context.Context, full bool) (needFull bool, err er
 		return false, err
 	}
 	r.epoch = l.state.markWatching()
-	return r.applyList(listed, full), nil
+	needFull = r.applyList(listed, full)
+	r.source.labelsRead(model.NodeLabelsKind, labels)
+	return needFull, nil
 }
 
 func (r *nodePoller) parseNode(raw []byte) (*nodeRecord, error) {
@@ -149,6 +160,7 @@ func (r *nodePoller) convert(o *corev1.Node) (*nodeRecord, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.value.Labels = only(p.value.Labels, r.labels.reading, r.interner)
 	return &nodeRecord{o.UID, *p.value}, nil
 }
 

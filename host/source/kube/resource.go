@@ -61,6 +61,11 @@ func (c *Client) serviceCIDRs() resource {
 		consequence: "connections to unallocated cluster IPs are not dropped"}
 }
 
+func (c *Client) namespaces() resource {
+	return resource{name: "Namespaces", label: "namespaces", client: c.core, path: "namespaces", metadata: true, optional: true,
+		consequence: "policies see no labels of namespaces: sluice's ClusterRole needs list and watch of namespaces (kustomize component namespaces)"}
+}
+
 // pods are the Pods of a watch.
 func (c *Client) pods(w *podWatchSpec) resource {
 	name := "Pods of namespace " + w.namespace

@@ -101,13 +101,14 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	runReflector(s, &wg, ctx, c.servicePlugins(), s.plugins)
 	runReflector(s, &wg, ctx, c.servicePolicies(), s.policies)
 	runReflector(s, &wg, ctx, c.clusterServicePolicies(), s.clusterPolicies)
-	s.publish([]model.Change{{Kind: model.NodesPartialKind, Value: true}, {Kind: model.PodsOnDemandKind, Value: true}})
+	s.publish([]model.Change{{Kind: model.NodesPartialKind, Value: true}, {Kind: model.PodsOnDemandKind, Value: true},
+		{Kind: model.NodeLabelsKind}, {Kind: model.NamespaceLabelsKind}})
 	pods := newPodWatches(s, ctx)
 	defer pods.stopAll()
-	poller := &nodePollerRunner{source: s, ctx: ctx}
-	defer poller.stop()
-	poller.reconcile()
-	if err := s.waitForInitialSync(ctx, poller, pods); err != nil || ctx.Err() != nil {
+	demanded := &demanded{&nodePollerRunner{source: s, ctx: ctx}, newNamespaceWatch(s, ctx), pods}
+	defer demanded.nodes.stop()
+	defer demanded.namespaces.stop()
+	if err := s.waitForInitialSync(ctx, demanded); err != nil || ctx.Err() != nil {
 		return err
 	}
 	s.emitInitialState()
@@ -116,10 +117,11 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.wakeup:
-			poller.reconcile()
-			pods.reconcile()
-		case <-pods.due:
-			pods.resume()
+			demanded.reconcile()
+		case <-demanded.pods.due:
+			demanded.pods.resume()
+		case <-demanded.namespaces.due:
+			demanded.namespaces.resume()
 		}
 	}
 }

@@ -89,6 +89,15 @@ func (e *Encoder) State(at time.Time, keep Keep, lost uint64) error {
 func stateOf(s *model.Snapshot) func(func(model.Change) bool) {
 	return func(yield func(model.Change) bool) {
 		all := []model.Change{{Kind: model.NodesPartialKind, Value: s.NodesPartial}, {Kind: model.PodsOnDemandKind, Value: s.PodsOnDemand}}
+		if s.NodeLabels.OnDemand {
+			all = append(all, model.Change{Kind: model.NodeLabelsKind, Read: s.NodeLabels.Names})
+		}
+		if s.NamespaceLabels.OnDemand {
+			all = append(all, model.Change{Kind: model.NamespaceLabelsKind, Read: s.NamespaceLabels.Names})
+		}
+		for _, name := range slices.Sorted(maps.Keys(s.Namespaces)) {
+			all = append(all, model.Change{Kind: model.NamespaceKind, Name: model.Name{Namespace: name}, Namespace: s.Namespaces[name]})
+		}
 		for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
 			all = append(all, model.Change{Kind: model.NodeKind, Name: model.Name{Name: name}, Node: s.Nodes[name]})
 		}
@@ -151,6 +160,12 @@ func (e *Encoder) change(c *model.Change, old *model.EndpointSlice) (w wireChang
 		w.PodsOnDemand = &c.Value
 	case c.Kind == model.PodsReadKind:
 		w.Pods = &wirePods{c.Name, c.Pods}
+	case c.Kind == model.NodeLabelsKind:
+		w.NodeLabels = &c.Read
+	case c.Kind == model.NamespaceLabelsKind:
+		w.NamespaceLabels = &c.Read
+	case c.Namespace != nil:
+		w.Namespace = &model.Namespace{Name: c.Namespace.Name, Labels: only(c.Namespace.Labels, e.keep.NamespaceLabels)}
 	case c.Service != nil:
 		w.Service = &wireService{Service: *c.Service, Annotations: []byte(c.Service.Annotations.Only(e.keep.ServiceAnnotations))}
 	case c.Slice != nil:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
@@ -185,9 +186,10 @@ func (r *Reader) count(c *model.Change) error {
 	before, known := r.objects[key]
 	r.endpoints -= before
 	switch {
-	case c.Kind == model.NodesPartialKind, c.Kind == model.PodsReadKind, c.Kind == model.PodsOnDemandKind:
+	case c.Kind == model.NodesPartialKind, c.Kind == model.PodsReadKind, c.Kind == model.PodsOnDemandKind,
+		c.Kind == model.NodeLabelsKind, c.Kind == model.NamespaceLabelsKind:
 		return nil
-	case c.Service == nil && c.Slice == nil && c.Node == nil && c.CIDR == nil && c.Pod == nil:
+	case c.Service == nil && c.Slice == nil && c.Node == nil && c.CIDR == nil && c.Pod == nil && c.Namespace == nil:
 		delete(r.objects, key)
 		if c.Kind == model.SliceKind {
 			delete(r.slices, c.Name)
@@ -222,6 +224,12 @@ func (r *Reader) change(w *wireChange) (c model.Change, err error) {
 		c = model.Change{Kind: model.ServiceCIDRKind, Name: model.Name{Name: w.CIDR.Name}, CIDR: w.CIDR}
 	case w.Pod != nil:
 		c = model.Change{Kind: model.PodKind, Name: w.Pod.Name, Pod: w.Pod}
+	case w.Namespace != nil:
+		c = model.Change{Kind: model.NamespaceKind, Name: model.Name{Namespace: w.Namespace.Name}, Namespace: w.Namespace}
+	case w.NodeLabels != nil:
+		c = model.Change{Kind: model.NodeLabelsKind, Read: slices.Sorted(slices.Values(*w.NodeLabels))}
+	case w.NamespaceLabels != nil:
+		c = model.Change{Kind: model.NamespaceLabelsKind, Read: slices.Sorted(slices.Values(*w.NamespaceLabels))}
 	case w.Nodes != nil:
 		c = model.Change{Kind: model.NodesPartialKind, Value: *w.Nodes}
 	case w.PodsOnDemand != nil:
@@ -233,7 +241,7 @@ func (r *Reader) change(w *wireChange) (c model.Change, err error) {
 		c = model.Change{Kind: model.PodsReadKind, Name: w.Pods.Service, Pods: w.Pods.State}
 	case w.Deleted != nil:
 		switch w.Deleted.Kind {
-		case model.ServiceKind, model.SliceKind, model.NodeKind, model.ServiceCIDRKind, model.PodKind:
+		case model.ServiceKind, model.SliceKind, model.NodeKind, model.ServiceCIDRKind, model.PodKind, model.NamespaceKind:
 		default:
 			return c, fmt.Errorf("deleted %s: kind %d is unknown", w.Deleted.Name, w.Deleted.Kind)
 		}

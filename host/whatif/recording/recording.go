@@ -42,11 +42,13 @@ type Keep struct {
 	PodLabels          []string `json:"podLabels,omitempty"`
 	PodAnnotations     []string `json:"podAnnotations,omitempty"`
 	ServiceAnnotations []string `json:"serviceAnnotations,omitempty"`
+	NamespaceLabels    []string `json:"namespaceLabels,omitempty"`
 }
 
 // Equal reports whether the same is kept.
 func (k *Keep) Equal(l *Keep) bool {
-	return slices.Equal(k.PodLabels, l.PodLabels) && slices.Equal(k.PodAnnotations, l.PodAnnotations) && slices.Equal(k.ServiceAnnotations, l.ServiceAnnotations)
+	return slices.Equal(k.PodLabels, l.PodLabels) && slices.Equal(k.PodAnnotations, l.PodAnnotations) && slices.Equal(k.ServiceAnnotations, l.ServiceAnnotations) &&
+		slices.Equal(k.NamespaceLabels, l.NamespaceLabels)
 }
 
 // ReadingKind is what happened to the outcomes of connections.
@@ -109,9 +111,13 @@ type wireChange struct {
 	Pod     *model.Pod         `json:"pod,omitempty"`
 	Deleted *wireDeleted       `json:"deleted,omitempty"`
 	// Nodes is model.Snapshot.NodesPartial, PodsOnDemand the same of the Snapshot.
-	Nodes        *bool     `json:"nodesPartial,omitempty"`
-	PodsOnDemand *bool     `json:"podsOnDemand,omitempty"`
-	Pods         *wirePods `json:"pods,omitempty"`
+	Nodes        *bool            `json:"nodesPartial,omitempty"`
+	PodsOnDemand *bool            `json:"podsOnDemand,omitempty"`
+	Pods         *wirePods        `json:"pods,omitempty"`
+	Namespace    *model.Namespace `json:"namespace,omitempty"`
+	// NodeLabels and NamespaceLabels are those of model.Snapshot.
+	NodeLabels      *[]string `json:"nodeLabels,omitempty"`
+	NamespaceLabels *[]string `json:"namespaceLabels,omitempty"`
 }
 
 type wireDeleted struct {

@@ -112,6 +112,42 @@ func TestClustersAreReadAsTheyWere(t *testing.T) {
 	}
 }
 
+func TestLabelsOfNamespacesAreThoseThatPluginsDeclare(t *testing.T) {
+	namespace := func(env string) *model.Namespace {
+		return &model.Namespace{Name: "shop", Labels: map[string]string{"env": env, "secret": "x"}}
+	}
+	changed := func(n *model.Namespace) model.Change {
+		return model.Change{Kind: model.NamespaceKind, Name: model.Name{Namespace: "shop"}, Namespace: n}
+	}
+	cluster := apply(model.NewSnapshot(), []model.Change{changed(namespace("prod")), {Kind: model.NodeLabelsKind, Read: []string{"pool"}}, {Kind: model.Synced}})
+	var out bytes.Buffer
+	e := begin(t, &out, cluster, recording.Keep{NamespaceLabels: []string{"env"}})
+	for _, changes := range [][]model.Change{{changed(namespace("test")), {Kind: model.NamespaceLabelsKind, Read: []string{"env"}}}, {changed(nil)}} {
+		if err := e.Changes(start, changes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := e.Close(start); err != nil {
+		t.Fatal(err)
+	}
+	records, err := readAll(t, out.Bytes())
+	if !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	got := model.NewSnapshot()
+	var labels []string
+	for _, r := range records[:3] {
+		apply(got, r.Changes)
+		labels = append(labels, fmt.Sprint(got.Namespaces["shop"] != nil, got.NodeLabels.Has("pool"), got.NodeLabels.Has("x"), got.NamespaceLabels.Has("x")))
+		if n := got.Namespaces["shop"]; n != nil {
+			labels = append(labels, fmt.Sprint(n.Labels))
+		}
+	}
+	if want := []string{"true true false true", "map[env:prod]", "true true false false", "map[env:test]", "false true false false"}; !slices.Equal(labels, want) {
+		t.Errorf("got %q, want %q", labels, want)
+	}
+}
+
 // dump returns a snapshot as text. Empty and nil slices are the same.
 func dump(s *model.Snapshot) string {
 	var b strings.Builder
@@ -339,7 +375,7 @@ func TestInvalidRecordingsAreRefused(t *testing.T) {
 		"time runs backwards":     lines(header, empty, `{"t":999}`),
 		"more than 744h0m0s":      lines(header, empty, `{"t":9000000000000000000}`),
 		"a change of nothing":     lines(header, empty, `{"t":1001,"changes":[{}]}`),
-		"kind 9 is unknown":       lines(header, empty, `{"t":1001,"changes":[{"deleted":{"kind":9,"name":"x"}}]}`),
+		"kind 99 is unknown":      lines(header, empty, `{"t":1001,"changes":[{"deleted":{"kind":99,"name":"x"}}]}`),
 		"state 7 is unknown":      lines(header, empty, `{"t":1001,"changes":[{"pods":{"service":{"Name":"x"},"state":7}}]}`),
 		"there is none to change": lines(header, empty, `{"t":1001,"changes":[{"slice":{"name":{"Namespace":"a","Name":"b"},"patch":true}}]}`),
 		"does not have 1 and 1":   lines(header, empty, slice, `{"t":1002,"changes":[{"slice":{"name":{"Namespace":"a","Name":"b"},"patch":true,"head":1,"tail":1}}]}`),

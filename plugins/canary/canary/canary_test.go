@@ -213,7 +213,7 @@ func TestBadSettingsAreRefusedByField(t *testing.T) {
 	sdktest.CheckRefused(t, New, map[string]string{
 		"":              "groups: 0 groups, want 1 to 16",
 		`{"groups":[]}`: "groups: 0 groups",
-		`{"by":"version","groups":[{"value":"a","percent":1}]}`:              `by: "version" is neither`,
+		`{"by":"version","groups":[{"value":"a","percent":1}]}`:              `by: "version" is none of`,
 		`{"groups":[{"percent":1}]}`:                                         "groups[0].value: missing",
 		`{"groups":[{"value":"a"}]}`:                                         "groups[0].percent: missing",
 		`{"groups":[{"value":"a","percent":-1}]}`:                            "groups[0].percent: -1 is not 0 to 100",

@@ -46,6 +46,7 @@ func TestCapacityIsWhatPodsDeclare(t *testing.T) {
 		{"", annotation, []string{"0", "0"}, []float64{1, 1}}, // never empty
 		{"", annotation, []string{" 3 ", "x", "-1", "1e9", "", "1.", ".5", "1.0001", "10000000"}, []float64{3, 1, 1, 1, 1, 1, 1, 1, 1}},
 		{"", annotation, []string{"1000000", "1"}, []float64{4294.960722, 0.004294}},
+		{`{"from":"node-label:example.com/speed"}`, "node-label:example.com/speed", []string{"1.5", "1", "-"}, []float64{1.5, 1, 1}},
 		{`{"from":"label:size"}`, "label:size", []string{"4", "2"}, []float64{4, 2}},
 		{`{"from":"request:cpu"}`, sdk.PodCPU, []string{"500", "1500", "-", "0", "x"}, []float64{.5, 1.5, 1, 1, 1}},
 		{`{"from":"request:cpu","default":2}`, sdk.PodCPU, []string{"50", "12000", "-"}, []float64{.05, 12, 2}},
@@ -121,7 +122,7 @@ func TestCapacitiesAgreeWithTheReference(t *testing.T) {
 
 func TestBadSettingsAreRefusedByField(t *testing.T) {
 	sdktest.CheckRefused(t, New, map[string]string{
-		`{"from":"capacity"}`:         `from: "capacity" is neither label:KEY nor annotation:KEY nor request:cpu`,
+		`{"from":"capacity"}`:         `from: "capacity" is none of label:KEY, annotation:KEY, request:cpu and node-label:KEY`,
 		`{"from":"service-label:x"}`:  "from: ",
 		`{"from":"label:a\nlabel:b"}`: "from: ",
 		`{"from":""}`:                 "from: ",

@@ -31,8 +31,8 @@ func (p *plugin) Configure(text []byte) error {
 	if err := sdk.ParseSettings(text, s.fields); err != nil {
 		return err
 	}
-	if keys, err := abi.ParseKeys(s.From); err != nil || len(keys) != 1 || !abi.IsPodKey(s.From) {
-		return errors.New("from: " + strconv.Quote(s.From) + " is neither label:KEY nor annotation:KEY nor " + sdk.PodCPU)
+	if keys, err := abi.ParseKeys(s.From); err != nil || len(keys) != 1 || !abi.IsEndpointKey(s.From) {
+		return errors.New("from: " + strconv.Quote(s.From) + " is none of label:KEY, annotation:KEY, " + sdk.PodCPU + " and node-label:KEY")
 	}
 	p.settings = s
 	milli := uint64(math.Round(s.Default * 1000))

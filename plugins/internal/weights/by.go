@@ -3,7 +3,6 @@ package weights
 import (
 	"errors"
 	"strconv"
-	"strings"
 
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -12,13 +11,13 @@ import (
 // ByZone groups endpoints by zone.
 const ByZone = "zone"
 
-// CheckBy checks a setting that names the property by which endpoints are grouped: zone, or a label or annotation of Pods.
+// CheckBy checks a setting that names the property by which endpoints are grouped: zone, a label or annotation of Pods, or a label of Nodes.
 func CheckBy(field, by string) error {
 	if by == ByZone {
 		return nil
 	}
-	if !strings.HasPrefix(by, abi.KeyPodLabel) && !strings.HasPrefix(by, abi.KeyPodAnnotation) {
-		return errors.New(field + ": " + strconv.Quote(by) + " is neither " + strconv.Quote(ByZone) + " nor label:KEY nor annotation:KEY")
+	if !abi.IsEndpointKey(by) || by == abi.KeyPodCPU {
+		return errors.New(field + ": " + strconv.Quote(by) + " is none of " + ByZone + ", label:KEY, annotation:KEY and node-label:KEY")
 	}
 	if keys, err := abi.ParseKeys(by); err != nil || len(keys) != 1 {
 		return errors.New(field + ": the KEY of " + strconv.Quote(by) + " is not the name of a label or annotation")

@@ -223,7 +223,7 @@ func TestBadGroupsAreRefusedByField(t *testing.T) {
 		`{"mode":"priority","demand":"cpu"}`:                                         "demand: needs mode: capacity",
 		`{"mode":"priority","demandByZone":{"a":1}}`:                                 "demandByZone: needs mode: capacity",
 		`{"mode":"priority","minEndpointsPerZone":2}`:                                "minEndpointsPerZone: needs mode: capacity",
-		`{"mode":"priority","by":"region"}`:                                          `by: "region" is neither "zone" nor label:KEY nor annotation:KEY`,
+		`{"mode":"priority","by":"region"}`:                                          `by: "region" is none of zone, label:KEY, annotation:KEY and node-label:KEY`,
 		`{"mode":"priority","by":"service-label:x"}`:                                 "by: ",
 		`{"mode":"priority","by":"label:-"}`:                                         "by: the KEY of",
 		`{"mode":"priority","by":"label:a\nlabel:b"}`:                                "by: the KEY of",

@@ -32,6 +32,7 @@ type Service struct {
 	Affinity                     time.Duration
 	InternalLocal, ExternalLocal bool // traffic policies; ExternalLocal counts because the Service has a NodePort
 	Labels, Annotations          map[string]string
+	NamespaceLabels              map[string]string
 }
 
 // Node is a Node.
@@ -39,6 +40,7 @@ type Node struct {
 	Name, Zone string
 	MilliCPU   uint64
 	Ready      bool
+	Labels     map[string]string
 }
 
 // Endpoint is an endpoint and its Pod.

@@ -29,10 +29,10 @@ var Verbs = scenario.NewVerbs(
 	change("chain NAME…", (*runner).setChain),
 	change("settings JSON [plugin=NAME]", (*runner).setSettings),
 	change("policy [ignoreHints=true|false] [onFailure=LastGood|Default]", (*runner).setPolicy),
-	change("node NAME… [zone=ZONE] [cpu=CORES] [ready=true|false]", each((*runner).setNode)),
+	change("node NAME… [zone=ZONE] [cpu=CORES] [ready=true|false] [label:KEY=VALUE]", each((*runner).setNode)),
 	change("remove-node NAME…", each((*runner).removeNode)),
 	change("service [NAME] [namespace=NAMESPACE] [port=NAME] [number=NUMBER] [protocol=TCP|UDP|SCTP] [family=IPv4|IPv6] [affinity=DURATION] "+
-		"[internalTrafficPolicy=Cluster|Local] [externalTrafficPolicy=Cluster|Local] [label:KEY=VALUE] [annotation:KEY=VALUE]", (*runner).setService),
+		"[internalTrafficPolicy=Cluster|Local] [externalTrafficPolicy=Cluster|Local] [label:KEY=VALUE] [annotation:KEY=VALUE] [namespaceLabel:KEY=VALUE]", (*runner).setService),
 	change("endpoint NAME… [node=NODE] [zone=ZONE] [ready=true|false] [serving=true|false] [terminating=true|false] [zoneHints=ZONES] [nodeHints=NODES] "+
 		"[cpu=MILLICORES] [label:KEY=VALUE] [annotation:KEY=VALUE]", each((*runner).setEndpoint)),
 	change("remove NAME…", each((*runner).removeEndpoint)),
@@ -165,7 +165,7 @@ func (r *runner) setNode(name string, s *scenario.Statement) error {
 		n = &c.Nodes[len(c.Nodes)-1]
 	}
 	for _, o := range s.Options {
-		switch o.Key {
+		switch kind, key, _ := strings.Cut(o.Key, ":"); kind {
 		case "zone":
 			n.Zone = o.Value
 		case "cpu":
@@ -176,6 +176,10 @@ func (r *runner) setNode(name string, s *scenario.Statement) error {
 			n.MilliCPU = cores * 1000
 		case "ready":
 			n.Ready = o.Value == "true"
+		case "label":
+			if err := setValue(&n.Labels, nil, kind, key, o.Value); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -213,6 +217,8 @@ func (r *runner) setService(s *scenario.Statement) error {
 			svc.InternalLocal = o.Value == "Local"
 		case "externalTrafficPolicy":
 			svc.ExternalLocal = o.Value == "Local"
+		case "namespaceLabel":
+			err = setValue(&svc.NamespaceLabels, nil, kind, key, o.Value)
 		default:
 			err = setValue(&svc.Labels, &svc.Annotations, kind, key, o.Value)
 		}

@@ -256,7 +256,7 @@ func Shown(q *abi.Request, needs uint32, keys []string) *abi.Request {
 	}
 	pods, services := columns(q.Keys)
 	for _, k := range keys {
-		if !abi.IsPodKey(k) {
+		if !abi.IsEndpointKey(k) {
 			out.ServiceValues = append(out.ServiceValues, valueAt(q.ServiceValues, slices.Index(services, k)))
 			continue
 		}
@@ -270,7 +270,7 @@ func Shown(q *abi.Request, needs uint32, keys []string) *abi.Request {
 // columns divides keys into those of Pods and those of Services.
 func columns(keys []string) (pods, services []string) {
 	for _, k := range keys {
-		if abi.IsPodKey(k) {
+		if abi.IsEndpointKey(k) {
 			pods = append(pods, k)
 		} else {
 			services = append(services, k)

@@ -89,6 +89,8 @@ var inputs = []struct {
 	{"podLabels", 0, abi.KeyPodLabel},
 	{"podAnnotations", 0, abi.KeyPodAnnotation},
 	{"podCPU", 0, abi.KeyPodCPU},
+	{"nodeLabels", 0, abi.KeyNodeLabel},
 	{"serviceLabels", 0, abi.KeyServiceLabel},
 	{"serviceAnnotations", 0, abi.KeyServiceAnnotation},
+	{"namespaceLabels", 0, abi.KeyNamespaceLabel},
 }

@@ -63,14 +63,15 @@ func requestCases() []RequestVector {
 		}
 		return r
 	}
-	keys := []string{"label:tier", "service-label:team", "annotation:example.com/capacity", "request:cpu", "service-annotation:example.com/a"}
+	keys := []string{"label:tier", "service-label:team", "annotation:example.com/capacity", "request:cpu", "service-annotation:example.com/a",
+		"node-label:example.com/pool", "namespace-label:env"}
 	keyed := func() *abi.Request {
 		r := plain()
 		r.Keys = keys
-		r.ServiceValues = []abi.Value{{Text: "payments", Present: true}, {}}
-		r.Endpoints[0].Values = []abi.Value{{Text: "gold", Present: true}, {Text: "", Present: true}, {Text: "250", Present: true}}
-		r.Endpoints[1].Values = []abi.Value{{}, {Text: "gold", Present: true}, {}}
-		r.Endpoints[2].Values = []abi.Value{{Text: "silver", Present: true}, {}, {Text: "250", Present: true}}
+		r.ServiceValues = []abi.Value{{Text: "payments", Present: true}, {}, {Text: "prod", Present: true}}
+		r.Endpoints[0].Values = []abi.Value{{Text: "gold", Present: true}, {Text: "", Present: true}, {Text: "250", Present: true}, {Text: "spot", Present: true}}
+		r.Endpoints[1].Values = []abi.Value{{}, {Text: "gold", Present: true}, {}, {}}
+		r.Endpoints[2].Values = []abi.Value{{Text: "silver", Present: true}, {}, {Text: "250", Present: true}, {Text: "spot", Present: true}}
 		return r
 	}
 	bare := request(endpoint("10.0.0.1:80", "", ""))

@@ -98,12 +98,12 @@ func newInputEndpoint(s *policy.Seen, i int, wallTime func(int64) time.Time) api
 // inputValues returns the values of the declared keys of Pods, or of Services, among those of all keys.
 func inputValues(declared, all []string, values []abi.Value, pods bool) (out []api.InputValue) {
 	for _, k := range declared {
-		if abi.IsPodKey(k) != pods {
+		if abi.IsEndpointKey(k) != pods {
 			continue
 		}
 		row, at := api.InputValue{Key: k}, 0
 		for _, other := range all {
-			if abi.IsPodKey(other) != pods {
+			if abi.IsEndpointKey(other) != pods {
 				continue
 			}
 			if other == k && at < len(values) && values[at].Present {

@@ -1,4 +1,4 @@
-;; load: it has ABI version 3.0, this host needs 2.0
+;; load: it has ABI version 3.0, this host needs 2.1
 (module (memory (export "memory") 1)
   (func (export "sluice_abi_version") (result i32) (i32.const 0x30000))
   (func (export "sluice_alloc") (param i32) (result i32) (i32.const 8))

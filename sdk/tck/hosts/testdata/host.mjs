@@ -254,14 +254,14 @@ class Instance {
 }
 
 const NAME = /^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$/;
-const isPodKey = (key) => !key.startsWith("service-");
+const isEndpointKey = (key) => !key.startsWith("service-") && !key.startsWith("namespace-");
 
 function parseKeys(text) {
   const keys = text.replace(/\n$/, "").split("\n");
   if (text === "") return [];
   if (keys.length > 16 || new Set(keys).size < keys.length) refuse("too many keys, or one twice");
   for (const key of keys) {
-    const name = /^(?:label|annotation|service-label|service-annotation):([^]*)$/.exec(key)?.[1];
+    const name = /^(?:label|annotation|node-label|service-label|service-annotation|namespace-label):([^]*)$/.exec(key)?.[1];
     if (key !== "request:cpu" && !(name && NAME.test(name) && name.split("/").pop().length <= 63)) refuse(`unknown key ${JSON.stringify(key)}`);
   }
   return keys;
@@ -273,9 +273,9 @@ function encode(q, { handle, needs, keys }, role, idOf) {
   const used = new Map(); // id → bytes of the text
   const id = (text) => { const n = idOf(text); if (n !== NONE) used.set(n, new TextEncoder().encode(text)); return n; };
   const has = (bit, value, unknown) => (needs & bit ? value : unknown);
-  const known = { pod: q.keys.filter(isPodKey), service: q.keys.filter((k) => !isPodKey(k)) };
+  const known = { pod: q.keys.filter(isEndpointKey), service: q.keys.filter((k) => !isEndpointKey(k)) };
   const value = (list, all, key) => { const v = list[all.indexOf(key)]; return v?.present ? id(v.text) : ABSENT; };
-  const podKeys = keys.filter(isPodKey), serviceKeys = keys.filter((k) => !isPodKey(k));
+  const podKeys = keys.filter(isEndpointKey), serviceKeys = keys.filter((k) => !isEndpointKey(k));
   const records = (list, size, write) => {
     const b = new Uint8Array(list.length * size), d = new DataView(b.buffer);
     list.forEach((x, i) => write(x, i * size, d, b));
@@ -425,7 +425,7 @@ function round(parts, most) {
 // ---- The self-test.
 
 function sample(n, keys) {
-  const service = keys.filter((k) => !isPodKey(k)).map(() => ({ text: "x", present: true })), pod = keys.filter(isPodKey).map((_, i) => ({ text: "1", present: i % 2 === 0 }));
+  const service = keys.filter((k) => !isEndpointKey(k)).map(() => ({ text: "x", present: true })), pod = keys.filter(isEndpointKey).map((_, i) => ({ text: "1", present: i % 2 === 0 }));
   return {
     now: 1700000000000, namespace: "shop", service: "web", port: "", portNumber: 80, protocol: 6, family: 4, pool: 0, sessionAffinityMS: 0, node: "n0", nodeIndex: NONE, nodeCount: 0,
     zone: "a", zones: [{ name: "a", nodes: 0, ready: n, serving: n, total: n, milliCPU: 0 }], connectionsAgeMS: NONE, outcomesWindowMS: 0, keys, serviceValues: service, generation: n, state: "",

@@ -8,11 +8,11 @@ func New() sdk.Plugin { return &plugin{} }
 
 type plugin struct{}
 
-// Keys are the keys of the plugin: four of Pods, two of Services.
+// Keys are the keys of the plugin: four of Pods, one of Nodes, two of Services, one of namespaces.
 func Keys() []string {
 	return []string{
 		sdk.ServiceLabel("team"), sdk.PodLabel("track"), sdk.PodAnnotation("example.com/stage"), sdk.PodCPU, sdk.ServiceAnnotation("example.com/tier"),
-		sdk.PodLabel("version"),
+		sdk.PodLabel("version"), sdk.NodeLabel("example.com/pool"), sdk.NamespaceLabel("env"),
 	}
 }
 
@@ -49,7 +49,7 @@ func (*plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 		h.number(uint64(age.Milliseconds()))
 	}
 	h.number(uint64(req.OutcomesWindow().Milliseconds()))
-	for k := range 2 {
+	for k := range 3 {
 		id, present := req.ServiceValue(k)
 		h.text(req.Text(id), present)
 	}
@@ -80,7 +80,7 @@ func (*plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 		} {
 			h.number(n)
 		}
-		for k := range 4 {
+		for k := range 5 {
 			id, present := req.PodValue(i, k)
 			h.text(req.Text(id), present)
 		}

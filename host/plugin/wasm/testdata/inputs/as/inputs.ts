@@ -22,7 +22,7 @@ export function sluice_needs(settings: u32): i32 {
 }
 
 export function sluice_keys(settings: u32, keys: usize, room: u32): i32 {
-  return writeKeys("service-label:team\nlabel:track\nannotation:example.com/stage\nrequest:cpu\nservice-annotation:example.com/tier\nlabel:version\n", keys, room);
+  return writeKeys("service-label:team\nlabel:track\nannotation:example.com/stage\nrequest:cpu\nservice-annotation:example.com/tier\nlabel:version\nnode-label:example.com/pool\nnamespace-label:env\n", keys, room);
 }
 
 export function sluice_decide(req: Request, length: u32, resp: Response, room: u32): i64 {
@@ -33,7 +33,7 @@ export function sluice_decide(req: Request, length: u32, resp: Response, room: u
   h = number(h, req.nodeCount);
   if (req.connectionsAgeMs != NO_AGE) h = number(h, req.connectionsAgeMs);
   h = number(h, req.outcomesWindowMs);
-  for (let key: u32 = 0; key < 2; key++) h = text(h, req, req.serviceValue(key));
+  for (let key: u32 = 0; key < 3; key++) h = text(h, req, req.serviceValue(key));
   for (let i: u32 = 0; i < req.zonesCount; i++) {
     const z = req.zone(i);
     h = text(h, req, z.zoneId);
@@ -54,7 +54,7 @@ export function sluice_decide(req: Request, length: u32, resp: Response, room: u
     } else {
       for (let k = 0; k < 9; k++) g = number(g, 0);
     }
-    for (let key: u32 = 0; key < 4; key++) g = text(g, req, req.podValue(i, key));
+    for (let key: u32 = 0; key < 5; key++) g = text(g, req, req.podValue(i, key));
     resp.setShare(i, 1 + (g % 60000));
     resp.result(i).group = u16(i % 2);
     resp.result(i).shedPermille = u16((g >> 20) % 1001);

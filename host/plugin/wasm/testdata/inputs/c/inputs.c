@@ -3,7 +3,7 @@
 
 static struct { const char *text; uint32_t length; } texts[1 << 16]; /* by string id */
 static const char declared[] =
-	"service-label:team\nlabel:track\nannotation:example.com/stage\nrequest:cpu\nservice-annotation:example.com/tier\nlabel:version\n";
+	"service-label:team\nlabel:track\nannotation:example.com/stage\nrequest:cpu\nservice-annotation:example.com/tier\nlabel:version\nnode-label:example.com/pool\nnamespace-label:env\n";
 
 static uint64_t number(uint64_t h, uint64_t n) { return (h ^ n) * 0x100000001B3; }
 
@@ -49,7 +49,7 @@ int64_t sluice_decide(const sluice_request *restrict req, uint32_t length, sluic
 	if (req->connections_age_ms != SLUICE_NO_AGE)
 		h = number(h, req->connections_age_ms);
 	h = number(h, req->outcomes_window_ms);
-	for (uint32_t k = 0; k < 2; k++)
+	for (uint32_t k = 0; k < 3; k++)
 		h = text(h, sluice_service_value(req, k));
 	for (uint32_t i = 0; i < req->zones.count; i++) {
 		const sluice_zone *z = sluice_zone_at(req, i);
@@ -72,7 +72,7 @@ int64_t sluice_decide(const sluice_request *restrict req, uint32_t length, sluic
 		g = number(number(number(number(g, o->attempts), o->answered), o->refused), o->unanswered);
 		g = number(number(number(number(g, o->total_attempts), o->total_answered), o->total_refused), o->total_unanswered);
 		g = number(g, (uint64_t)o->since_ms);
-		for (uint32_t k = 0; k < 4; k++)
+		for (uint32_t k = 0; k < 5; k++)
 			g = text(g, sluice_pod_value(req, i, k));
 		sluice_result *result = sluice_result_at(resp, i);
 		result->value = 1 + (uint32_t)(g % 60000);

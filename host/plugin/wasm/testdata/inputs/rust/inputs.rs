@@ -34,7 +34,7 @@ impl Plugin for Inputs {
     }
 
     fn keys(&self) -> &'static str {
-        "service-label:team\nlabel:track\nannotation:example.com/stage\nrequest:cpu\nservice-annotation:example.com/tier\nlabel:version\n"
+        "service-label:team\nlabel:track\nannotation:example.com/stage\nrequest:cpu\nservice-annotation:example.com/tier\nlabel:version\nnode-label:example.com/pool\nnamespace-label:env\n"
     }
 
     fn decide(&self, req: &Request, resp: &mut Response) -> Result<(), &'static str> {
@@ -45,7 +45,7 @@ impl Plugin for Inputs {
             h = number(h, age as u64);
         }
         h = number(h, req.outcomes_window_ms() as u64);
-        for key in 0..2 {
+        for key in 0..3 {
             h = text(h, req.service_value(key));
         }
         for z in req.zones() {
@@ -71,7 +71,7 @@ impl Plugin for Inputs {
                 [now[0], now[1], now[2], now[3], o.total_attempts, o.total_answered, o.total_refused, o.total_unanswered, o.since_ms as u64]
             });
             g = counted.iter().fold(g, |g, n| number(g, *n));
-            for key in 0..4 {
+            for key in 0..5 {
                 g = text(g, req.pod_value(i, key));
             }
             resp.set_share(i, 1 + g % 60_000);
