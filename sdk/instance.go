@@ -89,7 +89,7 @@ const (
 // endpoints half the cost of a call is here. So this is one function that reads two fields at a time and takes the slow
 // path, Request.view, only for requests with outcomes, values or groups, or that are not laid out without gaps, as abi.Encoder does.
 func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer, room uint64) int64 {
-	if size < abi.ReqSize {
+	if size < abi.LeastRequest {
 		return in.failShort(size)
 	}
 	// Adjacent fields are read together: endpoints at 72 (offset, count), stride and zones' offset, zones' count and
@@ -103,7 +103,7 @@ func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 	other := (u64(req, abi.ReqMagic) ^ currentVersion) | (u64(req, abi.ReqTotal) ^ (size | abi.ReqSize<<32)) |
 		(uint64(uint32(endpoints)) ^ abi.ReqSize) | (u64(req, abi.ReqEndpointsStride) ^ (abi.EndpointSize | behindEndpoints<<32)) |
 		(zones>>32 ^ abi.ZoneSize) | (uint64(uint32(strides)) ^ abi.StringSize) | text%8 |
-		uint64(u32(req, abi.ReqOutcomesCount)|u32(req, abi.ReqValuesCount)|u32(req, abi.ReqServiceValuesCount)|u32(req, abi.ReqGroupsCount))
+		uint64(u32(req, abi.ReqOutcomesCount)|u32(req, abi.ReqValuesCount)|u32(req, abi.ReqServiceValuesCount)|u32(req, abi.ReqGroupsCount)|u32(req, abi.ReqStatesCount))
 	outside := (text - behindZones) | (size - text - texts>>32*abi.StringSize) |
 		(state - abi.ReqSize) | (size - state - uint64(u32(req, abi.ReqStateLength))) // negative if any of them is
 	r := &in.req
@@ -177,13 +177,16 @@ func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 		return in.fail(abi.CodeFailed, err)
 	}
 
-	var stateArea, reasonsArea, groupsArea uint64 // offset, and length or count
+	var stateArea, reasonsArea, groupsArea, statesArea uint64 // offset, and length or count
 	if a.hasTail {
 		end, code, err := a.writeTail(total, room)
 		if err != nil {
 			return in.fail(code, err)
 		}
-		reasonsArea = total | uint64(len(a.reasons))<<32
+		if len(a.states) > 0 {
+			statesArea = total | n<<32
+		}
+		reasonsArea = total + uint64(len(a.states)) | uint64(len(a.reasons))<<32
 		groups := end - uint64(len(a.groups))*abi.GroupSize
 		groupsArea = groups | uint64(len(a.groups))<<32
 		stateArea = groups - uint64(len(a.state)+7)&^7 | uint64(len(a.state))<<32
@@ -196,12 +199,13 @@ func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 	putU64(resp, abi.RespStateOffset, stateArea)
 	putU64(resp, abi.RespReasonsOffset, reasonsArea)
 	putU64(resp, abi.RespGroupsOffset, groupsArea)
+	putU64(resp, abi.RespStatesOffset, statesArea)
 	return int64(total)
 }
 
 //go:noinline
 func (in *instance) failShort(size uint64) int64 {
-	return in.fail(abi.CodeBadRequest, errors.New("request: "+number(size)+" bytes, shorter than the header of "+number(abi.ReqSize)))
+	return in.fail(abi.CodeBadRequest, errors.New("request: "+number(size)+" bytes, shorter than the header of "+number(abi.LeastRequest)))
 }
 
 //go:noinline

@@ -62,6 +62,8 @@ const (
 	NeedNodes Need = abi.NeedNodes
 	// NeedPodNames asks for Endpoint.Pod.
 	NeedPodNames Need = abi.NeedPodNames
+	// NeedEndpointState asks for Request.EndpointState: the host keeps what Response.SetEndpointState sets.
+	NeedEndpointState Need = abi.NeedEndpointState
 )
 
 // Keyer is implemented by a Plugin that reads labels, annotations or resource requests of Pods, labels of Nodes, labels or annotations of

@@ -66,8 +66,16 @@ func checkRequest(p unsafe.Pointer, size uint64) error {
 		return errors.New("request: total length is " + number(n) + ", but it has " + number(size) + " bytes")
 	}
 	header := u32(p, abi.ReqHeaderLength)
-	if header < abi.ReqSize || uint64(header) > size {
-		return errors.New("request: header length is " + number(header) + ", not " + number(abi.ReqSize) + " to " + number(size))
+	if header < abi.LeastRequest || uint64(header) > size {
+		return errors.New("request: header length is " + number(header) + ", not " + number(abi.LeastRequest) + " to " + number(size))
+	}
+	if header >= abi.ReqSize {
+		if err := checkTable(p, "states", header, abi.ReqStatesOffset, abi.MaxEndpointState); err != nil {
+			return err
+		}
+		if n, endpoints := u32(p, abi.ReqStatesCount), u32(p, abi.ReqEndpointsCount); n != 0 && n != endpoints {
+			return errors.New("request: states: " + number(n) + " records for " + number(endpoints) + " endpoints")
+		}
 	}
 	for _, t := range [...]struct {
 		name  string
@@ -212,6 +220,19 @@ func (r *Request) State() []byte {
 		return nil
 	}
 	return unsafe.Slice((*byte)(unsafe.Add(r.base, u32(r.base, abi.ReqStateOffset))), n)
+}
+
+// EndpointState returns the MaxEndpointState bytes that this plugin last set for endpoint i, nil if it has set none, and without
+// NeedEndpointState. It is valid until Decide returns. It panics if i is out of range.
+func (r *Request) EndpointState(i int) []byte {
+	if u32(r.base, abi.ReqHeaderLength) < abi.ReqSize { // a host of version 2.0
+		return nil
+	}
+	p := r.row(abi.ReqStatesOffset, i)
+	if p == nil {
+		return nil
+	}
+	return unsafe.Slice((*byte)(p), abi.MaxEndpointState)
 }
 
 // NumEndpoints returns the number of endpoints.

@@ -25,6 +25,9 @@ const (
 // MaxGroups is the largest number of groups.
 const MaxGroups = abi.MaxGroups
 
+// MaxEndpointState is the size of the state of an endpoint, in bytes.
+const MaxEndpointState = abi.MaxEndpointState
+
 // MaxStateLen is the largest state for a Service port and pool, in bytes.
 const MaxStateLen = abi.MaxStateLen
 
@@ -42,12 +45,14 @@ type Response struct {
 	reasons     []string
 	reasonBytes int // of all reasons
 	groups      []uint32
+	states      []byte // of endpoints; empty: none is set
 	err         error
 }
 
 // reset restores the initial state of everything but the results.
 func (r *Response) reset() {
 	r.hasTail, r.requeue, r.balance, r.state, r.reasons, r.reasonBytes, r.groups, r.err = false, 0, 0, r.state[:0], r.reasons[:0], 0, r.groups[:0], nil
+	r.states = r.states[:0]
 }
 
 // result returns the record of endpoint i.
@@ -193,10 +198,31 @@ func (r *Response) SetState(state []byte) {
 	r.state = append(r.state[:0], state...)
 }
 
+// SetEndpointState stores a copy of the state of endpoint i for the next request that has the endpoint, about the same Service port and pool. A
+// shorter one is filled with zeros; endpoints for which a decision sets none have none afterwards. It is for plugins with NeedEndpointState. A
+// state of more than 32 bytes makes the decision fail.
+func (r *Response) SetEndpointState(i int, state []byte) {
+	_ = r.result(i) // i is in range
+	r.hasTail = true
+	if len(state) > abi.MaxEndpointState {
+		r.err = errors.New("response: the state of an endpoint is " + number(len(state)) + " bytes, more than " + number(abi.MaxEndpointState))
+		return
+	}
+	if n := int(r.count) * abi.MaxEndpointState; len(r.states) != n {
+		if cap(r.states) < n {
+			r.states = make([]byte, n)
+		}
+		r.states = r.states[:n]
+		clear(r.states)
+	}
+	to := r.states[i*abi.MaxEndpointState:][:abi.MaxEndpointState]
+	clear(to[copy(to, state):])
+}
+
 // SetBalance sets the algorithm that picks endpoints for new connections.
 func (r *Response) SetBalance(b Balance) { r.hasTail, r.balance = true, b }
 
-// writeTail writes reasons, state and groups at offset table and returns their end, or an error and its code.
+// writeTail writes states of endpoints, reasons, state and groups at offset table and returns their end, or an error and its code.
 func (r *Response) writeTail(table, room uint64) (end uint64, code int64, err error) {
 	if r.err != nil {
 		return 0, abi.CodeFailed, r.err
@@ -204,7 +230,8 @@ func (r *Response) writeTail(table, room uint64) (end uint64, code int64, err er
 	if r.balance > BalanceLeastConnections {
 		return 0, abi.CodeFailed, errors.New("response: balance " + number(r.balance) + " is unknown")
 	}
-	text := uint64(len(r.reasons)) * abi.ReasonSize // offsets from table, like the following
+	reasons := uint64(len(r.states)) // offsets from table, like the following
+	text := reasons + uint64(len(r.reasons))*abi.ReasonSize
 	state := (text + uint64(r.reasonBytes) + 7) &^ 7
 	groups := state + uint64(len(r.state)+7)&^7
 	last := groups + uint64(len(r.groups))*abi.GroupSize
@@ -213,9 +240,10 @@ func (r *Response) writeTail(table, room uint64) (end uint64, code int64, err er
 	}
 	b := unsafe.Slice((*byte)(unsafe.Add(r.buf, table)), last)
 	p := unsafe.Pointer(unsafe.SliceData(b))
+	copy(b, r.states)
 	for i, s := range r.reasons {
 		n := writePrintable(b[text:], s)
-		putU64(p, uintptr(i)*abi.ReasonSize, table+text|uint64(n)<<32)
+		putU64(p, uintptr(reasons)+uintptr(i)*abi.ReasonSize, table+text|uint64(n)<<32)
 		text += uint64(n)
 	}
 	clear(b[text:state])

@@ -179,11 +179,12 @@ const (
 func checkState(p decider, settings string, keys []string) (warning string, err error) {
 	var largest [4]int // in each quarter of the sequence
 	var state []byte
+	var states abi.EndpointStates
 	prior := map[netip.AddrPort]int32{}
 	var resp abi.Response
 	for n := range sequenceLength {
 		req := sequenceRequest(n, keys)
-		req.Settings.Text, req.State = settings, state
+		req.Settings.Text, req.State, req.EndpointStates = settings, state, states.For(req)
 		for i := range req.Endpoints {
 			e := &req.Endpoints[i]
 			if w, ok := prior[e.Addr]; ok {
@@ -198,7 +199,7 @@ func checkState(p decider, settings string, keys []string) (warning string, err 
 			}
 			return "", fmt.Errorf("request %d of a sequence in which each has the state of the answer before: %w", n+1, err)
 		}
-		state = append(state[:0], resp.State...)
+		state, states = append(state[:0], resp.State...), abi.StatesOf(req, &resp)
 		clear(prior)
 		_, weights := applied(req, p.Role(), &resp)
 		for i := range req.Endpoints {

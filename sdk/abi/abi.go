@@ -21,8 +21,10 @@ const (
 	NeedOutcomes    = 1 << 1 // Endpoint.Outcomes, Request.OutcomesWindowMS
 	NeedNodes       = 1 << 2 // Zone.Nodes, Zone.MilliCPU, Request.NodeIndex, Request.NodeCount
 	NeedPodNames    = 1 << 3 // Endpoint.Pod
+	// NeedEndpointState asks for Request.EndpointStates: the host keeps Response.EndpointStates.
+	NeedEndpointState = 1 << 4
 
-	AllNeeds = NeedConnections | NeedOutcomes | NeedNodes | NeedPodNames // all that are defined
+	AllNeeds = NeedConnections | NeedOutcomes | NeedNodes | NeedPodNames | NeedEndpointState // all that are defined
 )
 
 // Condition bits of an endpoint.
@@ -69,11 +71,12 @@ const FlagKeepDraining = 1 << 0 // keep the endpoint as a draining endpoint
 
 // Limits of the wire form.
 const (
-	MaxStateLen     = 1024    // bytes of state a plugin may keep for a Service port and pool
-	One             = 1000000 // the capacity of an ordinary endpoint, and its share before any plugin
-	MaxGroups       = 64      // groups of a response
-	MaxReasonsLen   = 4096    // bytes of all reasons of a response together
-	MaxShedPermille = 1000    // ShedPermille is 0 to this
+	MaxStateLen      = 1024    // bytes of state a plugin may keep for a Service port and pool
+	MaxEndpointState = 32      // and for each endpoint
+	One              = 1000000 // the capacity of an ordinary endpoint, and its share before any plugin
+	MaxGroups        = 64      // groups of a response
+	MaxReasonsLen    = 4096    // bytes of all reasons of a response together
+	MaxShedPermille  = 1000    // ShedPermille is 0 to this
 )
 
 // Bounds of the sum of the weights in the data plane: nftables represents as many exactly. With BalanceSourceHash less, so that each unit has

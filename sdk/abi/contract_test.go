@@ -147,6 +147,7 @@ func TestContractHasEveryOtherConstant(t *testing.T) {
 	}
 	inText := map[string]string{ // not in a table of their own
 		"Major": "version 2.1", "Minor": "version 2.1", "AllNeeds": "",
+		"LeastRequest": "184 bytes (`LeastRequest`)", "LeastResponse": "56 bytes (`LeastResponse`)",
 		"RequestMagic": "0x51524C53", "ResponseMagic": "0x50524C53", "ValueSize": "a string id of 4 bytes (`ValueSize`)",
 		"PoolCluster": "0: cluster", "PoolLocal": "1: local", "PolicyInternalLocal": "bit 0: internalTrafficPolicy Local",
 		"PolicyExternalLocal": "bit 1: externalTrafficPolicy Local", "FlagKeepDraining": "bit 0: keep the endpoint",
@@ -263,6 +264,9 @@ func (c *byContract) decode() *Request {
 		}
 		req.Endpoints = append(req.Endpoints, e)
 	}
+	for i := range c.header("endpoint_states.count") {
+		req.EndpointStates = append(req.EndpointStates, c.message[c.row("endpoint_states", i):][:MaxEndpointState]...)
+	}
 	for i := range c.header("groups.count") {
 		req.Groups = append(req.Groups, uint32(c.get("GroupSize", c.row("groups", i), "part")))
 	}
@@ -287,6 +291,9 @@ func TestRequestsDecodeByTheContract(t *testing.T) {
 		for range rnd.IntN(3) {
 			req.Groups = append(req.Groups, rnd.Uint32())
 		}
+		for range len(req.Endpoints) * MaxEndpointState * rnd.IntN(2) {
+			req.EndpointStates = append(req.EndpointStates, byte(rnd.Uint32()))
+		}
 		for i := range req.Zones {
 			req.Zones[i].Serving, req.Zones[i].Total = rnd.Uint32(), rnd.Uint32()
 		}
@@ -301,8 +308,8 @@ func TestRequestsDecodeByTheContract(t *testing.T) {
 		req.Keys = keys
 		b := e.AppendRequest(nil, req, View{Settings: 7, Needs: AllNeeds, Keys: keys})
 		c := &byContract{t, b, records}
-		if c.header("magic") != RequestMagic || c.header("total") != len(b) || c.header("header_length") != 184 || c.header("settings") != 7 {
-			t.Fatalf("header % x", b[:184])
+		if c.header("magic") != RequestMagic || c.header("total") != len(b) || c.header("header_length") != 200 || c.header("settings") != 7 {
+			t.Fatalf("header % x", b[:200])
 		}
 		req.Keys = nil
 		if got, want := fmt.Sprintf("%+v", c.decode()), fmt.Sprintf("%+v", req); got != want {

@@ -23,10 +23,10 @@ type Decoder struct {
 // DecodeResponse decodes b, the bytes that a guest reports to have written, into resp, with results for want endpoints. An
 // error names the field, and resp is undefined. resp does not alias b.
 func (d *Decoder) DecodeResponse(b []byte, want int, resp *Response) error {
-	if len(b) < RespSize {
-		return fmt.Errorf("response: %d bytes, shorter than the header of %d", len(b), RespSize)
+	if len(b) < LeastResponse {
+		return fmt.Errorf("response: %d bytes, shorter than the header of %d", len(b), LeastResponse)
 	}
-	h := (*[RespSize]byte)(b)
+	h := (*[LeastResponse]byte)(b)
 	le := binary.LittleEndian
 	if m := le.Uint32(h[RespMagic:]); m != ResponseMagic {
 		return fmt.Errorf("response: magic is %#x, not %#x", m, uint32(ResponseMagic))
@@ -35,8 +35,8 @@ func (d *Decoder) DecodeResponse(b []byte, want int, resp *Response) error {
 		return fmt.Errorf("response: total length is %d, but %d bytes were returned", n, len(b))
 	}
 	header := le.Uint32(h[RespHeaderLength:])
-	if header < RespSize || int64(header) > int64(len(b)) || header%8 != 0 {
-		return fmt.Errorf("response: header length is %d, not a multiple of 8 from %d to %d", header, RespSize, len(b))
+	if header < LeastResponse || int64(header) > int64(len(b)) || header%8 != 0 {
+		return fmt.Errorf("response: header length is %d, not a multiple of 8 from %d to %d", header, LeastResponse, len(b))
 	}
 	if n := le.Uint32(h[RespResultsCount:]); int64(n) != int64(want) {
 		return fmt.Errorf("response: result count is %d, but there are %d endpoints", n, want)
@@ -64,6 +64,9 @@ func (d *Decoder) DecodeResponse(b []byte, want int, resp *Response) error {
 		return err
 	}
 	if err := readGroups(b, header, h, resp); err != nil {
+		return err
+	}
+	if err := readStates(b, header, want, resp); err != nil {
 		return err
 	}
 	resp.RequeueAfter = time.Duration(le.Uint32(h[RespRequeueAfter:])) * time.Millisecond
@@ -98,7 +101,7 @@ func (d *Decoder) DecodeResponse(b []byte, want int, resp *Response) error {
 }
 
 // readGroups reads the groups of a response.
-func readGroups(b []byte, header uint32, h *[RespSize]byte, resp *Response) error {
+func readGroups(b []byte, header uint32, h *[LeastResponse]byte, resp *Response) error {
 	le := binary.LittleEndian
 	count := le.Uint32(h[RespGroupsCount:])
 	if count > MaxGroups {
@@ -115,8 +118,24 @@ func readGroups(b []byte, header uint32, h *[RespSize]byte, resp *Response) erro
 	return nil
 }
 
+// readStates reads the states of endpoints, which a header of version 2.0 does not have.
+func readStates(b []byte, header uint32, want int, resp *Response) error {
+	resp.EndpointStates = resp.EndpointStates[:0]
+	if header < RespSize {
+		return nil
+	}
+	le := binary.LittleEndian
+	count := le.Uint32(b[RespStatesCount:])
+	if count != 0 && int64(count) != int64(want) {
+		return fmt.Errorf("response: there are %d states of endpoints, but %d endpoints", count, want)
+	}
+	states, err := section(b, "states of endpoints", header, le.Uint32(b[RespStatesOffset:]), uint64(count)*MaxEndpointState)
+	resp.EndpointStates = append(resp.EndpointStates, states...)
+	return err
+}
+
 // readReasons validates the reasons of a response.
-func (d *Decoder) readReasons(b []byte, header uint32, h *[RespSize]byte) error {
+func (d *Decoder) readReasons(b []byte, header uint32, h *[LeastResponse]byte) error {
 	le := binary.LittleEndian
 	d.reasons = d.reasons[:0]
 	count := le.Uint32(h[RespReasonsCount:])

@@ -73,7 +73,7 @@ func (e *Encoder) AppendRequest(dst []byte, req *Request, v View) []byte {
 	endpoints := ReqSize
 	zones := endpoints + len(req.Endpoints)*EndpointSize
 	state := zones + len(req.Zones)*ZoneSize
-	var outcomes, values, services, groups area
+	var outcomes, values, services, groups, states area
 	var c columns
 	if v.Needs&NeedOutcomes != 0 && req.OutcomesWindowMS != 0 {
 		outcomes = area{state, len(req.Endpoints), OutcomesSize}
@@ -91,6 +91,10 @@ func (e *Encoder) AppendRequest(dst []byte, req *Request, v View) []byte {
 	if len(req.Groups) > 0 {
 		groups = area{state, len(req.Groups), GroupSize}
 		state += groups.size()
+	}
+	if n := len(req.Endpoints); v.Needs&NeedEndpointState != 0 && n > 0 && len(req.EndpointStates) == n*MaxEndpointState {
+		states = area{state, n, MaxEndpointState}
+		state += states.size()
 	}
 	table := align(state + len(req.State))
 	dst = slices.Grow(dst, table)[:start+table]
@@ -123,6 +127,7 @@ func (e *Encoder) AppendRequest(dst []byte, req *Request, v View) []byte {
 	for i, part := range req.Groups {
 		binary.LittleEndian.PutUint64(b[groups.offset+i*GroupSize:], uint64(part)) // and the 4 zero bytes after it
 	}
+	copy(b[states.offset:][:states.size()], req.EndpointStates)
 	clear(b[state+copy(b[state:], req.State):])
 
 	h := (*[ReqSize]byte)(b)
@@ -167,6 +172,8 @@ func (e *Encoder) AppendRequest(dst []byte, req *Request, v View) []byte {
 	le.PutUint32(h[ReqServiceValuesCount:], uint32(services.count))
 	groups.put(h[ReqGroupsOffset:])
 	le.PutUint32(h[ReqRole:], uint32(v.Role))
+	states.put(h[ReqStatesOffset:])
+	le.PutUint32(h[ReqStatesStride+4:], 0)
 
 	for i := range req.Zones {
 		if id := le.Uint32(b[zones+i*ZoneSize+ZoneName:]); id != NoString {

@@ -63,7 +63,12 @@ const (
 	ReqGroupsCount         = 172
 	ReqGroupsStride        = 176
 	ReqRole                = 180
-	ReqSize                = 184
+	ReqStatesOffset        = 184
+	ReqStatesCount         = 188
+	ReqStatesStride        = 192
+	ReqSize                = 200
+
+	LeastRequest = 184 // header of version 2.0
 )
 
 // NoZone is the index of a zone that is not in the zone table.
@@ -157,7 +162,11 @@ const (
 	RespReasonsCount  = 44
 	RespGroupsOffset  = 48
 	RespGroupsCount   = 52
-	RespSize          = 56
+	RespStatesOffset  = 56
+	RespStatesCount   = 60
+	RespSize          = 64
+
+	LeastResponse = 56 // header of version 2.0
 )
 
 // Offsets in a result record, and its stride.
@@ -187,7 +196,7 @@ const (
 // MaxResponse returns the size of the longest response for n endpoints, in bytes: the capacity of the buffer that a host
 // passes to sluice_decide.
 func MaxResponse(n int) int {
-	return RespSize + n*ResultSize + MaxStateLen + MaxReasonCount*ReasonSize + MaxReasonsLen + MaxGroups*GroupSize
+	return RespSize + n*(ResultSize+MaxEndpointState) + MaxStateLen + MaxReasonCount*ReasonSize + MaxReasonsLen + MaxGroups*GroupSize
 }
 
 // Error codes of sluice_decide, sluice_configure, sluice_needs and sluice_keys; the message goes through sluice.log. Other negative

@@ -34,6 +34,8 @@ type Request struct {
 	ServiceValues    []Value  `json:"serviceValues"`    // of the Service keys among Keys, in their order
 	Generation       uint64   `json:"generation"`       // increases with each change of the input for this Service port and pool
 	State            []byte   `json:"state"`            // what the plugin last returned for this Service port and pool, at most MaxStateLen
+	// EndpointStates is what the plugin last returned for Endpoints, MaxEndpointState bytes for each; empty: nothing.
+	EndpointStates []byte `json:"endpointStates,omitempty"`
 
 	Settings Settings `json:"-"`
 }
@@ -95,6 +97,8 @@ type Response struct {
 	State        []byte
 	Results      []Result // one per Request.Endpoints, in the same order
 	Groups       []uint32 // by RoleShare: the parts of groups; empty: those of the request
+	// EndpointStates are MaxEndpointState bytes for each endpoint; empty: none.
+	EndpointStates []byte
 }
 
 // Result is the decision on one endpoint.
@@ -110,6 +114,7 @@ type Result struct {
 // Reset prepares r for n endpoints: no requeue, default balance, no state, no groups, value 0, and no connections reset or shed.
 func (r *Response) Reset(n int) {
 	r.RequeueAfter, r.Balance, r.State, r.Groups = 0, BalanceDefault, r.State[:0], r.Groups[:0]
+	r.EndpointStates = r.EndpointStates[:0]
 	if cap(r.Results) < n {
 		r.Results = make([]Result, n)
 	}

@@ -6,6 +6,7 @@ export const NEED_CONNECTIONS: u32 = 1;
 export const NEED_OUTCOMES: u32 = 2;
 export const NEED_NODES: u32 = 4;
 export const NEED_POD_NAMES: u32 = 8;
+export const NEED_ENDPOINT_STATE: u32 = 16;
 
 // Bits of Endpoint.conditions.
 export const READY: u32 = 1;
@@ -46,6 +47,7 @@ export const NO_REASON: u16 = u16.MAX_VALUE; // reason
 export const ONE: u32 = 1000000; // the capacity of an ordinary endpoint, and its share at first
 export const MAX_GROUPS: u32 = 64;
 export const MAX_STATE: u32 = 1024;
+export const ENDPOINT_STATE: u32 = 32; // bytes of state of each endpoint
 export const MAX_REASONS: u32 = 256;
 export const MAX_REASON: u32 = 256;
 export const MAX_REASON_BYTES: u32 = 4096;
@@ -65,9 +67,10 @@ export const ERROR: u32 = 3;
 
 const REQUEST_MAGIC: u32 = 0x51524c53;
 const RESPONSE_MAGIC: u32 = 0x50524c53;
-const REQUEST_HEADER: u32 = 184;
+const REQUEST_HEADER: u32 = 200;
+const LEAST_REQUEST: u32 = 184; // header of version 2.0
 const ENDPOINT: u32 = 72;
-const RESPONSE_HEADER: u32 = 56;
+const RESPONSE_HEADER: u32 = 64;
 const RESULT: u32 = 16;
 const REASON: u32 = 8;
 const GROUP: u32 = 8;
@@ -173,6 +176,10 @@ export class Request {
   groupsCount: u32; // 0: one group has all connections
   groupsStride: u32;
   role: u32; // EXCLUDE … ADJUST
+  statesOffset: u32; // of endpoints; hosts of version 2.0 have none of it
+  statesCount: u32;
+  statesStride: u32;
+  zero: u32;
 
   // Returns endpoint i, which is less than endpointsCount.
   endpoint(i: u32): Endpoint {
@@ -246,6 +253,12 @@ export class Request {
       store<u32>(slot, i, 4);
     }
     indexFilled = true;
+  }
+
+  // Returns the address of the ENDPOINT_STATE bytes that this plugin last set for endpoint i, all 0 at first and without NEED_ENDPOINT_STATE.
+  endpointState(i: u32): usize {
+    if (this.headerLength < REQUEST_HEADER || i >= this.statesCount) return noState;
+    return changetype<usize>(this) + this.statesOffset + i * this.statesStride;
   }
 
   // Returns the address of the state that this plugin last set for this Service port and pool: stateLength bytes, 0 at first.
@@ -323,6 +336,8 @@ let stateBytes: u32 = 0;
 const parts = memory.data(256, 8); // MAX_GROUPS of 4 bytes
 let groupCount: u32 = 0;
 let problem: string = "";
+const noState = memory.data(32, 8);
+let statesFailed = false; // there is no room for states of endpoints
 let space: u32 = 0; // of the response's buffer
 
 // A response, at first one in which each endpoint keeps its capacity and share and no connection is reset.
@@ -342,6 +357,8 @@ export class Response {
   reasonsCount: u32;
   groupsOffset: u32;
   groupsCount: u32;
+  statesOffset: u32;
+  statesCount: u32;
 
   // Returns what is decided about endpoint i of the request.
   result(i: u32): Result {
@@ -396,12 +413,30 @@ export class Response {
     if (length <= MAX_STATE) memory.copy(newState, at, length);
   }
 
+  // Stores ENDPOINT_STATE bytes of state of endpoint i for the next request that has it. Endpoints for which a decision stores none have none
+  // afterwards. For plugins with NEED_ENDPOINT_STATE.
+  setEndpointState(i: u32, at: usize): void {
+    if (!this.statesCount) {
+      const size = this.resultsCount * ENDPOINT_STATE;
+      if (statesFailed || size > space - this.total) {
+        statesFailed = true;
+        return;
+      }
+      this.statesOffset = this.total;
+      this.statesCount = this.resultsCount;
+      memory.fill(changetype<usize>(this) + this.total, 0, size);
+      this.total += size;
+    }
+    memory.copy(changetype<usize>(this) + this.statesOffset + i * ENDPOINT_STATE, at, ENDPOINT_STATE);
+  }
+
   // Appends the reasons, the state and the groups. Returns the length of the response, which sluice_decide returns in turn, or an error code.
   finish(): i64 {
     if (problem.length) return fail(problem);
+    if (statesFailed) return noRoom();
     if (groupCount > MAX_GROUPS) return fail("there are more than 64 groups");
     if (stateBytes > MAX_STATE) return fail("the state is longer than 1024 bytes");
-    if (!reasonCount && !hasState && !groupCount && !this.requeueMs && !this.balance) return this.total;
+    if (!this.statesCount && !reasonCount && !hasState && !groupCount && !this.requeueMs && !this.balance) return this.total;
     const table = this.total, text = table + reasonCount * REASON;
     const state = (text + reasonBytes + 7) & ~7, groups = (state + stateBytes + 7) & ~7;
     const end = groups + groupCount * GROUP;
@@ -501,7 +536,8 @@ function within(req: Request, area: usize, record: u32): bool {
 }
 
 function malformed(req: Request, length: u32): bool {
-  if (length < REQUEST_HEADER || req.magic != REQUEST_MAGIC || req.major != 2 || req.total > length || req.total < REQUEST_HEADER) return true;
+  if (length < LEAST_REQUEST || req.magic != REQUEST_MAGIC || req.major != 2 || req.total > length || req.total < LEAST_REQUEST) return true;
+  if (req.headerLength >= REQUEST_HEADER && (req.total < REQUEST_HEADER || !within(req, 184, ENDPOINT_STATE))) return true;
   if (!within(req, 72, ENDPOINT) || !within(req, 84, 32) || !within(req, 96, 16) || !within(req, 132, 56) || !within(req, 168, GROUP)) return true;
   if (req.podKeys > 16 || !within(req, 144, req.podKeys * 4)) return true;
   if (req.serviceValuesCount && req.serviceValuesOffset + u64(req.serviceValuesCount) * 4 > req.total) return true;
@@ -539,6 +575,7 @@ export function begin(req: Request, length: u32, resp: Response, room: u32): i64
   stateBytes = 0;
   groupCount = 0;
   problem = "";
+  statesFailed = false;
   space = room;
   return 0;
 }
@@ -810,5 +847,5 @@ export function sluice_alloc(size: u32): usize {
 }
 
 export function sluice_abi_version(): u32 {
-  return 2 << 16;
+  return (2 << 16) | 1;
 }

@@ -14,7 +14,7 @@
 #define SLUICE_IMPORT(name)
 #endif
 
-enum { SLUICE_ABI = 2 << 16 | 0 };
+enum { SLUICE_ABI = 2 << 16 | 1 };
 
 /* What a plugin decides: the role of a request, which is that of the module's manifest. */
 enum {
@@ -25,7 +25,7 @@ enum {
 #define SLUICE_ONE 1000000 /* the capacity of an ordinary endpoint, and its share at first */
 
 /* Bits of sluice_needs. A host refuses a module that needs what it cannot give. */
-enum { SLUICE_NEED_CONNECTIONS = 1, SLUICE_NEED_OUTCOMES = 2, SLUICE_NEED_NODES = 4, SLUICE_NEED_POD_NAMES = 8 };
+enum { SLUICE_NEED_CONNECTIONS = 1, SLUICE_NEED_OUTCOMES = 2, SLUICE_NEED_NODES = 4, SLUICE_NEED_POD_NAMES = 8, SLUICE_NEED_ENDPOINT_STATE = 16 };
 
 /* Bits of an endpoint's conditions. */
 enum {
@@ -73,6 +73,8 @@ typedef struct {
 	uint32_t service_values_offset, service_values_count;
 	sluice_area groups; /* none: one group has all connections */
 	uint32_t role; /* SLUICE_EXCLUDE … SLUICE_ADJUST */
+	sluice_area endpoint_states; /* one record for each endpoint, or none: see sluice_endpoint_state; hosts of version 2.0 have none of it */
+	uint32_t zero;
 } sluice_request;
 
 typedef struct {
@@ -105,6 +107,7 @@ typedef struct {
 	uint32_t magic, total, header_length;
 	sluice_area results;
 	uint32_t requeue_ms, balance, state_offset, state_length, reasons_offset, reasons_count, groups_offset, groups_count;
+	uint32_t endpoint_states_offset, endpoint_states_count;
 } sluice_response;
 
 typedef struct {
@@ -116,12 +119,12 @@ typedef struct {
 
 typedef struct { uint32_t offset, length; } sluice_reason;
 
-_Static_assert(sizeof(sluice_request) == 184, "layout");
+_Static_assert(sizeof(sluice_request) == 200, "layout");
 _Static_assert(sizeof(sluice_endpoint) == 72, "layout");
 _Static_assert(sizeof(sluice_group) == 8, "layout");
 _Static_assert(sizeof(sluice_zone) == 32, "layout");
 _Static_assert(sizeof(sluice_outcomes) == 56, "layout");
-_Static_assert(sizeof(sluice_response) == 56, "layout");
+_Static_assert(sizeof(sluice_response) == 64, "layout");
 _Static_assert(sizeof(sluice_result) == 16, "layout");
 
 SLUICE_IMPORT("log")
@@ -232,8 +235,10 @@ static inline sluice_result *sluice_result_at(sluice_response *r, uint32_t i) {
 }
 
 /* The reasons, the state and the groups of the response that is being made, which follow its results. See sluice_finish. */
-enum { SLUICE_MAX_REASONS = 256, SLUICE_MAX_REASON = 256, SLUICE_MAX_REASON_BYTES = 4096, SLUICE_MAX_STATE = 1024, SLUICE_MAX_GROUPS = 64 };
+enum { SLUICE_MAX_REASONS = 256, SLUICE_MAX_REASON = 256, SLUICE_MAX_REASON_BYTES = 4096, SLUICE_MAX_STATE = 1024, SLUICE_MAX_GROUPS = 64,
+	SLUICE_ENDPOINT_STATE = 32 };
 static struct {
+	uint32_t room, no_room;
 	uint32_t reasons, reason_bytes, state_length, has_state, too_much_state, groups;
 	uint32_t ends[SLUICE_MAX_REASONS]; /* of the texts */
 	char text[SLUICE_MAX_REASON_BYTES];
@@ -241,10 +246,12 @@ static struct {
 	uint32_t parts[SLUICE_MAX_GROUPS];
 } sluice_tail;
 
+enum { SLUICE_LEAST_REQUEST = 184 }; /* header of version 2.0 */
+
 /* Starts a response in which each endpoint keeps its capacity and share and no connection is reset. Returns its length, which
  * sluice_decide returns in turn, or a negative error code. A plugin that gives reasons, a state or groups returns sluice_finish instead. */
 static inline int64_t sluice_begin(const sluice_request *restrict req, uint32_t length, sluice_response *restrict resp, uint32_t room) {
-	if (length < sizeof *req || req->magic != 0x51524C53 || req->major != 2 || req->total > length)
+	if (length < SLUICE_LEAST_REQUEST || req->magic != 0x51524C53 || req->major != 2 || req->total > length)
 		return sluice_error(SLUICE_BAD_REQUEST, "malformed request");
 	uint64_t total = sizeof *resp + (uint64_t)req->endpoints.count * sizeof(sluice_result);
 	if (total > room)
@@ -256,7 +263,8 @@ static inline int64_t sluice_begin(const sluice_request *restrict req, uint32_t 
 	sluice_index.filled = 0;
 	sluice_index.request++; /* an instance does not live for 2^32 requests */
 	sluice_tail.reasons = sluice_tail.reason_bytes = sluice_tail.state_length = sluice_tail.has_state = sluice_tail.too_much_state = 0;
-	sluice_tail.groups = 0;
+	sluice_tail.groups = sluice_tail.no_room = 0;
+	sluice_tail.room = room;
 	sluice_result *restrict result = (sluice_result *)(resp + 1);
 	for (uint32_t i = 0; i < req->endpoints.count; i++) {
 		const sluice_endpoint *e = sluice_endpoint_at(req, i);
@@ -281,6 +289,33 @@ static inline void sluice_set_state(const void *state, uint32_t length) {
 	for (uint32_t i = 0; i < length; i++)
 		sluice_tail.state[i] = ((const uint8_t *)state)[i];
 	sluice_tail.state_length = length;
+}
+
+/* Returns the SLUICE_ENDPOINT_STATE bytes that this plugin last set for an endpoint, all 0 at first and without SLUICE_NEED_ENDPOINT_STATE. */
+static inline const uint8_t *sluice_endpoint_state(const sluice_request *r, uint32_t i) {
+	static const uint8_t none[SLUICE_ENDPOINT_STATE];
+	if (r->header_length < sizeof *r || i >= r->endpoint_states.count)
+		return none;
+	return (const uint8_t *)r + r->endpoint_states.offset + i * r->endpoint_states.stride;
+}
+
+/* Returns the SLUICE_ENDPOINT_STATE bytes to store for the next request that has an endpoint, all 0 at first. Endpoints of a decision that does
+ * not call this have none. It is for plugins with SLUICE_NEED_ENDPOINT_STATE, which return sluice_finish. */
+static inline uint8_t *sluice_new_endpoint_state(sluice_response *r, uint32_t i) {
+	static uint8_t none[SLUICE_ENDPOINT_STATE];
+	if (!r->endpoint_states_count) {
+		uint32_t size = r->results.count * SLUICE_ENDPOINT_STATE;
+		if (sluice_tail.no_room || size > sluice_tail.room - r->total) {
+			sluice_tail.no_room = 1;
+			return none;
+		}
+		r->endpoint_states_offset = r->total;
+		r->endpoint_states_count = r->results.count;
+		for (uint32_t k = 0; k < size / 8; k++)
+			((uint64_t *)((char *)r + r->total))[k] = 0;
+		r->total += size;
+	}
+	return (uint8_t *)r + r->endpoint_states_offset + i * SLUICE_ENDPOINT_STATE;
 }
 
 /* Returns the number of a reason, for sluice_result.reason. Equal texts are sent once. Bytes that are not printable ASCII become "?". A
@@ -330,11 +365,13 @@ static inline void sluice_requeue_after(sluice_response *r, int64_t ms) {
 
 /* Appends the reasons, the state and the groups to a response. Returns its length, which sluice_decide returns in turn, or a negative error code. */
 static inline int64_t sluice_finish(sluice_response *r, uint32_t room) {
+	if (sluice_tail.no_room)
+		return sluice_no_room();
 	if (sluice_tail.too_much_state)
 		return sluice_fail("the state is longer than 1024 bytes");
 	if (sluice_tail.groups > SLUICE_MAX_GROUPS)
 		return sluice_fail("there are more than 64 groups");
-	if (!sluice_tail.reasons && !sluice_tail.has_state && !sluice_tail.groups && !r->requeue_ms && !r->balance)
+	if (!r->endpoint_states_count && !sluice_tail.reasons && !sluice_tail.has_state && !sluice_tail.groups && !r->requeue_ms && !r->balance)
 		return r->total;
 	uint32_t table = r->total, text = table + sluice_tail.reasons * sizeof(sluice_reason);
 	uint32_t state = (text + sluice_tail.reason_bytes + 7) & ~7u, groups = (state + sluice_tail.state_length + 7) & ~7u;

@@ -46,7 +46,7 @@ type Manifest struct {
 // Needs returns the names of the inputs that there are.
 func Needs() []string {
 	return []string{
-		"connections", "outcomes", "nodes", "podNames", "podLabels", "podAnnotations", "podCPU", "nodeLabels", "serviceLabels", "serviceAnnotations",
+		"connections", "outcomes", "nodes", "podNames", "endpointState", "podLabels", "podAnnotations", "podCPU", "nodeLabels", "serviceLabels", "serviceAnnotations",
 		"namespaceLabels",
 	}
 }

@@ -18,6 +18,7 @@ pub const NEED_CONNECTIONS: u32 = 1;
 pub const NEED_OUTCOMES: u32 = 2;
 pub const NEED_NODES: u32 = 4;
 pub const NEED_POD_NAMES: u32 = 8;
+pub const NEED_ENDPOINT_STATE: u32 = 16;
 
 /// Bits of [`Endpoint::conditions`].
 pub const READY: u32 = 1;
@@ -43,20 +44,23 @@ pub const NO_ZONE: u16 = u16::MAX;
 pub const ONE: u32 = 1_000_000;
 pub const MAX_GROUPS: usize = 64;
 pub const MAX_STATE: usize = 1024;
+/// Bytes of state of each endpoint.
+pub const ENDPOINT_STATE: usize = 32;
 pub const MAX_REASONS: usize = 256;
 pub const MAX_REASON: usize = 256;
 pub const MAX_REASON_BYTES: usize = 4096;
 /// Settings texts of one instance. More are refused, and the host starts another instance.
 pub const MAX_SETTINGS: usize = 16384;
 
-const ABI: u32 = 2 << 16;
+const ABI: u32 = 2 << 16 | 1;
 const REQUEST_MAGIC: u32 = 0x5152_4C53;
 const RESPONSE_MAGIC: u32 = 0x5052_4C53;
 const NONE: u32 = u32::MAX; // no settings, never reset, not counted
 const NO_REASON: u16 = u16::MAX;
-const REQUEST_SIZE: usize = 184;
+const REQUEST_SIZE: usize = 200;
+const LEAST_REQUEST: usize = 184; // header of version 2.0
 const ENDPOINT_SIZE: usize = 72;
-const RESPONSE_SIZE: usize = 56;
+const RESPONSE_SIZE: usize = 64;
 const RESULT_SIZE: usize = 16;
 const GROUP_SIZE: usize = 8;
 
@@ -126,6 +130,7 @@ pub struct Request<'a> {
     outcomes: Area,
     values: Area,
     groups: Area,
+    states: Area,
     index: &'a Index,
 }
 
@@ -174,6 +179,8 @@ struct Area {
 }
 
 impl Area {
+    const NONE: Area = Area { offset: 0, count: 0, stride: 0 };
+
     /// Reads the area at an offset of a header. None if its records are shorter than they have to be or not within the message.
     fn read(bytes: &[u8], at: usize, record: usize) -> Option<Area> {
         let a = Area { offset: u32_at(bytes, at) as usize, count: u32_at(bytes, at + 4) as usize, stride: u32_at(bytes, at + 8) as usize };
@@ -268,13 +275,14 @@ pub struct Outcomes {
 impl<'a> Request<'a> {
     /// Checks a request. None if the ABI does not allow it.
     fn read(bytes: &'a [u8], index: &'a Index) -> Option<Request<'a>> {
-        if bytes.len() < REQUEST_SIZE || u32_at(bytes, 0) != REQUEST_MAGIC || u16_at(bytes, 4) != 2 {
+        if bytes.len() < LEAST_REQUEST || u32_at(bytes, 0) != REQUEST_MAGIC || u16_at(bytes, 4) != 2 {
             return None;
         }
         let bytes = bytes.get(..u32_at(bytes, 8) as usize)?;
-        if bytes.len() < REQUEST_SIZE {
+        if bytes.len() < LEAST_REQUEST {
             return None;
         }
+        let complete = u32_at(bytes, 12) as usize >= REQUEST_SIZE && bytes.len() >= REQUEST_SIZE;
         let request = Request {
             bytes,
             endpoints: Area::read(bytes, 72, ENDPOINT_SIZE)?,
@@ -283,6 +291,7 @@ impl<'a> Request<'a> {
             outcomes: Area::read(bytes, 132, 56)?,
             values: Area::read(bytes, 144, 0)?,
             groups: Area::read(bytes, 168, GROUP_SIZE)?,
+            states: if complete { Area::read(bytes, 184, ENDPOINT_STATE)? } else { Area::NONE },
             index,
         };
         let keys = u32_at(bytes, 156) as u64 * 4;
@@ -520,6 +529,15 @@ impl<'a> Request<'a> {
         self.bytes.get(u32_at(b, 4) as usize..)?.get(..u32_at(b, 8) as usize)
     }
 
+    /// Returns what this plugin last stored for endpoint i, all 0 at first and without [`NEED_ENDPOINT_STATE`].
+    pub fn endpoint_state(&self, i: usize) -> [u8; ENDPOINT_STATE] {
+        let mut state = [0; ENDPOINT_STATE];
+        if let Some(b) = self.states.record(self.bytes, i) {
+            state.copy_from_slice(&b[..ENDPOINT_STATE]);
+        }
+        state
+    }
+
     /// Returns what this plugin last stored for this Service port and pool, "" at first.
     pub fn state(&self) -> &'a [u8] {
         match u32_at(self.bytes, 112) as usize {
@@ -567,6 +585,8 @@ struct Tail {
     state_length: usize, // more than MAX_STATE: too much
     state: [u8; MAX_STATE],
     groups: usize, // more than MAX_GROUPS: too many
+    states: bool,  // of endpoints: they follow the results
+    no_room: bool, // for them
     parts: [u32; MAX_GROUPS],
     problem: Option<&'static str>,
 }
@@ -590,6 +610,8 @@ impl<'a> Response<'a> {
         tail.has_state = false;
         tail.state_length = 0;
         tail.groups = 0;
+        tail.states = false;
+        tail.no_room = false;
         tail.problem = None;
         Some(Response { bytes, endpoints, role, requeue_ms: 0, balance: Balance::Default, tail })
     }
@@ -687,11 +709,34 @@ impl<'a> Response<'a> {
         }
     }
 
+    /// Stores the state of endpoint i for the next request that has it. Endpoints for which a decision stores none have none afterwards. For
+    /// plugins with [`NEED_ENDPOINT_STATE`].
+    pub fn set_endpoint_state(&mut self, i: usize, state: &[u8; ENDPOINT_STATE]) {
+        assert!(i < self.endpoints, "no such endpoint");
+        let table = RESPONSE_SIZE + self.endpoints * RESULT_SIZE;
+        if !self.tail.states {
+            match self.bytes.get_mut(table..table + self.endpoints * ENDPOINT_STATE) {
+                Some(b) => b.fill(0),
+                None => {
+                    self.tail.no_room = true;
+                    return;
+                }
+            }
+            self.tail.states = true;
+        }
+        self.bytes[table + i * ENDPOINT_STATE..][..ENDPOINT_STATE].copy_from_slice(state);
+    }
+
     /// Writes the header, the reasons, the state and the groups. Returns the length of the response, or an error code.
     fn finish(self) -> i64 {
         let (b, tail) = (self.bytes, self.tail);
-        let table = RESPONSE_SIZE + self.endpoints * RESULT_SIZE;
+        let results = RESPONSE_SIZE + self.endpoints * RESULT_SIZE;
+        let states = if tail.states { self.endpoints } else { 0 };
+        let table = results + states * ENDPOINT_STATE;
         let (mut total, mut state, mut reasons, mut groups) = (table, 0, 0, 0);
+        if tail.no_room {
+            return no_room() as i64;
+        }
         if let Some(problem) = tail.problem {
             return error(FAILED, problem) as i64;
         }
@@ -701,7 +746,7 @@ impl<'a> Response<'a> {
         if tail.groups > MAX_GROUPS {
             return error(FAILED, "there are more than 64 groups") as i64;
         }
-        if tail.reasons > 0 || tail.has_state || tail.groups > 0 || self.requeue_ms > 0 || self.balance as u32 > 0 {
+        if states > 0 || tail.reasons > 0 || tail.has_state || tail.groups > 0 || self.requeue_ms > 0 || self.balance as u32 > 0 {
             let text = table + tail.reasons * 8;
             reasons = table;
             state = (text + tail.reason_bytes + 7) & !7;
@@ -739,6 +784,8 @@ impl<'a> Response<'a> {
             tail.reasons as u32,
             groups as u32,
             tail.groups as u32,
+            if states > 0 { results as u32 } else { 0 },
+            states as u32,
         ];
         for (i, word) in header.iter().enumerate() {
             b[i * 4..][..4].copy_from_slice(&word.to_le_bytes());
@@ -758,6 +805,8 @@ impl Tail {
             state_length: 0,
             state: [0; MAX_STATE],
             groups: 0,
+            states: false,
+            no_room: false,
             parts: [0; MAX_GROUPS],
             problem: None,
         }

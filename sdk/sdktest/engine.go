@@ -36,6 +36,7 @@ type pool struct {
 	input      *abi.Request // the last one, without what is no reason to call the plugin
 	called     *abi.Request // input of the last call; nil: none with these settings
 	state      []byte
+	states     abi.EndpointStates
 	saved      *saved // until the next answer
 	resp       *abi.Response
 	weights    []uint16 // for resp
@@ -57,6 +58,7 @@ type since struct{ ready, terminating int64 }
 type saved struct {
 	settings string
 	state    []byte
+	states   abi.EndpointStates
 }
 
 // Restart implements scenariotest.Engine.
@@ -65,7 +67,7 @@ func (e *engine) Restart(time.Time) error {
 	for id, p := range e.pools {
 		fresh := &pool{since: p.since, generation: p.generation, saved: p.saved, good: p.good, balance: p.balance}
 		if fresh.saved == nil {
-			fresh.saved = &saved{e.settings, p.state}
+			fresh.saved = &saved{e.settings, p.state, p.states}
 		}
 		fresh.useSaved(e.settings)
 		e.pools[id] = fresh
@@ -123,15 +125,15 @@ func (e *engine) Plan(c *scenariotest.Cluster, now time.Time) (wake time.Time, e
 // changeSettings forgets the state of the plugin, except if the settings are again those of its last answer.
 func (p *pool) changeSettings(before, after string) {
 	if p.saved == nil {
-		p.saved = &saved{before, p.state}
+		p.saved = &saved{before, p.state, p.states}
 	}
 	p.useSaved(after)
 	p.called, p.resp, p.err, p.backoff, p.requeueAt, p.reading = nil, nil, nil, 0, 0, 0
 }
 
 func (p *pool) useSaved(settings string) {
-	if p.state = nil; p.saved.settings == settings {
-		p.state = p.saved.state
+	if p.state, p.states = nil, nil; p.saved.settings == settings {
+		p.state, p.states = p.saved.state, p.saved.states
 	}
 }
 
@@ -196,7 +198,7 @@ func (e *engine) call(p *pool, req *abi.Request, now time.Time) error {
 	if !due {
 		return p.err
 	}
-	req.State = slices.Clone(p.state)
+	req.State, req.EndpointStates = slices.Clone(p.state), p.states.For(req)
 	resp := new(abi.Response)
 	resp.Reset(len(req.Endpoints))
 	e.calls[req.Pool]++
@@ -216,7 +218,7 @@ func (e *engine) call(p *pool, req *abi.Request, now time.Time) error {
 	if resp.RequeueAfter > 0 {
 		p.requeueAt = req.Now + max(resp.RequeueAfter, time.Second).Milliseconds()
 	}
-	p.resp, p.state = resp, resp.State
+	p.resp, p.state, p.states = resp, resp.State, abi.StatesOf(req, resp)
 	return nil
 }
 

@@ -16,6 +16,8 @@ type Session struct {
 	// Now is the time of the next request, in Unix milliseconds, at first that of NewRequest.
 	Now   int64
 	State []byte
+	// EndpointStates are the states of endpoints, by address.
+	EndpointStates abi.EndpointStates
 	// Endpoints are those of Request. They have addresses. A capacity of 0 stays 0, as if a previous plugin had excluded the endpoint.
 	Endpoints []abi.Endpoint
 	// Twice makes Decide repeat each decision in a new instance of the plugin, which must respond the same.
@@ -49,6 +51,7 @@ func (s *Session) Request(zone string) *abi.Request {
 func (s *Session) Decide(req *abi.Request) *abi.Response {
 	s.t.Helper()
 	req.Now, req.State = s.Now/1000*1000, s.State
+	req.EndpointStates = s.EndpointStates.For(req)
 	resp := s.decide(s.plugin, req)
 	if s.Twice {
 		again := s.decide(Native(s.t, s.create, s.settings), req)
@@ -57,6 +60,7 @@ func (s *Session) Decide(req *abi.Request) *abi.Response {
 		}
 	}
 	s.State = slices.Clone(resp.State)
+	s.EndpointStates = abi.StatesOf(req, resp)
 	return resp
 }
 

@@ -82,6 +82,7 @@ func Rewrite(wire []byte, v Variant) []byte {
 		}
 	})
 	groups := records(abi.ReqGroupsOffset, abi.GroupSize, func([]byte) {})
+	states := records(abi.ReqStatesOffset, abi.MaxEndpointState, func([]byte) {})
 	services := bytesOf(abi.ReqServiceValuesOffset, at(abi.ReqServiceValuesCount)*abi.ValueSize)
 	for k := range at(abi.ReqServiceValuesCount) {
 		renumber(services.data, k*abi.ValueSize)
@@ -92,7 +93,7 @@ func Rewrite(wire []byte, v Variant) []byte {
 		table.data = reverseRecords(table.data, table.stride)
 	}
 
-	sections := []*section{&endpoints, &zones, &outcomes, &values, &services, &groups, &state, &table}
+	sections := []*section{&endpoints, &zones, &outcomes, &values, &services, &groups, &states, &state, &table}
 	if v.Reverse {
 		slices.Reverse(sections)
 	}

@@ -26,7 +26,9 @@ type Call struct {
 
 	zones []abi.Zone // reused for Request.Zones
 	state []byte     // reused for Request.State
-	keys  []string   // reused for Request.Keys
+	// endpointStates is reused for Request.EndpointStates.
+	endpointStates []byte
+	keys           []string // reused for Request.Keys
 	// Of the keys, reused for Request.ServiceValues and Endpoint.Values.
 	endpointKeys          []declaredKey
 	serviceValues, values []abi.Value
@@ -64,6 +66,9 @@ func (k PoolKey) Again(plugin string) *Call {
 func (c *Call) Check(role abi.Role) error {
 	if len(c.Response.Results) != len(c.Request.Endpoints) {
 		return fmt.Errorf("answer has %d endpoints, the request %d", len(c.Response.Results), len(c.Request.Endpoints))
+	}
+	if n := len(c.Response.EndpointStates); n != 0 && n != len(c.Request.Endpoints)*abi.MaxEndpointState {
+		return fmt.Errorf("answer has %d bytes of states of endpoints, want none or %d for each", n, abi.MaxEndpointState)
 	}
 	if len(c.Response.State) > abi.MaxStateLen {
 		return fmt.Errorf("answer has %d bytes of state, the limit is %d", len(c.Response.State), abi.MaxStateLen)

@@ -1,6 +1,10 @@
 package policy
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
 
 // calls are those that are to be made, and those that nothing refers to any more.
 type calls struct {
@@ -72,6 +76,9 @@ func (q *calls) release(c *Call) {
 		c.Plugin, c.Err, *c.run = nil, nil, chainRun{}
 		if cap(c.values) > maxFreeEndpoints {
 			c.values = nil
+		}
+		if cap(c.endpointStates) > maxFreeEndpoints*abi.MaxEndpointState {
+			c.endpointStates = nil
 		}
 		q.free, q.freeEndpoints = append(q.free, c), q.freeEndpoints+c.room()
 	}

@@ -13,6 +13,7 @@ type stepState struct {
 	results    packedResults
 	balance    uint8
 	state      []byte
+	endpoints  endpointStates
 	told       *told         // see Seen; nil: nothing
 	answeredAt int64         // Request.Now of the last answer, Unix milliseconds
 	answeredBy string        // revision of the plugin
@@ -98,6 +99,8 @@ type savedStep struct {
 	Plugin   string `json:"plugin"`
 	Settings string `json:"settings,omitempty"`
 	State    []byte `json:"state,omitempty"`
+	// Endpoints are the states of endpoints.
+	Endpoints []savedEndpointState `json:"endpoints,omitempty"`
 }
 
 // saveSteps returns the states of the plugins.
@@ -107,7 +110,7 @@ func (ch *chain) saveSteps() []savedStep {
 	}
 	var out []savedStep
 	for i, s := range ch.plugins() {
-		out = append(out, savedStep{s.Plugin, s.Settings, ch.steps[i].state})
+		out = append(out, savedStep{s.Plugin, s.Settings, ch.steps[i].state, ch.steps[i].endpoints.save()})
 	}
 	return out
 }

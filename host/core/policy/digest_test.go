@@ -13,6 +13,7 @@ var notInDigest = map[string]string{
 	"Request.Now":              "time: a plugin asks for a later call itself",
 	"Request.Generation":       "derived from the digest",
 	"Request.State":            "the plugin's own answer",
+	"Request.EndpointStates":   "the plugin's own answer",
 	"Request.Settings":         "in the digest of the step, see TestStepDigestCoversWhatPluginsBeforeHaveWritten",
 	"Request.ConnectionsAgeMS": "with Endpoint.Connections",
 	"Request.OutcomesWindowMS": "with Endpoint.Outcomes",

@@ -238,6 +238,11 @@ func (e *chains) runStep(ch *chain, s *stepState, c *Call, nowMS int64) error {
 	c.Request.Settings.Answered = s.answeredAt != 0 && s.answeredBy == plugin.Revision()
 	c.state = append(c.state[:0], s.state...)
 	c.Request.State = c.state
+	c.Request.EndpointStates = nil
+	if needs&abi.NeedEndpointState != 0 {
+		c.endpointStates = s.endpoints.unpack(c.endpointStates, c.Request.Endpoints)
+		c.Request.EndpointStates = c.endpointStates
+	}
 	c.Response.Reset(len(c.Request.Endpoints))
 	e.ask(ch, c)
 	return errAsked
@@ -286,7 +291,12 @@ func (e *chains) record(ch *chain, s *stepState, c *Call, nowMS int64) error {
 	s.results = packResults(resp)
 	s.balance = resp.Balance
 	s.state = append(s.state[:0], resp.State...)
-	s.told = newTold(&c.Request, c.Plugin.Needs(ch.plugins()[c.run.index].Configured()))
+	needs := c.Plugin.Needs(ch.plugins()[c.run.index].Configured())
+	s.endpoints = endpointStates{}
+	if needs&abi.NeedEndpointState != 0 {
+		s.endpoints = packEndpointStates(c.Request.Endpoints, resp.EndpointStates)
+	}
+	s.told = newTold(&c.Request, needs)
 	return nil
 }
 
@@ -308,7 +318,7 @@ func (e *chains) use(ch *chain, p *Policy, renamed bool) {
 	ch.policy, ch.steps, ch.failure = p, make([]stepState, len(steps)), nil
 	for i, s := range steps {
 		if i < len(ch.saved) && ch.saved[i].Plugin == s.Plugin && ch.saved[i].Settings == s.Settings {
-			ch.steps[i].state = ch.saved[i].State
+			ch.steps[i].state, ch.steps[i].endpoints = ch.saved[i].State, restoreEndpointStates(ch.saved[i].Endpoints)
 		}
 	}
 }

@@ -23,6 +23,7 @@ func Inputs() []Input {
 		{"outcomes", "outcomes of connections", abi.NeedOutcomes, ""},
 		{"nodes", "Nodes and CPU of zones, and the index of this node", abi.NeedNodes, ""},
 		{"podNames", "names of Pods", abi.NeedPodNames, ""},
+		{"endpointState", "states of endpoints", abi.NeedEndpointState, ""},
 		{"podLabels", "labels of Pods", 0, abi.KeyPodLabel},
 		{"podAnnotations", "annotations of Pods", 0, abi.KeyPodAnnotation},
 		{"podCPU", "CPU requests of Pods", 0, abi.KeyPodCPU},

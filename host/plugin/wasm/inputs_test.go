@@ -104,6 +104,7 @@ func TestSamplesHaveEveryInput(t *testing.T) {
 		"names of Pods":    func(r *abi.Request) { r.Endpoints[0].Pod = "" },
 		"values":           func(r *abi.Request) { r.Endpoints[0].Values = nil },
 		"Service values":   func(r *abi.Request) { r.ServiceValues = nil },
+		"endpoint states":  func(r *abi.Request) { r.EndpointStates = nil },
 		"held":             func(r *abi.Request) { r.Endpoints[0].Conditions &^= abi.Held },
 		"not eligible":     func(r *abi.Request) { r.Endpoints[0].Conditions |= abi.Eligible },
 		"capacity":         func(r *abi.Request) { r.Endpoints[2].Capacity /= 2 },

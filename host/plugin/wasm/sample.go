@@ -44,6 +44,9 @@ func Samples(keys ...string) []Sample {
 	}
 	counted := sample(10)
 	counted.State = []byte{0, 1, 2, 3, 0xff, 0xfe, 7, 8, 9}
+	for i := range 10 * abi.MaxEndpointState {
+		counted.EndpointStates = append(counted.EndpointStates, byte(i*i))
+	}
 	counted.SessionAffinityMS, counted.ConnectionsAgeMS = 10_800_000, 1_500
 	for i := range counted.Endpoints {
 		e := &counted.Endpoints[i]

@@ -309,8 +309,9 @@ func TestSDKForRust(t *testing.T) {
 	keys := []string{abi.KeyPodLabel + "tier", abi.KeyPodCPU, abi.KeyServiceLabel + "team"}
 	req := watched(SampleRequest(7, keys...))
 	req.State = []byte("state")
+	req.EndpointStates = bytes.Repeat([]byte{1, 2, 3, 4}, 7*abi.MaxEndpointState/4)
 	var encoder abi.Encoder
-	needs := uint32(abi.NeedConnections | abi.NeedOutcomes | abi.NeedNodes | abi.NeedPodNames)
+	needs := uint32(abi.NeedConnections | abi.NeedOutcomes | abi.NeedNodes | abi.NeedPodNames | abi.NeedEndpointState)
 	raw := encoder.AppendRequest(nil, req, abi.View{Role: abi.RoleShare, Settings: abi.NoSettings, Needs: needs, Keys: keys})
 	dir := t.TempDir()
 	file, program := filepath.Join(dir, "request.bin"), filepath.Join(dir, "tests")

@@ -5,6 +5,7 @@ package leastloaded
 import (
 	"strconv"
 
+	le "github.com/sluice-proxy/sluice/plugins/internal/littleendian"
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
@@ -31,7 +32,6 @@ type reason struct {
 // endpoint is an endpoint that gets connections.
 type endpoint struct {
 	index   int
-	hash    uint32
 	fair    uint64 // part of the connections
 	open    uint64 // connections
 	counted bool
@@ -51,16 +51,13 @@ const newer = 1000
 func New() sdk.Plugin { return &plugin{settings: defaults()} }
 
 // Needs implements sdk.Needer.
-func (*plugin) Needs() sdk.Need { return sdk.NeedConnections }
+func (*plugin) Needs() sdk.Need { return sdk.NeedConnections | sdk.NeedEndpointState }
 
 // Decide multiplies the share of each endpoint by the inverse of its average load.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	now := int64(req.Now()) / 1000
 	p.state.read(req.State(), now)
-	if why := p.collect(req); why != "" {
-		keep(resp, p.endpoints, why)
-		return nil
-	}
+	p.collect(req)
 	if len(p.endpoints) < 2 {
 		return nil
 	}
@@ -70,8 +67,8 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	return nil
 }
 
-// collect collects the endpoints that get connections. It returns why it cannot decide, if so.
-func (p *plugin) collect(req *sdk.Request) (why string) {
+// collect collects the endpoints that get connections.
+func (p *plugin) collect(req *sdk.Request) {
 	p.endpoints = p.endpoints[:0]
 	p.fair = weights.Fair(p.fair, req)
 	for i, fair := range p.fair {
@@ -80,17 +77,11 @@ func (p *plugin) collect(req *sdk.Request) (why string) {
 			p.endpoints = append(p.endpoints, endpoint{index: i, fair: fair, open: min(uint64(n), maxOpen), counted: counted})
 		}
 	}
-	if len(p.endpoints) > maxEndpoints {
-		return "shares kept: more than " + strconv.Itoa(maxEndpoints) + " endpoints"
-	}
-	next := 0 // average
 	for i := range p.endpoints {
 		e := &p.endpoints[i]
-		e.hash = req.Endpoint(e.index).Addr().Hash() & 0xFFFFFF
-		e.load, e.isNew, next = p.state.load(e.hash, next)
+		e.load, e.isNew = average(req, e.index)
 		e.load = min(max(e.load, p.settings.least()), p.settings.most()) // other settings, or another writer, may have left it
 	}
-	return ""
 }
 
 // step changes the averages, if it is time and the connections have been counted since it last did. What a new endpoint had before it
@@ -211,10 +202,9 @@ func keep(resp *sdk.Response, endpoints []endpoint, why string) {
 // remember sets the state, and requests the next step.
 func (p *plugin) remember(resp *sdk.Response, now int64) {
 	m := &p.state
-	m.averages = m.averages[:0]
 	for i := range p.endpoints {
 		e := &p.endpoints[i]
-		m.averages = append(m.averages, average{e.hash, uint16(e.load)})
+		resp.SetEndpointState(e.index, le.AppendUint16(p.buf[:0], uint16(e.load)))
 	}
 	p.buf = m.append(p.buf[:0])
 	resp.SetState(p.buf)

@@ -187,16 +187,21 @@ func TestLoadsAreRelativeToWhatPreviousPluginsGive(t *testing.T) {
 	}
 }
 
-func TestPoolsThatDoNotFitKeepTheirShares(t *testing.T) {
-	s := newSession(t, "", ready(maxEndpoints+1)...)
-	open := make([]int, maxEndpoints+1)
-	open[0] = 500
-	if resp := s.decide(open...); resp.Results[0].Value != abi.One || resp.Results[0].Reason != "shares kept: more than 200 endpoints" || resp.State != nil {
-		t.Errorf("%+v, %d bytes of state", resp.Results[0], len(resp.State))
+func TestLargePoolsAreBalanced(t *testing.T) {
+	const n = 1000
+	s := newSession(t, "", ready(n)...)
+	open := make([]int, n)
+	for i := range open {
+		open[i] = 10
 	}
-	s = newSession(t, "", ready(maxEndpoints)...)
-	if resp := s.decide(open[1:]...); len(resp.State) != stateHead+averageSize*maxEndpoints || len(resp.State) > abi.MaxStateLen {
-		t.Errorf("%d bytes of state", len(resp.State))
+	open[n-1] = 500
+	var resp *abi.Response
+	for range 12 {
+		resp = s.decide(open...)
+		s.Now += 10_000
+	}
+	if first, last := resp.Results[0].Value, resp.Results[n-1].Value; last >= first/2+1 || len(resp.State) != stateSize || len(s.EndpointStates) != n {
+		t.Errorf("shares %d and %d, %d bytes of state, states of %d endpoints", first, last, len(resp.State), len(s.EndpointStates))
 	}
 	s = newSession(t, "", ready(1)...)
 	if resp := s.decide(50); resp.Results[0].Value != abi.One || resp.State != nil || resp.RequeueAfter != 0 {

@@ -148,16 +148,17 @@ func TestDecisionsAgreeWithTheModel(t *testing.T) {
 func FuzzState(f *testing.F) {
 	s := newSession(f, "", ready(20)...)
 	s.decide(9, 0, 100, 3, 4, 5, 6, 7)
-	f.Add(s.State, uint16(3), uint16(500), int64(1000))
-	f.Add([]byte{1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, uint16(1), uint16(0), int64(-5000))
-	f.Add(slices.Repeat([]byte{1}, 1023), uint16(20), uint16(7), int64(1<<40))
-	f.Add(append(slices.Repeat([]byte{1}, 13), 0, 0, 0, 0, 0), uint16(2), uint16(2), int64(0))
-	f.Fuzz(func(t *testing.T, state []byte, a, b uint16, later int64) {
-		if len(state) > abi.MaxStateLen || later < -1<<40 || later > 1<<40 {
+	f.Add(s.State, []byte{0, 16}, uint16(3), uint16(500), int64(1000))
+	f.Add([]byte{2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, []byte{0xff, 0xff}, uint16(1), uint16(0), int64(-5000))
+	f.Add(slices.Repeat([]byte{1}, 1023), slices.Repeat([]byte{1}, 32), uint16(20), uint16(7), int64(1<<40))
+	f.Add(append(slices.Repeat([]byte{2}, 13), 0, 0, 0, 0, 0), []byte{1}, uint16(2), uint16(2), int64(0))
+	f.Fuzz(func(t *testing.T, state, endpoint []byte, a, b uint16, later int64) {
+		if len(state) > abi.MaxStateLen || len(endpoint) > abi.MaxEndpointState || later < -1<<40 || later > 1<<40 {
 			return
 		}
 		s := newSession(t, "", ready(20)...)
 		s.State, s.Now, s.Twice = state, s.Now+later, true
+		s.EndpointStates = abi.EndpointStates{s.Endpoints[3].Addr: endpoint, s.Endpoints[5].Addr: endpoint}
 		open := make([]int, 20)
 		open[3], open[9] = int(a), int(b)
 		first := s.decide(open...)

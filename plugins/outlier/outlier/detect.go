@@ -33,23 +33,19 @@ func (p *plugin) detect(req *sdk.Request) {
 		if !known && !(failing && some) {
 			continue
 		}
-		h := e.Addr().Hash()
-		ej := p.state.ejection(h)
-		if ej != nil {
-			ej.found = true
-		}
 		if !some {
 			continue
 		}
-		s := suspect{index: i, hash: h, node: e.Node()}
+		ej := p.state.ejection(i)
+		s := suspect{index: i, hash: e.Addr().Hash(), node: e.Node()}
 		if ej != nil && ej.until > p.now {
 			s.ejected, s.own, s.out, s.byNode, s.times = true, true, true, ej.byNode, ej.times
 		} else if ej != nil && begin < ej.until*1000 {
-			if p.onTrial(ej) && p.state.watch(h) == nil {
-				p.beginStage(req, i, h)
+			if p.onTrial(ej) && p.state.watch(i) == nil {
+				p.beginStage(req, i)
 			}
 			continue // what failed may have been sent before it was ejected
-		} else if w := p.observe(req, i, h, o, ej); w != nil {
+		} else if w := p.observe(req, i, o, ej); w != nil {
 			s.failed = w.inFailed
 			s.own = p.fails(w, ej)
 		}
@@ -61,11 +57,11 @@ func (p *plugin) detect(req *sdk.Request) {
 
 // observe updates the window of endpoint i, if it has one or has to get one. A window begins with the first reading with a failure.
 // Totals, not the numbers of each reading, make the decision independent of how often it is made.
-func (p *plugin) observe(req *sdk.Request, i int, h uint32, o sdk.Outcomes, e *ejection) *watch {
-	w, failed := p.state.watch(h), o.Refused+o.Unanswered
+func (p *plugin) observe(req *sdk.Request, i int, o sdk.Outcomes, e *ejection) *watch {
+	w, failed := p.state.watch(i), o.Refused+o.Unanswered
 	if w == nil && failed == 0 {
 		if p.onTrial(e) {
-			p.beginStage(req, i, h)
+			p.beginStage(req, i)
 		}
 		return nil
 	}
@@ -81,12 +77,12 @@ func (p *plugin) observe(req *sdk.Request, i int, h uint32, o sdk.Outcomes, e *e
 		}
 	}
 	if w == nil {
-		p.fresh = append(p.fresh, watch{hash: h})
+		p.fresh = append(p.fresh, watch{index: i})
 		w = &p.fresh[len(p.fresh)-1]
 	}
 	before := answered - min(answered, uint32(o.Answered)) // before the last reading
 	if w.start == 0 {
-		*w = watch{hash: h, start: p.now, fromAnswered: before, fromFailed: failedAll - min(failedAll, uint32(failed)), answered: before}
+		*w = watch{index: i, start: p.now, fromAnswered: before, fromFailed: failedAll - min(failedAll, uint32(failed)), answered: before}
 		w.failed = w.fromFailed
 	}
 	if w.answered != before && w.answered != answered {
@@ -104,16 +100,16 @@ func (p *plugin) observe(req *sdk.Request, i int, h uint32, o sdk.Outcomes, e *e
 }
 
 // beginStage begins a stage of the trial of endpoint i: from now on its outcomes count.
-func (p *plugin) beginStage(req *sdk.Request, i int, h uint32) {
+func (p *plugin) beginStage(req *sdk.Request, i int) {
 	all, _ := req.TotalOutcomes(i)
 	answered, failed := uint32(all.Answered), uint32(all.Refused+all.Unanswered)
-	p.fresh = append(p.fresh, watch{hash: h, start: p.now, fromAnswered: answered, fromFailed: failed, answered: answered, failed: failed, found: true})
+	p.fresh = append(p.fresh, watch{index: i, start: p.now, fromAnswered: answered, fromFailed: failed, answered: answered, failed: failed, found: true})
 }
 
 // endStage ends a stage of a trial, given the totals. An endpoint that fails as often as others are ejected for, however few connections it
 // had, is ejected again; one that has answered goes on to the next stage; one without outcomes stays.
 func (p *plugin) endStage(w *watch, e *ejection, answered, failed uint32) *watch {
-	stage := watch{hash: w.hash, start: p.now, fromAnswered: answered, fromFailed: failed, answered: answered, failed: failed, found: true}
+	stage := watch{index: w.index, start: p.now, fromAnswered: answered, fromFailed: failed, answered: answered, failed: failed, found: true}
 	w.inAnswered, w.inFailed = answered-w.fromAnswered, uint32(max(0, int32(failed-w.fromFailed)))
 	switch {
 	case p.mostFail(w):

@@ -47,7 +47,7 @@ func (p *plugin) eject(req *sdk.Request) bool {
 		return cmp.Or(cmp.Compare(b.suspects, a.suspects), cmp.Compare(a.id, b.id))
 	})
 	for _, f := range p.failing {
-		if more := f.endpoints - f.ejected; out+more > limit && out > f.ejected || out+more > maxEjections {
+		if more := f.endpoints - f.ejected; out+more > limit && out > f.ejected {
 			continue
 		}
 		for _, i := range p.order {
@@ -62,7 +62,7 @@ func (p *plugin) eject(req *sdk.Request) bool {
 		return cmp.Or(cmp.Compare(t.failed, s.failed), cmp.Compare(weights.Mix(s.hash^p.seed), weights.Mix(t.hash^p.seed)), cmp.Compare(a, b))
 	})
 	for _, i := range p.order {
-		if s := &p.suspects[i]; s.own && !s.out && out < min(limit, maxEjections) {
+		if s := &p.suspects[i]; s.own && !s.out && out < limit {
 			s.out = true
 			out++
 		}
@@ -94,9 +94,9 @@ func (p *plugin) backOff() {
 		if !x.out || x.ejected {
 			continue
 		}
-		e := p.state.ejection(x.hash)
+		e := p.state.ejection(x.index)
 		if e == nil {
-			p.added = append(p.added, ejection{hash: x.hash, found: true})
+			p.added = append(p.added, ejection{index: x.index})
 			e = &p.added[len(p.added)-1]
 		}
 		e.byNode, e.times = !x.own, min(p.left(e)+1, s.maxTimes())
@@ -109,20 +109,15 @@ func (p *plugin) backOff() {
 // remember sets the state, and requests another call when something changes next.
 func (p *plugin) remember(resp *sdk.Response) {
 	s, m := &p.settings, &p.state
-	out := func(h uint32) bool {
-		return slices.ContainsFunc(p.suspects, func(s suspect) bool { return s.hash == h && s.out })
+	out := func(index int) bool {
+		return slices.ContainsFunc(p.suspects, func(s suspect) bool { return s.index == index && s.out })
 	}
 	m.watches = append(m.watches, p.fresh...)
-	m.watches = slices.DeleteFunc(m.watches, func(w watch) bool { return !w.found || out(w.hash) })
+	m.watches = slices.DeleteFunc(m.watches, func(w watch) bool { return !w.found || out(w.index) })
 	m.ejections = append(m.ejections, p.added...)
 	p.added = p.added[:0]
-	m.ejections = slices.DeleteFunc(m.ejections, func(e ejection) bool { return !e.found || p.left(&e) == 0 })
-	if len(m.ejections) > maxEjections { // those that have returned longest ago are forgotten
-		slices.SortFunc(m.ejections, func(a, b ejection) int { return cmp.Or(cmp.Compare(b.until, a.until), cmp.Compare(a.hash, b.hash)) })
-		m.ejections = m.ejections[:maxEjections]
-	}
-	p.buf = m.append(p.buf[:0])
-	resp.SetState(p.buf)
+	m.ejections = slices.DeleteFunc(m.ejections, func(e ejection) bool { return p.left(&e) == 0 })
+	m.write(resp)
 
 	next := int64(0)
 	at := func(t int64) {
@@ -133,8 +128,8 @@ func (p *plugin) remember(resp *sdk.Response) {
 	for _, e := range m.ejections {
 		at(e.until)
 		at(e.until + s.WindowSeconds)
-		if p.onTrial(&e) && m.watch(e.hash) == nil {
-			at(p.now + s.WindowSeconds) // there was no room for its window
+		if p.onTrial(&e) && m.watch(e.index) == nil {
+			at(p.now + s.WindowSeconds) // a stage begins with the next decision
 		}
 	}
 	for i := range m.watches {

@@ -322,7 +322,7 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 				}
 			}
 			want := sdktest.Answers(often.read(readings...))
-			old := slices.Clone(seldom.State)
+			old := seldom.EndpointStates
 			resp := seldom.read(readings...)
 			if failures || step == 0 || wake != 0 && wake <= seldom.Now {
 				last, wake = sdktest.Answers(resp), 0
@@ -330,7 +330,7 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 					wake = seldom.Now + resp.RequeueAfter.Milliseconds()
 				}
 			} else {
-				seldom.State = old // a host would not have called
+				seldom.EndpointStates = old // a host would not have called
 			}
 			if !slices.Equal(last, want) {
 				t.Fatalf("round %d, step %d: called for each reading %v, called when needed %v", round, step, want, last)
@@ -342,23 +342,28 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 func FuzzState(f *testing.F) {
 	s := newSession(f, ``, spread(20)...)
 	s.read(counts{refused: 9}, counts{answered: 3, refused: 1}, counts{refused: 9})
-	f.Add(s.State, uint8(3), int64(1000))
-	f.Add([]byte{1, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, uint8(1), int64(-5000))
-	f.Add(slices.Repeat([]byte{1}, 1024), uint8(20), int64(1<<40))
+	f.Add(s.EndpointStates[s.Endpoints[0].Addr], uint8(3), int64(1000))
+	f.Add(append([]byte{1}, slices.Repeat([]byte{0xff}, stateSize-1)...), uint8(1), int64(-5000))
+	f.Add(slices.Repeat([]byte{1}, stateSize), uint8(20), int64(1<<40))
 	f.Add([]byte{2}, uint8(0), int64(0))
 	f.Fuzz(func(t *testing.T, state []byte, failing uint8, later int64) {
-		if len(state) > abi.MaxStateLen || later < -1<<40 || later > 1<<40 {
+		if len(state) > abi.MaxEndpointState || later < -1<<40 || later > 1<<40 {
 			return
 		}
 		s := newSession(t, ``, spread(20)...)
-		s.State, s.Now, s.Twice = state, s.Now+later, true
+		s.Now, s.Twice, s.EndpointStates = s.Now+later, true, abi.EndpointStates{}
+		for i := range 20 {
+			if i%3 == 0 {
+				s.EndpointStates[s.Endpoints[i].Addr] = state
+			}
+		}
 		readings := make([]counts, 20)
 		for i := range int(failing) % 20 {
 			readings[i].refused = 9
 		}
 		first := s.read(readings...)
-		if n := len(out(first)); n > 10 || len(s.State) > abi.MaxStateLen || first.RequeueAfter.Seconds() > 360 {
-			t.Fatalf("%d of 20 ejected, %d bytes of state, requeue after %v", n, len(s.State), first.RequeueAfter)
+		if n := len(out(first)); n > 10 || first.RequeueAfter.Seconds() > 360 {
+			t.Fatalf("%d of 20 ejected, requeue after %v", n, first.RequeueAfter)
 		}
 	})
 }

@@ -23,7 +23,6 @@ type plugin struct {
 	merged   []suspect
 	failing  []failingNode
 	order    []int
-	buf      []byte
 
 	count int // endpoints with capacity
 }
@@ -32,12 +31,12 @@ type plugin struct {
 func New() sdk.Plugin { return &plugin{} }
 
 // Needs implements sdk.Needer.
-func (*plugin) Needs() sdk.Need { return sdk.NeedOutcomes }
+func (*plugin) Needs() sdk.Need { return sdk.NeedOutcomes | sdk.NeedEndpointState }
 
 // Decide sets the capacity of ejected endpoints to 0.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	p.now = int64(req.Now()) / 1000
-	p.state.read(req.State())
+	p.state.read(req)
 	p.dropImplausible()
 	p.detect(req)
 	if len(p.state.ejections)+len(p.state.watches)+len(p.fresh) == 0 {
@@ -120,7 +119,7 @@ func (p *plugin) trials(req *sdk.Request, resp *sdk.Response) {
 		if c == 0 {
 			continue
 		}
-		if e := p.state.ejection(req.Endpoint(i).Addr().Hash()); p.onTrial(e) {
+		if e := p.state.ejection(i); p.onTrial(e) {
 			part := int(p.part(e))
 			resp.SetCapacity(i, (c*part+99)/100)
 			resp.SetReason(i, "returned: "+strconv.Itoa(part)+" %")

@@ -115,8 +115,8 @@ func TestEndpointThatFailsIsEjectedAndReturnsOnTrial(t *testing.T) {
 		}
 	}
 	s.Now += 20_000
-	if resp = s.decide(); len(resp.State) != 0 || resp.RequeueAfter != 0 {
-		t.Errorf("in the end: %d bytes of state, requeue after %v", len(resp.State), resp.RequeueAfter)
+	if resp = s.decide(); len(s.EndpointStates) != 0 || resp.RequeueAfter != 0 {
+		t.Errorf("in the end: states of %d endpoints, requeue after %v", len(s.EndpointStates), resp.RequeueAfter)
 	}
 }
 
@@ -362,8 +362,8 @@ func TestThousandEndpointsThatFail(t *testing.T) {
 		readings[i].refused = 5 + i%7
 	}
 	resp := s.read(readings...)
-	if n := len(out(resp)); n != maxEjections || len(resp.State) > abi.MaxStateLen {
-		t.Errorf("%d ejected, %d bytes of state", n, len(resp.State))
+	if n := len(out(resp)); n != 100 || len(s.EndpointStates) != 400 || len(resp.State) != 0 { // maxEjectionPercent, and the windows of the others
+		t.Errorf("%d ejected, states of %d endpoints, %d bytes of state", n, len(s.EndpointStates), len(resp.State))
 	}
 	for _, i := range out(resp) {
 		if readings[i].refused != 11 && readings[i].refused != 10 {
@@ -373,8 +373,8 @@ func TestThousandEndpointsThatFail(t *testing.T) {
 	for i := range readings {
 		readings[i].refused = 9
 	}
-	if resp = s.read(readings...); out(resp) != nil || len(resp.State) > abi.MaxStateLen {
-		t.Errorf("all fail: %d ejected, %d bytes of state", len(out(resp)), len(resp.State))
+	if resp = s.read(readings...); out(resp) != nil {
+		t.Errorf("all fail: %d ejected", len(out(resp)))
 	}
 }
 

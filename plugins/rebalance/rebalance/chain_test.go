@@ -22,6 +22,7 @@ type chain struct {
 	parts   []float64 // of new connections
 	call    []int     // second
 	eps     []abi.Endpoint
+	states  []abi.EndpointStates
 	open    []float64
 	shed    []int
 	begin   []float64
@@ -30,7 +31,7 @@ type chain struct {
 
 func newChain(t *testing.T, eps []abi.Endpoint, open []float64, plugins ...*sdk.NativePlugin) *chain {
 	n := len(plugins)
-	return &chain{t: t, plugins: plugins, state: make([][]byte, n), last: make([]*abi.Response, n), call: make([]int, n), eps: sdktest.NewRequest("a", nil, eps...).Endpoints,
+	return &chain{t: t, plugins: plugins, state: make([][]byte, n), states: make([]abi.EndpointStates, n), last: make([]*abi.Response, n), call: make([]int, n), eps: sdktest.NewRequest("a", nil, eps...).Endpoints,
 		open: open, shed: make([]int, len(open)), begin: make([]float64, len(open))}
 }
 
@@ -56,11 +57,12 @@ func (c *chain) step(second int) {
 		if c.last[k] == nil || again || c.call[k] <= second {
 			resp := new(abi.Response)
 			resp.Reset(len(c.eps))
-			req.State = c.state[k]
+			req.State, req.EndpointStates = c.state[k], c.states[k].For(req)
 			if err := p.DecideNoRecover(req, resp); err != nil {
 				c.t.Fatal(err)
 			}
 			again = again || c.last[k] == nil || !slices.Equal(sdktest.Answers(resp), sdktest.Answers(c.last[k]))
+			c.states[k] = abi.StatesOf(req, resp)
 			c.state[k], c.last[k], c.call[k] = slices.Clone(resp.State), resp, math.MaxInt
 			if resp.RequeueAfter > 0 {
 				c.call[k] = second + int(resp.RequeueAfter.Seconds())

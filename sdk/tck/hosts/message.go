@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -184,10 +185,11 @@ func (r *reader) zoneIndex(field string, index uint16, zone string) {
 func (r *reader) readEndpoints(q *abi.Request) {
 	endpoints := r.section("endpoints", abi.ReqEndpointsOffset, abi.EndpointSize)
 	outcomes := r.section("outcomes", abi.ReqOutcomesOffset, abi.OutcomesSize)
+	states := r.section("endpoint_states", abi.ReqStatesOffset, abi.MaxEndpointState)
 	keys := int(r.u32(abi.ReqPodKeys))
 	r.check(keys <= abi.MaxKeys, "pod_keys is %d, the limit is %d", keys, abi.MaxKeys)
 	values := r.section("values", abi.ReqValuesOffset, keys*abi.ValueSize)
-	for name, s := range map[string]section{"outcomes": outcomes, "values": values} {
+	for name, s := range map[string]section{"outcomes": outcomes, "values": values, "endpoint_states": states} {
 		r.check(s.count == 0 || s.count == endpoints.count, "%s.count is %d: want 0 or %d, that of the endpoints", name, s.count, endpoints.count)
 	}
 	for i := range endpoints.count {
@@ -214,6 +216,9 @@ func (r *reader) readEndpoints(q *abi.Request) {
 				TotalRefused: r.u64(at + abi.OutcomesTotalRefused), TotalUnanswered: r.u64(at + abi.OutcomesTotalUnanswered), Since: int64(r.u64(at + abi.OutcomesSince)),
 			}
 		}
+		if states.count > 0 {
+			q.EndpointStates = append(q.EndpointStates, r.wire[states.at+i*states.stride:][:abi.MaxEndpointState]...)
+		}
 		for k := range keys {
 			v := abi.Value{} // without the section, no object has any
 			if values.count > 0 {
@@ -228,6 +233,9 @@ func (r *reader) readEndpoints(q *abi.Request) {
 // Shown returns what a guest with these needs and keys reads of a request: what it does not ask for has the value for "unknown".
 func Shown(q *abi.Request, needs uint32, keys []string) *abi.Request {
 	out := *q
+	if needs&abi.NeedEndpointState == 0 || bytes.Count(out.EndpointStates, []byte{0}) == len(out.EndpointStates) {
+		out.EndpointStates = nil
+	}
 	out.Keys, out.Zones, out.Endpoints, out.ServiceValues = nil, slices.Clone(q.Zones), slices.Clone(q.Endpoints), nil
 	if needs&abi.NeedConnections == 0 {
 		out.ConnectionsAgeMS = abi.NoAge
@@ -369,5 +377,8 @@ func lines(q *abi.Request) (out []string) {
 		add(fmt.Sprintf("service_values[%d]", k), v)
 	}
 	add("state", fmt.Sprintf("%x", q.State))
+	if bytes.Count(q.EndpointStates, []byte{0}) < len(q.EndpointStates) { // without the section, all are 0
+		add("endpoint_states", fmt.Sprintf("%x", q.EndpointStates))
+	}
 	return out
 }

@@ -4,6 +4,7 @@ package hosts
 
 import (
 	"context"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
@@ -50,7 +51,9 @@ type Response struct {
 	Balance   uint8    `json:"balance"`
 	Groups    []uint32 `json:"groups"` // their parts
 	State     []byte   `json:"state"`
-	Results   []Result `json:"results"`
+	// EndpointStates are 32 bytes for each endpoint; absent: none.
+	EndpointStates []byte   `json:"endpointStates,omitempty"`
+	Results        []Result `json:"results"`
 }
 
 // Result is the result for an endpoint.
@@ -66,7 +69,7 @@ type Result struct {
 // ResponseOf returns the response that a host in Go has decoded.
 func ResponseOf(r *abi.Response) *Response {
 	out := &Response{RequeueMS: uint32(r.RequeueAfter.Milliseconds()), Balance: r.Balance, Groups: append([]uint32{}, r.Groups...),
-		State: append([]byte{}, r.State...), Results: []Result{}}
+		State: append([]byte{}, r.State...), EndpointStates: slices.Clone(r.EndpointStates), Results: []Result{}}
 	for _, x := range r.Results {
 		if len(r.Groups) == 0 {
 			x.Group = 0
@@ -86,6 +89,7 @@ var inputs = []struct {
 	{"outcomes", abi.NeedOutcomes, ""},
 	{"nodes", abi.NeedNodes, ""},
 	{"podNames", abi.NeedPodNames, ""},
+	{"endpointState", abi.NeedEndpointState, ""},
 	{"podLabels", 0, abi.KeyPodLabel},
 	{"podAnnotations", 0, abi.KeyPodAnnotation},
 	{"podCPU", 0, abi.KeyPodCPU},

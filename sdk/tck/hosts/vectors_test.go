@@ -27,7 +27,7 @@ const (
 	ready    = 1 + 2 + 16 + 128 // ready, serving, chosen, eligible
 	unready  = 0
 	leaving  = 2 + 4 + 128 // serving, terminating, eligible
-	allNeeds = 15
+	allNeeds = 31
 )
 
 const now = 1_700_000_000_000
@@ -54,6 +54,7 @@ func requestCases() []RequestVector {
 	full := func() *abi.Request { // all inputs are known
 		r := plain()
 		r.NodeIndex, r.NodeCount, r.ConnectionsAgeMS, r.OutcomesWindowMS = 1, 5, 1500, 500
+		r.EndpointStates = slices.Concat(bytes.Repeat([]byte{1, 2, 3, 0xFF}, 8), make([]byte, 32), []byte("a state that ends with zero"), make([]byte, 5))
 		for i := range r.Endpoints {
 			e := &r.Endpoints[i]
 			n := uint32(i + 1)
@@ -140,6 +141,8 @@ func requestCases() []RequestVector {
 		{Name: "outcomes", Text: "NeedOutcomes only", Needs: 2, Request: full()},
 		{Name: "nodes", Text: "NeedNodes only", Needs: 4, Request: full()},
 		{Name: "names of Pods", Text: "NeedPodNames only", Needs: 8, Request: full()},
+		{Name: "states of endpoints", Text: "NeedEndpointState only; that of the second is 0", Needs: 16, Request: full()},
+		{Name: "no states of endpoints", Text: "NeedEndpointState, and no endpoint has a state: the section is absent, or all is 0", Needs: 16, Request: plain()},
 		{Name: "inputs that are unknown", Text: "the guest needs everything, the host knows nothing: no section of outcomes", Needs: allNeeds, Request: plain()},
 		{Name: "all inputs", Text: "the guest needs everything, and the host knows it", Needs: allNeeds, Request: full()},
 		{Name: "keys", Text: "values of Pods and of the Service, some absent, some empty", Keys: keys, Request: keyed()},
@@ -208,7 +211,7 @@ func (s *second) encode(q *abi.Request, needs uint32, keys []string, handle uint
 		return v
 	}
 
-	var zones, endpoints, outcomes, values, services, groups, state section
+	var zones, endpoints, outcomes, values, services, groups, states, state section
 	zones = section{count: len(q.Zones), stride: 32}
 	for _, z := range q.Zones {
 		cpu := z.MilliCPU
@@ -243,7 +246,7 @@ func (s *second) encode(q *abi.Request, needs uint32, keys []string, handle uint
 	var podKeys, serviceKeys []string
 	split := func(keys []string) (pods, services []string) {
 		for _, k := range keys {
-			if strings.HasPrefix(k, "service-") {
+			if strings.HasPrefix(k, "service-") || strings.HasPrefix(k, "namespace-") {
 				services = append(services, k)
 			} else {
 				pods = append(pods, k)
@@ -279,11 +282,14 @@ func (s *second) encode(q *abi.Request, needs uint32, keys []string, handle uint
 		groups.b = u32(u32(groups.b, part), 0)
 		groups.count, groups.stride = len(q.Groups), 8
 	}
+	if needs&16 != 0 && len(q.EndpointStates) > 0 {
+		states = section{b: q.EndpointStates, count: len(q.Endpoints), stride: 32}
+	}
 	state = section{b: q.State, count: len(q.State)}
 
 	body := []byte{}
 	place := func(x section) uint32 {
-		at := 184 + len(body)
+		at := 200 + len(body)
 		body = pad(append(body, x.b...))
 		return uint32(at)
 	}
@@ -305,10 +311,14 @@ func (s *second) encode(q *abi.Request, needs uint32, keys []string, handle uint
 	if groups.count > 0 {
 		groupsAt = place(groups)
 	}
+	var statesAt uint32
+	if states.count > 0 {
+		statesAt = place(states)
+	}
 	stateAt := place(state)
 
-	h := u16(u16([]byte("SLRQ"), 2), 0)
-	h = u32(u32(h, 0), 184) // total is set below
+	h := u16(u16([]byte("SLRQ"), 2), 1)
+	h = u32(u32(h, 0), 200) // total is set below
 	h = u64(u64(h, uint64(q.Now)), q.Generation)
 	h = u32(u32(u32(u32(u32(h, id(q.Namespace)), id(q.Service)), id(q.Port)), id(q.Node)), id(q.Zone))
 	policy := byte(0)
@@ -321,13 +331,14 @@ func (s *second) encode(q *abi.Request, needs uint32, keys []string, handle uint
 	h = u16(append(u16(h, q.PortNumber), q.Protocol, q.Family, q.Pool, policy), row(q.Zone))
 	h = u64(u32(h, handle), uint64(q.SessionAffinityMS))
 	h = three(three(h, endpointsAt, endpoints), zonesAt, zones)
-	h = u32(u32(u32(h, uint32(184+len(body))), uint32(len(used))), 16)
+	h = u32(u32(u32(h, uint32(200+len(body))), uint32(len(used))), 16)
 	h = u32(u32(h, stateAt), uint32(len(q.State)))
 	h = u32(u32(h, unless(4, q.NodeIndex, 0xFFFFFFFF)), unless(4, q.NodeCount, 0))
 	h = u32(u32(h, unless(1, q.ConnectionsAgeMS, 0xFFFFFFFF)), unless(2, q.OutcomesWindowMS, 0))
 	h = three(three(h, outcomesAt, outcomes), valuesAt, values)
 	h = u32(u32(u32(h, uint32(len(podKeys))), servicesAt), uint32(len(serviceKeys)))
 	h = u32(three(h, groupsAt, groups), uint32(abi.RoleShare))
+	h = u32(three(h, statesAt, states), 0)
 
 	out := append(h, body...)
 	text := len(out) + 16*len(used)
@@ -429,7 +440,7 @@ func TestReadMessageRefuses(t *testing.T) {
 		change func([]byte) []byte
 		want   string
 	}{
-		{"nothing", func(b []byte) []byte { return nil }, "0 bytes, the header has 184"},
+		{"nothing", func(b []byte) []byte { return nil }, "0 bytes, the header has 200"},
 		{"magic", put(0, 1), "magic is 0x1"},
 		{"major", put(4, 1|2<<16), `version is 1\.2`},
 		{"total", put(8, 9), "total is 9"},
@@ -437,8 +448,8 @@ func TestReadMessageRefuses(t *testing.T) {
 		{"now", put(16, 1), "now_ms"},
 		{"family", put(52, 80|6<<16|5<<24), "family is 5"},
 		{"zone index", func(b []byte) []byte { le.PutUint16(b[58:], 1); return b }, `zone_index is 1: want 0, the row of zone "a"`},
-		{"zone index of an endpoint", func(b []byte) []byte { le.PutUint16(b[184+72+18:], 0); return b }, `endpoints\[1\]\.zone_index is 0: want 1`},
-		{"an address of the other family", put(184+8, 0), `endpoints\[0\]\.address is`},
+		{"zone index of an endpoint", func(b []byte) []byte { le.PutUint16(b[200+72+18:], 0); return b }, `endpoints\[1\]\.zone_index is 0: want 1`},
+		{"an address of the other family", put(200+8, 0), `endpoints\[0\]\.address is`},
 		{"offset", put(72, 0xFFFFFFF8), "endpoints: 3 × 72 bytes at offset 4294967288"},
 		{"alignment", put(72, 172), "offset 172 is not a multiple of 8"},
 		{"stride", put(80, 60), `endpoints.stride is 60`},
@@ -446,19 +457,20 @@ func TestReadMessageRefuses(t *testing.T) {
 		{"count of values", func(b []byte) []byte {
 			le.PutUint32(b[148:], 2)
 			le.PutUint32(b[152:], 8)
-			le.PutUint32(b[144:], 184)
+			le.PutUint32(b[144:], 200)
 			return b
 		}, "values.count is 2: want 0 or 3"},
 		{"groups", func(b []byte) []byte {
-			le.PutUint32(b[168:], 184)
+			le.PutUint32(b[168:], 200)
 			le.PutUint32(b[172:], 65)
 			le.PutUint32(b[176:], 8)
 			b = append(b, make([]byte, 65*8)...)
 			le.PutUint32(b[8:], uint32(len(b)))
 			return b
 		}, "groups.count is 65"},
-		{"a group", put(184+68, 1), `endpoints\[0\]\.group is 1, there are 0 groups`},
-		{"zeros of an endpoint", put(184+68, 1<<16), `endpoints\[0\]\.zero is not 0`},
+		{"a group", put(200+68, 1), `endpoints\[0\]\.group is 1, there are 0 groups`},
+		{"zeros of an endpoint", put(200+68, 1<<16), `endpoints\[0\]\.zero is not 0`},
+		{"count of states of endpoints", put(188, 2), "endpoint_states.count is 2"},
 		{"role", put(180, 8), "role is 8"},
 		{"pod keys", put(156, 17), "pod_keys is 17"},
 		{"state", put(112, 1025), "state"},
@@ -507,6 +519,7 @@ type reply struct {
 	state            string
 	groups           []uint32
 	requeue, balance uint32
+	states           string // of endpoints; a header of version 2.0, of 56 bytes, has none
 }
 
 func (r reply) encode() []byte {
@@ -528,6 +541,8 @@ func (r reply) encode() []byte {
 		}
 		body = append(body, fill(b, r.stride)...)
 	}
+	statesAt := r.header + len(body)
+	body = append(body, r.states...)
 	table := r.header + len(body)
 	at := table + 8*len(r.reasons)
 	for _, t := range r.reasons {
@@ -542,6 +557,9 @@ func (r reply) encode() []byte {
 	h := []byte("SLRP")
 	for _, v := range []int{r.header + len(body), r.header, r.header, len(r.results), r.stride, int(r.requeue), int(r.balance), at, len(r.state), table, len(r.reasons), groups, len(r.groups)} {
 		h = le.AppendUint32(h, uint32(v))
+	}
+	if r.header >= 64 {
+		h = le.AppendUint32(le.AppendUint32(h, uint32(statesAt)), uint32(len(r.states)/32))
 	}
 	return append(fill(h, r.header), body...)
 }
@@ -576,9 +594,14 @@ func responseCases() (out []ResponseVector) {
 		out = append(out, ResponseVector{Name: name, Text: text, Conditions: conditions, Wire: wire, Want: want})
 	}
 	read("all fields", "shares, groups, drain, shed, reset, reasons, state, algorithm, requeue", three, good.encode(), want)
-	read("a later minor version", "a header of 72 bytes and records of 40: what is appended is skipped", three, func() []byte {
+	states := good
+	states.header, states.stride, states.states = 64, 16, strings.Repeat("abcdefg\x00", 4)+strings.Repeat("\x00", 32)+strings.Repeat("\xff", 32)
+	with := *want
+	with.EndpointStates = []byte(states.states)
+	read("states of endpoints", "a header of version 2.1; that of the second is 0", three, states.encode(), &with)
+	read("a later minor version", "a header of 80 bytes and records of 40: what is appended is skipped", three, func() []byte {
 		later := good
-		later.header, later.stride = 72, 40
+		later.header, later.stride = 80, 40
 		return later.encode()
 	}(), want)
 	read("nothing but shares", "no reasons, no state, no groups, no requeue; the group of a result means nothing", []uint32{ready},
@@ -668,6 +691,15 @@ func responseCases() (out []ResponseVector) {
 	changed("group", "2^32 - 1 groups", 52, never)
 	changed("group", "group 2 of 2", 56+12, 2<<16)
 	changed("group", "group 65535", 56+16+12, 1|0xFFFF<<16)
+	badStates := func(name string, at int, v uint32) {
+		b := states.encode()
+		binary.LittleEndian.PutUint32(b[at:], v)
+		refuse("section", name, three, b)
+	}
+	badStates("fewer states than endpoints", 60, 2)
+	badStates("2^32 - 1 states of endpoints", 60, never)
+	badStates("states of endpoints at 4 GiB", 56, never)
+	badStates("states of endpoints in the header", 56, 16)
 	changed("balance", "algorithm 5", 28, 5)
 	changed("balance", "algorithm 256", 28, 256)
 	refuse("state", "a state of 1025 bytes", three, func() []byte { b := good; b.state = strings.Repeat("s", 1025); return b.encode() }())
@@ -722,7 +754,11 @@ func decode(b []byte, conditions []uint32) (*Response, string) {
 		return nil, "group"
 	}
 	within := func(offset, n uint64) bool { return n == 0 || offset >= header && offset+n <= total }
-	if !within(field(3), count*stride) || !within(field(8), field(9)) || !within(field(10), field(11)*8) || !within(field(12), field(13)*8) {
+	states, given := uint64(0), uint64(0)
+	if header >= 64 {
+		states, given = field(14), field(15)
+	}
+	if given != 0 && given != count || !within(states, given*32) || !within(field(3), count*stride) || !within(field(8), field(9)) || !within(field(10), field(11)*8) || !within(field(12), field(13)*8) {
 		return nil, "section"
 	}
 	u32 := func(at uint64) uint64 { return uint64(binary.LittleEndian.Uint32(b[at:])) }
@@ -749,6 +785,9 @@ func decode(b []byte, conditions []uint32) (*Response, string) {
 	out := &Response{RequeueMS: uint32(field(6)), Balance: uint8(field(7)), Groups: []uint32{}, State: []byte{}, Results: []Result{}}
 	for i := range field(13) {
 		out.Groups = append(out.Groups, uint32(u32(field(12)+8*i)))
+	}
+	if given > 0 {
+		out.EndpointStates = b[states:][:given*32]
 	}
 	if field(9) > 0 {
 		out.State = b[field(8):][:field(9)]

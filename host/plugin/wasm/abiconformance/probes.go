@@ -413,6 +413,9 @@ func (c *check) anyState() error {
 	for _, state := range states {
 		req := later(1, keys)
 		req.State = state
+		for i := range len(req.Endpoints) * abi.MaxEndpointState { // and as many for each endpoint
+			req.EndpointStates = append(req.EndpointStates, noise[(i*7+len(state))%len(noise)])
+		}
 		a, err := g.ask(req)
 		c.outcome(g, "with another state", req, a, err)
 		if err != nil {
@@ -428,10 +431,11 @@ func (c *check) overTime() error {
 		return err
 	}
 	var state []byte
+	var states abi.EndpointStates
 	prior := map[netip.AddrPort]int32{}
 	for n := range sequenceLength {
 		req := later(n, g.view.Keys)
-		req.State = state
+		req.State, req.EndpointStates = state, states.For(req)
 		for i := range req.Endpoints {
 			if w, ok := prior[req.Endpoints[i].Addr]; ok {
 				req.Endpoints[i].PriorWeight = w
@@ -456,7 +460,7 @@ func (c *check) overTime() error {
 			}
 			other.in.Close()
 		}
-		state = a.State
+		state, states = a.State, abi.StatesOf(req, &a.Response)
 		clear(prior)
 		for i := range req.Endpoints {
 			prior[req.Endpoints[i].Addr] = int32(min(a.Results[i].Value, abi.MaxTotal))

@@ -11,7 +11,7 @@ const DECIDE_MS = 300, LOAD_MS = 1000, WALL_MS = 8000; // of CPU time; of wall t
 const MEMORY_PAGES = 1024; // of 64 KiB
 const NONE = 0xffffffff, ABSENT = 0xfffffffe, NO_ZONE = 0xffff, NO_REASON = 0xffff;
 const CHOSEN = 16, ELIGIBLE = 128;
-const HEADER = 184, ENDPOINT = 72, ZONE = 32, OUTCOMES = 56, STRING = 16, GROUP = 8, RESPONSE = 56;
+const HEADER = 200, ENDPOINT = 72, ZONE = 32, OUTCOMES = 56, STRING = 16, GROUP = 8, RESPONSE = 64, LEAST_RESPONSE = 56, ENDPOINT_STATE = 32;
 const READY = 1, HELD = 256, ONE = 1_000_000, REDUCE = 2, SHARE = 3, RESET = 6, ADJUST = 7;
 
 const refuse = (text) => { throw new Error(text); };
@@ -220,7 +220,7 @@ class Instance {
       for (const h of this.handles.values()) if (h.handle === handle) refuse(`the handle ${handle} is returned twice`);
     }
     const needs = this.exported.has("sluice_needs") ? this.code("sluice_needs", this.call("sluice_needs", handle | 0)) : 0;
-    if (needs & ~15) refuse(`unknown needs ${needs}`);
+    if (needs & ~31) refuse(`unknown needs ${needs}`);
     let keys = [];
     if (this.exported.has("sluice_keys")) {
       const at = this.buffer("keys", 5392);
@@ -242,7 +242,7 @@ class Instance {
 
   decide(request, settings) {
     const view = this.configure(settings), n = request.endpoints.length;
-    const wire = encode(request, view, this.role, (text) => this.id(text)), room = RESPONSE + 16 * n + 1024 + 256 * 8 + 4096 + 64 * GROUP;
+    const wire = encode(request, view, this.role, (text) => this.id(text)), room = RESPONSE + (16 + ENDPOINT_STATE) * n + 1024 + 256 * 8 + 4096 + 64 * GROUP;
     const to = this.buffer("response", room), from = this.buffer("request", wire.length);
     this.bytes(to, room).fill(0);
     this.bytes(from, wire.length).set(wire);
@@ -309,6 +309,7 @@ function encode(q, { handle, needs, keys }, role, idOf) {
   const services = records(serviceKeys, 4, (k, at, d) => d.setUint32(at, value(q.serviceValues ?? [], known.service, k), true));
   const groups = records(q.groups ?? [], GROUP, (part, at, d) => d.setUint32(at, part, true));
   const state = Buffer.from(q.state ?? "", "base64");
+  const states = Buffer.from(has(16, q.endpointStates ?? "", ""), "base64");
   const header = [id(q.namespace), id(q.service), id(q.port), id(q.node), id(q.zone)];
 
   const table = new Map(), parts = [new Uint8Array(HEADER)];
@@ -316,11 +317,11 @@ function encode(q, { handle, needs, keys }, role, idOf) {
   const place = (b) => { const at = size; parts.push(b, new Uint8Array(align(b.length) - b.length + 8)); size += align(b.length) + 8; return at; };
   for (const [n, text] of used) table.set(n, [place(text), text.length]);
   const strings = place(records([...table].reverse(), STRING, ([n, [offset, length]], at, d) => [n, offset, length].forEach((v, i) => d.setUint32(at + 4 * i, v, true))));
-  const at = { state: place(state), groups: place(groups), services: place(services), values: place(values), outcomes: place(outcomes), zones: place(zones), endpoints: place(endpoints) };
+  const at = { state: place(state), groups: place(groups), states: place(states), services: place(services), values: place(values), outcomes: place(outcomes), zones: place(zones), endpoints: place(endpoints) };
 
   const wire = new Uint8Array(Buffer.concat(parts)), d = new DataView(wire.buffer);
   const u32 = (offset, ...list) => list.forEach((v, i) => d.setUint32(offset + 4 * i, v, true));
-  u32(0, 0x51524c53, 2, wire.length, HEADER);
+  u32(0, 0x51524c53, 2 | 1 << 16, wire.length, HEADER);
   d.setBigUint64(16, BigInt(q.now), true);
   d.setBigUint64(24, BigInt(q.generation), true);
   u32(32, ...header);
@@ -333,6 +334,7 @@ function encode(q, { handle, needs, keys }, role, idOf) {
   u32(116, has(4, q.nodeIndex, NONE), has(4, q.nodeCount, 0), has(1, q.connectionsAgeMS, NONE), has(2, q.outcomesWindowMS, 0));
   u32(132, at.outcomes, outcomes.length / OUTCOMES, OUTCOMES, at.values, podKeys.length ? q.endpoints.length : 0, stride, podKeys.length, at.services, serviceKeys.length);
   u32(168, at.groups, groups.length / GROUP, GROUP, role);
+  u32(184, at.states, states.length / ENDPOINT_STATE, ENDPOINT_STATE);
   return wire;
 }
 
@@ -347,18 +349,21 @@ function address(text) {
 // ---- Responses.
 
 function decode(b, q, role) {
-  if (b.length < RESPONSE) refuse("shorter than the header");
+  if (b.length < LEAST_RESPONSE) refuse("shorter than the header");
   const d = new DataView(b.buffer, b.byteOffset, b.length), u32 = (at) => d.getUint32(at, true), n = q.endpoints.length;
   const [magic, total, header, results, count, stride, requeueMS, balance, stateAt, stateLength, reasonsAt, reasonsCount, groupsAt, groupsCount] = Array.from({ length: 14 }, (_, i) => u32(4 * i));
   const within = (name, at, size) => size === 0 || at >= header && at + size <= total || refuse(`${name} is outside of the response`);
   if (magic !== 0x50524c53) refuse("magic");
   if (total !== b.length) refuse("total");
-  if (header < RESPONSE || header % 8 || header > total) refuse("header_length");
+  if (header < LEAST_RESPONSE || header % 8 || header > total) refuse("header_length");
   if (count !== n) refuse("results.count");
   if (stride < 16 || stride % 8) refuse("results.stride");
   if (balance > 4) refuse("balance");
   if (stateLength > 1024) refuse("state");
   if (reasonsCount > 256) refuse("reasons");
+  const [statesAt, statesCount] = header < RESPONSE ? [0, 0] : [u32(56), u32(60)];
+  if (statesCount !== 0 && statesCount !== n) refuse("endpoint_states");
+  within("endpoint_states", statesAt, statesCount * ENDPOINT_STATE);
   if (groupsCount > 64 || groupsCount > 0 && role !== SHARE) refuse("groups");
   within("results", results, count * stride);
   within("state", stateAt, stateLength);
@@ -384,7 +389,8 @@ function decode(b, q, role) {
   });
   const left = (e, i) => e.conditions & ELIGIBLE && list[i].value && (role <= REDUCE ? e.share : e.capacity);
   if (role !== RESET && q.endpoints.some((e) => e.conditions & CHOSEN) && !q.endpoints.some(left)) refuse("no endpoint is left with capacity and a share");
-  return { requeueMS, balance, groups, state: stateLength ? Buffer.from(b.subarray(stateAt, stateAt + stateLength)).toString("base64") : "", results: list };
+  const endpointStates = statesCount ? { endpointStates: Buffer.from(b.subarray(statesAt, statesAt + statesCount * ENDPOINT_STATE)).toString("base64") } : {};
+  return { requeueMS, balance, groups, ...endpointStates, state: stateLength ? Buffer.from(b.subarray(stateAt, stateAt + stateLength)).toString("base64") : "", results: list };
 }
 
 // ---- What is in force.

@@ -20,7 +20,7 @@ func (*plugin) Configure([]byte) error { return nil }
 func (*plugin) Keys() []string         { return Keys() }
 
 func (*plugin) Needs() sdk.Need {
-	return sdk.NeedConnections | sdk.NeedOutcomes | sdk.NeedNodes | sdk.NeedPodNames
+	return sdk.NeedConnections | sdk.NeedOutcomes | sdk.NeedNodes | sdk.NeedPodNames | sdk.NeedEndpointState
 }
 
 // hash is FNV-1a, with a word at a time for numbers.
@@ -83,6 +83,12 @@ func (*plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 		for k := range 5 {
 			id, present := req.PodValue(i, k)
 			h.text(req.Text(id), present)
+		}
+		var state [sdk.MaxEndpointState]byte
+		copy(state[:], req.EndpointState(i))
+		h.text(string(state[:]), true)
+		if i%3 > 0 && h%4 > 0 {
+			resp.SetEndpointState(i, append(state[1:], byte(h)))
 		}
 		resp.SetShare(i, 1+int(h%60_000))
 		resp.SetGroup(i, i%2)

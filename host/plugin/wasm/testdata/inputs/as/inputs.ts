@@ -1,9 +1,11 @@
 // The plugin of inputs.go in AssemblyScript.
 import {
-  begin, writeKeys, Request, Response, ABSENT_STRING, NEED_CONNECTIONS, NEED_NODES, NEED_OUTCOMES, NEED_POD_NAMES, NO_AGE, UNCOUNTED,
+  begin, writeKeys, Request, Response, ABSENT_STRING, ENDPOINT_STATE, NEED_CONNECTIONS, NEED_ENDPOINT_STATE, NEED_NODES, NEED_OUTCOMES, NEED_POD_NAMES, NO_AGE, UNCOUNTED,
 } from "../../../../../../sdk/assemblyscript/sluice";
 
 export { sluice_alloc, sluice_abi_version } from "../../../../../../sdk/assemblyscript/sluice";
+
+const next = memory.data(32, 8); // a state of an endpoint
 
 function number(h: u64, n: u64): u64 {
   return (h ^ n) * 0x100000001b3;
@@ -18,7 +20,7 @@ function text(h: u64, req: Request, id: u32): u64 {
 }
 
 export function sluice_needs(settings: u32): i32 {
-  return NEED_CONNECTIONS | NEED_OUTCOMES | NEED_NODES | NEED_POD_NAMES;
+  return NEED_CONNECTIONS | NEED_OUTCOMES | NEED_NODES | NEED_POD_NAMES | NEED_ENDPOINT_STATE;
 }
 
 export function sluice_keys(settings: u32, keys: usize, room: u32): i32 {
@@ -55,6 +57,14 @@ export function sluice_decide(req: Request, length: u32, resp: Response, room: u
       for (let k = 0; k < 9; k++) g = number(g, 0);
     }
     for (let key: u32 = 0; key < 5; key++) g = text(g, req, req.podValue(i, key));
+    const state = req.endpointState(i);
+    g = number(g, ENDPOINT_STATE);
+    for (let k: u32 = 0; k < ENDPOINT_STATE; k++) g = number(g, load<u8>(state + k));
+    if (i % 3 > 0 && g % 4 > 0) {
+      memory.copy(next, state + 1, ENDPOINT_STATE - 1);
+      store<u8>(next + ENDPOINT_STATE - 1, u8(g));
+      resp.setEndpointState(i, next);
+    }
     resp.setShare(i, 1 + (g % 60000));
     resp.result(i).group = u16(i % 2);
     resp.result(i).shedPermille = u16((g >> 20) % 1001);

@@ -19,7 +19,7 @@ static uint64_t text(uint64_t h, uint32_t id) {
 }
 
 SLUICE_EXPORT("sluice_needs")
-int32_t sluice_needs(uint32_t settings) { (void)settings; return SLUICE_NEED_CONNECTIONS | SLUICE_NEED_OUTCOMES | SLUICE_NEED_NODES | SLUICE_NEED_POD_NAMES; }
+int32_t sluice_needs(uint32_t settings) { (void)settings; return SLUICE_NEED_CONNECTIONS | SLUICE_NEED_OUTCOMES | SLUICE_NEED_NODES | SLUICE_NEED_POD_NAMES | SLUICE_NEED_ENDPOINT_STATE; }
 
 SLUICE_EXPORT("sluice_keys")
 int32_t sluice_keys(uint32_t settings, char *keys, uint32_t room) {
@@ -74,6 +74,16 @@ int64_t sluice_decide(const sluice_request *restrict req, uint32_t length, sluic
 		g = number(g, (uint64_t)o->since_ms);
 		for (uint32_t k = 0; k < 5; k++)
 			g = text(g, sluice_pod_value(req, i, k));
+		const uint8_t *state = sluice_endpoint_state(req, i);
+		g = number(g, SLUICE_ENDPOINT_STATE);
+		for (uint32_t k = 0; k < SLUICE_ENDPOINT_STATE; k++)
+			g = number(g, state[k]);
+		if (i % 3 > 0 && g % 4 > 0) {
+			uint8_t *to = sluice_new_endpoint_state(resp, i);
+			for (uint32_t k = 1; k < SLUICE_ENDPOINT_STATE; k++)
+				to[k - 1] = state[k];
+			to[SLUICE_ENDPOINT_STATE - 1] = (uint8_t)g;
+		}
 		sluice_result *result = sluice_result_at(resp, i);
 		result->value = 1 + (uint32_t)(g % 60000);
 		result->group = i % 2;

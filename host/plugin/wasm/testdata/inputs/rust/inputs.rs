@@ -4,7 +4,7 @@
 #[path = "../../../../../../sdk/rust/sluice.rs"]
 mod sluice;
 
-use sluice::{Plugin, Request, Response, NEED_CONNECTIONS, NEED_NODES, NEED_OUTCOMES, NEED_POD_NAMES};
+use sluice::{Plugin, Request, Response, ENDPOINT_STATE, NEED_CONNECTIONS, NEED_ENDPOINT_STATE, NEED_NODES, NEED_OUTCOMES, NEED_POD_NAMES};
 
 #[derive(Clone, Copy)]
 struct Inputs;
@@ -30,7 +30,7 @@ impl Plugin for Inputs {
     }
 
     fn needs(&self) -> u32 {
-        NEED_CONNECTIONS | NEED_OUTCOMES | NEED_NODES | NEED_POD_NAMES
+        NEED_CONNECTIONS | NEED_OUTCOMES | NEED_NODES | NEED_POD_NAMES | NEED_ENDPOINT_STATE
     }
 
     fn keys(&self) -> &'static str {
@@ -73,6 +73,13 @@ impl Plugin for Inputs {
             g = counted.iter().fold(g, |g, n| number(g, *n));
             for key in 0..5 {
                 g = text(g, req.pod_value(i, key));
+            }
+            let mut state = req.endpoint_state(i);
+            g = text(g, Some(&state));
+            if i % 3 > 0 && g % 4 > 0 {
+                state.rotate_left(1);
+                state[ENDPOINT_STATE - 1] = g as u8;
+                resp.set_endpoint_state(i, &state);
             }
             resp.set_share(i, 1 + g % 60_000);
             resp.set_group(i, i as u16 % 2);
