@@ -200,6 +200,8 @@ func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer,
 	putU64(resp, abi.RespReasonsOffset, reasonsArea)
 	putU64(resp, abi.RespGroupsOffset, groupsArea)
 	putU64(resp, abi.RespStatesOffset, statesArea)
+	putU64(resp, abi.RespCounter0, uint64(a.counters[0])|uint64(a.counters[1])<<32)
+	putU64(resp, abi.RespCounter2, uint64(a.counters[2])|uint64(a.counters[3])<<32)
 	return int64(total)
 }
 

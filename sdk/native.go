@@ -16,6 +16,7 @@ import (
 type NativePlugin struct {
 	instance  instance
 	role      Role
+	counters  []string
 	revision  string
 	keys      []string
 	encoder   abi.Encoder
@@ -29,20 +30,23 @@ func NewNativePlugin(newPlugin func() Plugin, settings []byte) (*NativePlugin, e
 	if err := p.Configure(settings); err != nil {
 		return nil, fmt.Errorf("plugin %T: settings: %w", p, err)
 	}
-	role := RoleShare
+	role, counters := RoleShare, []string(nil)
 	if d, ok := p.(Describer); ok {
 		m, err := manifest.ParseFile([]byte(d.Manifest()))
 		if err != nil {
 			return nil, fmt.Errorf("plugin %T: manifest: %w", p, err)
 		}
 		role = m.ABIRole()
+		for _, c := range m.Counters {
+			counters = append(counters, c.Name)
+		}
 	}
 	keys, err := abi.ParseKeys(strings.Join(keysOf(p), "\n"))
 	if err != nil {
 		return nil, fmt.Errorf("plugin %T: %w", p, err)
 	}
 	sum := sha256.Sum256(settings)
-	return &NativePlugin{instance: instance{plugin: p}, role: role, keys: keys, revision: fmt.Sprintf("native:%T:%x", p, sum[:8])}, nil
+	return &NativePlugin{instance: instance{plugin: p}, role: role, counters: counters, keys: keys, revision: fmt.Sprintf("native:%T:%x", p, sum[:8])}, nil
 }
 
 // Decide calls the plugin. As in the sandbox, it sees only the inputs that it needs, and the keys that it declares, and a panic is returned as an error.
@@ -73,6 +77,9 @@ func (n *NativePlugin) DecideNoRecover(req *abi.Request, resp *abi.Response) err
 
 // Role returns what the plugin decides.
 func (n *NativePlugin) Role() abi.Role { return n.role }
+
+// Counters returns the names of the plugin's counters, as in its manifest.
+func (n *NativePlugin) Counters() []string { return n.counters }
 
 // Needs returns the inputs that the plugin needs with its settings, as abi.Need bits.
 func (n *NativePlugin) Needs() uint32 { return needsOf(n.instance.plugin) }

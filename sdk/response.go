@@ -46,13 +46,14 @@ type Response struct {
 	reasonBytes int // of all reasons
 	groups      []uint32
 	states      []byte // of endpoints; empty: none is set
+	counters    [abi.MaxCounters]uint32
 	err         error
 }
 
 // reset restores the initial state of everything but the results.
 func (r *Response) reset() {
 	r.hasTail, r.requeue, r.balance, r.state, r.reasons, r.reasonBytes, r.groups, r.err = false, 0, 0, r.state[:0], r.reasons[:0], 0, r.groups[:0], nil
-	r.states = r.states[:0]
+	r.states, r.counters = r.states[:0], [abi.MaxCounters]uint32{}
 }
 
 // result returns the record of endpoint i.
@@ -217,6 +218,15 @@ func (r *Response) SetEndpointState(i int, state []byte) {
 	}
 	to := r.states[i*abi.MaxEndpointState:][:abi.MaxEndpointState]
 	clear(to[copy(to, state):])
+}
+
+// Count adds n to a counter of the plugin, by its number in the manifest: the metric sluice_plugin_counter_total. It is for what the decision begins,
+// such as an ejection: decisions that have no effect are not counted. Negative numbers, and counters that the manifest does not have, are ignored.
+func (r *Response) Count(counter, n int) {
+	if uint(counter) < abi.MaxCounters && n > 0 {
+		r.hasTail = true
+		r.counters[counter] = uint32(min(uint64(r.counters[counter])+uint64(n), math.MaxUint32))
+	}
 }
 
 // SetBalance sets the algorithm that picks endpoints for new connections.

@@ -42,7 +42,7 @@ func TestUnsetResultsKeepTheInput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "{0s 0 [] [{0 0 0 0 4294967295 } {1 0 0 0 4294967295 } {65535 0 0 0 4294967295 }] []}"
+	want := "{0s 0 [] [{0 0 0 0 4294967295 } {1 0 0 0 4294967295 } {65535 0 0 0 4294967295 }] [] [] [0 0 0 0]}"
 	if got := fmt.Sprint(*resp); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -78,7 +78,7 @@ func TestResponseRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "{1.001s 3 [116 119 111] [{7 0 0 0 4294967295 same} {0 0 7 1 1500 other} {1048576 0 1000 1 0 same} {1 0 0 0 4294967294 }] []}"
+	want := "{1.001s 3 [116 119 111] [{7 0 0 0 4294967295 same} {0 0 7 1 1500 other} {1048576 0 1000 1 0 same} {1 0 0 0 4294967294 }] [] [] [0 0 0 0]}"
 	if got := fmt.Sprint(*resp); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -125,6 +125,9 @@ func (x *inspection) print(out io.Writer) error {
 		line("refused", "%s", x.Error)
 	}
 	if m := x.Manifest; m != nil {
+		for _, c := range m.Counters {
+			line("counter", "%s: %s", c.Name, c.Text)
+		}
 		switch {
 		case m.Settings == nil:
 			line("setting", "any: the module does not say")

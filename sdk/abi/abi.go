@@ -73,6 +73,7 @@ const FlagKeepDraining = 1 << 0 // keep the endpoint as a draining endpoint
 const (
 	MaxStateLen      = 1024    // bytes of state a plugin may keep for a Service port and pool
 	MaxEndpointState = 32      // and for each endpoint
+	MaxCounters      = 4       // of a plugin, named in its manifest
 	One              = 1000000 // the capacity of an ordinary endpoint, and its share before any plugin
 	MaxGroups        = 64      // groups of a response
 	MaxReasonsLen    = 4096    // bytes of all reasons of a response together

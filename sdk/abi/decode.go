@@ -69,6 +69,12 @@ func (d *Decoder) DecodeResponse(b []byte, want int, resp *Response) error {
 	if err := readStates(b, header, want, resp); err != nil {
 		return err
 	}
+	resp.Counters = [MaxCounters]uint32{}
+	for i := range resp.Counters {
+		if at := RespCounter0 + 4*i; int(header) >= at+4 {
+			resp.Counters[i] = le.Uint32(b[at:])
+		}
+	}
 	resp.RequeueAfter = time.Duration(le.Uint32(h[RespRequeueAfter:])) * time.Millisecond
 	resp.Balance = uint8(balance)
 	resp.State = append(resp.State[:0], state...)
@@ -121,7 +127,7 @@ func readGroups(b []byte, header uint32, h *[LeastResponse]byte, resp *Response)
 // readStates reads the states of endpoints, which a header of version 2.0 does not have.
 func readStates(b []byte, header uint32, want int, resp *Response) error {
 	resp.EndpointStates = resp.EndpointStates[:0]
-	if header < RespSize {
+	if header < RespStatesCount+4 {
 		return nil
 	}
 	le := binary.LittleEndian

@@ -61,7 +61,7 @@ func TestResponseRoundTrip(t *testing.T) {
 		if err := d.DecodeResponse(sampleResponse(), 3, &resp); err != nil {
 			t.Fatal(err)
 		}
-		want := "{7s 1 [107 101 112 116] [{3 0 0 0 4294967295 in the zone} {0 0 250 1 5000 draining: stage 2 of 3, 50 %} {65535 0 0 0 4294967295 }] []}"
+		want := "{7s 1 [107 101 112 116] [{3 0 0 0 4294967295 in the zone} {0 0 250 1 5000 draining: stage 2 of 3, 50 %} {65535 0 0 0 4294967295 }] [] [] [0 0 0 0]}"
 		if got := fmt.Sprint(resp); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
@@ -94,10 +94,10 @@ func TestMalformedResponsesAreRefusedByField(t *testing.T) {
 	}{
 		"empty":                  {func([]byte) []byte { return nil }, "shorter than the header"},
 		"cut":                    {func(b []byte) []byte { return b[:len(b)-1] }, "total length"},
-		"cut in the header":      {func(b []byte) []byte { return b[:RespSize-1] }, "shorter than the header"},
+		"cut in the header":      {func(b []byte) []byte { return b[:LeastResponse-1] }, "shorter than the header"},
 		"magic":                  {put(RespMagic, 1), "magic"},
 		"total":                  {put(RespTotal, math.MaxUint32), "total length"},
-		"header short":           {put(RespHeaderLength, RespSize-8), "header length"},
+		"header short":           {put(RespHeaderLength, LeastResponse-8), "header length"},
 		"header long":            {put(RespHeaderLength, 1<<20), "header length"},
 		"header odd":             {put(RespHeaderLength, RespSize+1), "header length"},
 		"fewer results":          {put(RespResultsCount, 2), "result count"},

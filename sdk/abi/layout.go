@@ -164,7 +164,11 @@ const (
 	RespGroupsCount   = 52
 	RespStatesOffset  = 56
 	RespStatesCount   = 60
-	RespSize          = 64
+	RespCounter0      = 64
+	RespCounter1      = 68
+	RespCounter2      = 72
+	RespCounter3      = 76
+	RespSize          = 80
 
 	LeastResponse = 56 // header of version 2.0
 )

@@ -99,6 +99,8 @@ type Response struct {
 	Groups       []uint32 // by RoleShare: the parts of groups; empty: those of the request
 	// EndpointStates are MaxEndpointState bytes for each endpoint; empty: none.
 	EndpointStates []byte
+	// Counters is by how much the counters of the manifest grow, in their order.
+	Counters [MaxCounters]uint32
 }
 
 // Result is the decision on one endpoint.
@@ -114,7 +116,7 @@ type Result struct {
 // Reset prepares r for n endpoints: no requeue, default balance, no state, no groups, value 0, and no connections reset or shed.
 func (r *Response) Reset(n int) {
 	r.RequeueAfter, r.Balance, r.State, r.Groups = 0, BalanceDefault, r.State[:0], r.Groups[:0]
-	r.EndpointStates = r.EndpointStates[:0]
+	r.EndpointStates, r.Counters = r.EndpointStates[:0], [MaxCounters]uint32{}
 	if cap(r.Results) < n {
 		r.Results = make([]Result, n)
 	}

@@ -70,7 +70,7 @@ const RESPONSE_MAGIC: u32 = 0x50524c53;
 const REQUEST_HEADER: u32 = 200;
 const LEAST_REQUEST: u32 = 184; // header of version 2.0
 const ENDPOINT: u32 = 72;
-const RESPONSE_HEADER: u32 = 64;
+const RESPONSE_HEADER: u32 = 80;
 const RESULT: u32 = 16;
 const REASON: u32 = 8;
 const GROUP: u32 = 8;
@@ -359,6 +359,18 @@ export class Response {
   groupsCount: u32;
   statesOffset: u32;
   statesCount: u32;
+  counter0: u32; // see count
+  counter1: u32;
+  counter2: u32;
+  counter3: u32;
+
+  // Adds to a counter of the plugin, by its number in the manifest: the metric sluice_plugin_counter_total. It is for what the decision begins,
+  // such as an ejection.
+  count(counter: u32, n: u32): void {
+    if (counter > 3) return;
+    const at = changetype<usize>(this) + 64 + counter * 4, old = load<u32>(at);
+    store<u32>(at, n < u32.MAX_VALUE - old ? old + n : u32.MAX_VALUE);
+  }
 
   // Returns what is decided about endpoint i of the request.
   result(i: u32): Result {

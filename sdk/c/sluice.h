@@ -108,6 +108,7 @@ typedef struct {
 	sluice_area results;
 	uint32_t requeue_ms, balance, state_offset, state_length, reasons_offset, reasons_count, groups_offset, groups_count;
 	uint32_t endpoint_states_offset, endpoint_states_count;
+	uint32_t counters[4]; /* see sluice_count */
 } sluice_response;
 
 typedef struct {
@@ -124,7 +125,7 @@ _Static_assert(sizeof(sluice_endpoint) == 72, "layout");
 _Static_assert(sizeof(sluice_group) == 8, "layout");
 _Static_assert(sizeof(sluice_zone) == 32, "layout");
 _Static_assert(sizeof(sluice_outcomes) == 56, "layout");
-_Static_assert(sizeof(sluice_response) == 64, "layout");
+_Static_assert(sizeof(sluice_response) == 80, "layout");
 _Static_assert(sizeof(sluice_result) == 16, "layout");
 
 SLUICE_IMPORT("log")
@@ -354,6 +355,13 @@ static inline uint16_t sluice_add_group(uint32_t part) {
 	if (sluice_tail.groups < SLUICE_MAX_GROUPS)
 		sluice_tail.parts[sluice_tail.groups] = part;
 	return (uint16_t)sluice_tail.groups++;
+}
+
+/* Adds to a counter of the plugin, by its number in the manifest: the metric sluice_plugin_counter_total. It is for what the decision begins, such
+ * as an ejection. */
+static inline void sluice_count(sluice_response *r, uint32_t counter, uint32_t n) {
+	if (counter < 4)
+		r->counters[counter] += n < UINT32_MAX - r->counters[counter] ? n : UINT32_MAX - r->counters[counter];
 }
 
 /* Asks to be called again after some milliseconds. The shortest of several calls wins; 0 or less counts as 1. */

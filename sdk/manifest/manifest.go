@@ -39,8 +39,16 @@ type Manifest struct {
 	Role    string `json:"role"`    // a name of abi.Role
 	// Needs are the inputs that the plugin may ask for, by name: with some settings it may ask for less.
 	Needs []string `json:"needs,omitempty"`
+	// Counters are the counters of the plugin, at most abi.MaxCounters.
+	Counters []Counter `json:"counters,omitempty"`
 	// Settings is the schema of the settings; nil: the module does not say, and only the plugin checks them.
 	Settings []Setting `json:"settings"`
+}
+
+// Counter is a counter of a plugin: a value of the label counter of the metric sluice_plugin_counter_total.
+type Counter struct {
+	Name string `json:"name"` // small letters, digits and _
+	Text string `json:"text"`
 }
 
 // Needs returns the names of the inputs that there are.
@@ -185,8 +193,30 @@ func (m *Manifest) check() error {
 			return fmt.Errorf("needs[%d]: %q is there twice", i, n)
 		}
 	}
+	if err := checkCounters(m.Counters); err != nil {
+		return err
+	}
 	left := maxSettings
 	return checkFields(m.Settings, "settings", maxDepth, &left)
+}
+
+func checkCounters(counters []Counter) error {
+	if len(counters) > abi.MaxCounters {
+		return fmt.Errorf("counters: %d, the limit is %d", len(counters), abi.MaxCounters)
+	}
+	for i, c := range counters {
+		wrong := func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9') }
+		switch {
+		case c.Name == "" || len(c.Name) > maxName || strings.ContainsFunc(c.Name, wrong) || c.Name[0] < 'a':
+			return fmt.Errorf("counters[%d].name: %q: want a small letter, then small letters, digits and _, at most %d", i, short(c.Name), maxName)
+		case slices.ContainsFunc(counters[:i], func(d Counter) bool { return d.Name == c.Name }):
+			return fmt.Errorf("counters[%d].name: %q is there twice", i, c.Name)
+		}
+		if err := checkText(c.Text); err != nil {
+			return fmt.Errorf("counters[%d].text: %w", i, err)
+		}
+	}
+	return nil
 }
 
 // checkText checks a line of text for people.

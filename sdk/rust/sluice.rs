@@ -46,6 +46,8 @@ pub const MAX_GROUPS: usize = 64;
 pub const MAX_STATE: usize = 1024;
 /// Bytes of state of each endpoint.
 pub const ENDPOINT_STATE: usize = 32;
+/// Counters of a plugin.
+pub const MAX_COUNTERS: usize = 4;
 pub const MAX_REASONS: usize = 256;
 pub const MAX_REASON: usize = 256;
 pub const MAX_REASON_BYTES: usize = 4096;
@@ -60,7 +62,7 @@ const NO_REASON: u16 = u16::MAX;
 const REQUEST_SIZE: usize = 200;
 const LEAST_REQUEST: usize = 184; // header of version 2.0
 const ENDPOINT_SIZE: usize = 72;
-const RESPONSE_SIZE: usize = 64;
+const RESPONSE_SIZE: usize = 80;
 const RESULT_SIZE: usize = 16;
 const GROUP_SIZE: usize = 8;
 
@@ -587,6 +589,7 @@ struct Tail {
     groups: usize, // more than MAX_GROUPS: too many
     states: bool,  // of endpoints: they follow the results
     no_room: bool, // for them
+    counters: [u32; MAX_COUNTERS],
     parts: [u32; MAX_GROUPS],
     problem: Option<&'static str>,
 }
@@ -612,6 +615,7 @@ impl<'a> Response<'a> {
         tail.groups = 0;
         tail.states = false;
         tail.no_room = false;
+        tail.counters = [0; MAX_COUNTERS];
         tail.problem = None;
         Some(Response { bytes, endpoints, role, requeue_ms: 0, balance: Balance::Default, tail })
     }
@@ -727,6 +731,14 @@ impl<'a> Response<'a> {
         self.bytes[table + i * ENDPOINT_STATE..][..ENDPOINT_STATE].copy_from_slice(state);
     }
 
+    /// Adds to a counter of the plugin, by its number in the manifest: the metric sluice_plugin_counter_total. It is for what the decision
+    /// begins, such as an ejection.
+    pub fn count(&mut self, counter: usize, n: u32) {
+        if let Some(c) = self.tail.counters.get_mut(counter) {
+            *c = c.saturating_add(n);
+        }
+    }
+
     /// Writes the header, the reasons, the state and the groups. Returns the length of the response, or an error code.
     fn finish(self) -> i64 {
         let (b, tail) = (self.bytes, self.tail);
@@ -786,6 +798,10 @@ impl<'a> Response<'a> {
             tail.groups as u32,
             if states > 0 { results as u32 } else { 0 },
             states as u32,
+            tail.counters[0],
+            tail.counters[1],
+            tail.counters[2],
+            tail.counters[3],
         ];
         for (i, word) in header.iter().enumerate() {
             b[i * 4..][..4].copy_from_slice(&word.to_le_bytes());
@@ -807,6 +823,7 @@ impl Tail {
             groups: 0,
             states: false,
             no_room: false,
+            counters: [0; MAX_COUNTERS],
             parts: [0; MAX_GROUPS],
             problem: None,
         }

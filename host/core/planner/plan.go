@@ -99,6 +99,7 @@ func (p *Planner) endPlan(w *work, now time.Time) Result {
 	}
 	p.count(result)
 	result.Connections, result.PolicyConnections = p.outcomes.Report()
+	result.PluginCounters = p.evaluator.Counters()
 	result.RequeueAt = firstOf(p.nextRequeue(), p.guards.watch(now))
 	p.guards.report(result)
 	if result.Remaining > 0 {

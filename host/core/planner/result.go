@@ -56,6 +56,8 @@ type Result struct {
 	Guards []GuardChange
 	// PolicyConnections are those of all policies, sorted; nil if none has changed since the last Plan.
 	PolicyConnections []tally.PolicyConnections
+	// PluginCounters are the counters of all plugins, sorted; nil if none has changed since the last Plan.
+	PluginCounters []policy.Counter
 }
 
 // ServiceError is a failure of a Service's policy or settings.

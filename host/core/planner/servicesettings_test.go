@@ -33,7 +33,8 @@ func (p *weightPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	return nil
 }
 
-func (*weightPlugin) Role() abi.Role { return abi.RoleLocality }
+func (*weightPlugin) Counters() []string { return nil }
+func (*weightPlugin) Role() abi.Role     { return abi.RoleLocality }
 
 // settingsPlanner returns a planner of 20 Services, those with an even number in the namespace of a binding with settings.
 func settingsPlanner(plugin *weightPlugin) (*Planner, Settings) {

@@ -27,6 +27,7 @@ func (p flippingPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	}
 	return nil
 }
+func (flippingPlugin) Counters() []string { return nil }
 func (flippingPlugin) Role() abi.Role     { return abi.RoleLocality }
 func (p flippingPlugin) Revision() string { return fmt.Sprint(*p.revision) }
 

@@ -16,9 +16,10 @@ type chains struct {
 	requests
 	calls
 	serviceSettings
-	answers uint64    // of calls so far
-	parts   []float64 // reused by combine
-	weights []uint16  // reused by combine
+	answers  uint64 // of calls so far
+	counters counters
+	parts    []float64 // reused by combine
+	weights  []uint16  // reused by combine
 }
 
 // pass is which part of a decision is made.
@@ -297,6 +298,7 @@ func (e *chains) record(ch *chain, s *stepState, c *Call, nowMS int64) error {
 		s.endpoints = packEndpointStates(c.Request.Endpoints, resp.EndpointStates)
 	}
 	s.told = newTold(&c.Request, needs)
+	e.counters.add(ch.policy.Name, c.Name, c.Plugin.Counters(), &resp.Counters)
 	return nil
 }
 

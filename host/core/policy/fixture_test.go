@@ -31,6 +31,8 @@ func (s *fakePlugin) Needs(string) uint32 { return 0 }
 
 func (*fakePlugin) Keys(string) []string { return nil }
 
+func (*fakePlugin) Counters() []string { return []string{"first", "second"} }
+
 func (s *fakePlugin) Role() abi.Role { return cmp.Or(s.role, abi.RoleShare) }
 
 func (s *fakePlugin) Revision() string { return s.revision }

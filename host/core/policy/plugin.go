@@ -25,6 +25,8 @@ type Plugin interface {
 	Keys(settings string) []string
 	// Role is what the plugin decides, see abi.Role.
 	Role() abi.Role
+	// Counters are the names of abi.Response.Counters; the plugin has no others.
+	Counters() []string
 	// Revision identifies the code. It changes whenever answers may change.
 	Revision() string
 }

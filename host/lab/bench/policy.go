@@ -178,6 +178,7 @@ func (p alternating) Decide(req *abi.Request, resp *abi.Response) error {
 
 func (alternating) Needs(string) uint32  { return 0 }
 func (alternating) Keys(string) []string { return nil }
+func (alternating) Counters() []string   { return nil }
 func (alternating) Role() abi.Role       { return abi.RoleShare }
 func (alternating) Revision() string     { return "1" }
 

@@ -89,6 +89,9 @@ func (m *Metrics) OnPlan(p *engine.PlannedStep) {
 	m.kubeProxy.deferred.Add(float64(s.UDPDrains.Kept))
 	m.kubeProxy.flushed.Add(float64(s.UDPDrains.Expired))
 	m.shadows.update(s.Shadows)
+	if s.PluginCounters != nil {
+		m.state.counters = s.PluginCounters
+	}
 	m.connections.update(s.Connections, s.PolicyConnections)
 	for _, f := range families {
 		t := s.Totals.Family.At(f)

@@ -88,6 +88,7 @@ type planState struct {
 	degraded, unprogrammed       int
 	checkpoint                   time.Time
 	sourceErrors, sourceWarnings int
+	counters                     []policy.Counter
 }
 
 // stateCollector reports planState at each scrape.
@@ -148,6 +149,7 @@ var (
 	descThrottled  = desc("plugin_throttled_seconds_total", "Time for which calls of a plugin have waited because it had used up its share of CPU time.", "plugin")
 	descSuspended  = desc("plugin_suspended", "Number of Service ports, namespaces and settings for which a plugin is suspended after failures, "+
 		"and whether it is for all (plugin), by scope.", "plugin", "scope")
+	descCounters   = desc("plugin_counter_total", "Counters of a plugin that its manifest names, by policy (empty: of policies beyond the limit).", "policy", "plugin", "counter")
 	descForgotten  = desc("plugin_forgotten_failures_total", "Number of failing Service ports of a plugin that were forgotten because there were too many.", "plugin")
 	descCheckpoint = desc("checkpoint_last_success_timestamp_seconds", "Unix timestamp of the last time the checkpoint was written "+
 		"or found to be up to date.")
@@ -162,7 +164,7 @@ func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descServices, descFailing, descChoices, descLimited, descHolding, descHeld, descHints, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
 		descDecisions, descDivergence, descShadowed, descServiceDivergence, descFallbacks, descGuard, descSettings, descTexts, descHandles, descRecycled, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory, descAllMemory, descMemLimit,
 		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descForgotten, descQueued, descCPU, descThrottled, descCheckpoint, descProblems,
-		descAffinityClients, descAffinityFull, descServiceConnections, descPolicyConnections, descSignalSuccess, descSignalCPU, descSignalEndpoints, descUncounted, descStale, descRequests} {
+		descAffinityClients, descAffinityFull, descServiceConnections, descPolicyConnections, descCounters, descLabels, descSignalSuccess, descSignalCPU, descSignalEndpoints, descUncounted, descStale, descRequests} {
 		out <- d
 	}
 }
@@ -177,6 +179,10 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	gauge := func(d *prometheus.Desc, n int, labels ...string) { value(d, float64(n), labels...) }
+	for i := range s.counters {
+		n := &s.counters[i]
+		out <- prometheus.MustNewConstMetric(descCounters, prometheus.CounterValue, float64(n.Total), n.Policy, n.Plugin, n.Counter)
+	}
 	gauge(descProblems, s.sourceErrors, "error")
 	gauge(descProblems, s.sourceWarnings, "warning")
 	if !s.checkpoint.IsZero() {

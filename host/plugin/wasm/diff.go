@@ -26,6 +26,8 @@ func diffResponses(req *abi.Request, a, b *abi.Response) string {
 		return fmt.Sprintf("balance %d and %d", a.Balance, b.Balance)
 	case !slices.Equal(a.Groups, b.Groups):
 		return fmt.Sprintf("groups with the parts %d and %d", a.Groups, b.Groups)
+	case a.Counters != b.Counters:
+		return fmt.Sprintf("counters %d and %d", a.Counters, b.Counters)
 	case !bytes.Equal(a.EndpointStates, b.EndpointStates):
 		return fmt.Sprintf("states of endpoints of %d and %d bytes, which differ at byte %d", len(a.EndpointStates), len(b.EndpointStates), firstDifference(a.EndpointStates, b.EndpointStates))
 	case !bytes.Equal(a.State, b.State):

@@ -20,6 +20,10 @@ func (g *guest) introduce(said *manifest.Manifest, unsaid error) error {
 	case unsaid != nil:
 		return fmt.Errorf("module refused: %w", unsaid)
 	}
+	g.p.report.Counters = nil
+	for _, c := range said.Counters {
+		g.p.report.Counters = append(g.p.report.Counters, c.Name)
+	}
 	g.p.report.ABI, g.p.report.Manifest, g.p.report.Role = version, *said, said.ABIRole()
 	return nil
 }

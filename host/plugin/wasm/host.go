@@ -137,6 +137,7 @@ type Report struct {
 	Module      meter.Info
 	ABI         uint32   // major<<16 | minor, from sluice_abi_version
 	Role        abi.Role // from Manifest
+	Counters    []string // from Manifest
 	Manifest    manifest.Manifest
 	Needs       uint32        // with the settings of Load
 	Keys        []string      // declared for them

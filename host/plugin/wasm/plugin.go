@@ -362,6 +362,9 @@ func (p *Plugin) Keys(settings string) []string { return p.declared.of(settings)
 // Role implements policy.Plugin: the role that the module has declared.
 func (p *Plugin) Role() abi.Role { return p.report.Role }
 
+// Counters implements policy.Plugin: the names in the manifest.
+func (p *Plugin) Counters() []string { return p.report.Counters }
+
 // Revision implements policy.Plugin: a digest of module and ABI.
 func (p *Plugin) Revision() string { return p.report.Revision }
 

@@ -87,12 +87,17 @@ func (p *plugin) leaves(req *sdk.Request) bool {
 }
 
 // backOff computes how long the endpoints that this decision ejects stay out.
-func (p *plugin) backOff() {
+func (p *plugin) backOff(resp *sdk.Response) {
 	s := &p.settings
 	for i := range p.suspects {
 		x := &p.suspects[i]
 		if !x.out || x.ejected {
 			continue
+		}
+		if x.own {
+			resp.Count(countEjections, 1)
+		} else {
+			resp.Count(countNodeEjections, 1)
 		}
 		e := p.state.ejection(x.index)
 		if e == nil {

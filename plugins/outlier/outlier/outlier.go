@@ -49,8 +49,9 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	}
 	if p.panics() || !p.eject(req) {
 		p.keepAll(resp)
+		resp.Count(countPanics, 1)
 	} else {
-		p.backOff()
+		p.backOff(resp)
 		p.apply(req, resp)
 	}
 	p.remember(resp)

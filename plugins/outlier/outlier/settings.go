@@ -7,6 +7,13 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
+// Numbers of the counters in plugin.json.
+const (
+	countEjections = iota
+	countNodeEjections
+	countPanics
+)
+
 // settings are the settings of a policy, in JSON.
 type settings struct {
 	WindowSeconds       int64

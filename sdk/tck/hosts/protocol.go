@@ -52,8 +52,9 @@ type Response struct {
 	Groups    []uint32 `json:"groups"` // their parts
 	State     []byte   `json:"state"`
 	// EndpointStates are 32 bytes for each endpoint; absent: none.
-	EndpointStates []byte   `json:"endpointStates,omitempty"`
-	Results        []Result `json:"results"`
+	EndpointStates []byte    `json:"endpointStates,omitempty"`
+	Counters       [4]uint32 `json:"counters"`
+	Results        []Result  `json:"results"`
 }
 
 // Result is the result for an endpoint.
@@ -69,7 +70,7 @@ type Result struct {
 // ResponseOf returns the response that a host in Go has decoded.
 func ResponseOf(r *abi.Response) *Response {
 	out := &Response{RequeueMS: uint32(r.RequeueAfter.Milliseconds()), Balance: r.Balance, Groups: append([]uint32{}, r.Groups...),
-		State: append([]byte{}, r.State...), EndpointStates: slices.Clone(r.EndpointStates), Results: []Result{}}
+		State: append([]byte{}, r.State...), EndpointStates: slices.Clone(r.EndpointStates), Counters: r.Counters, Results: []Result{}}
 	for _, x := range r.Results {
 		if len(r.Groups) == 0 {
 			x.Group = 0

@@ -287,6 +287,8 @@ func sameResponse(got, want *Response) error {
 		return fmt.Errorf("the groups are %d, want %d", got.Groups, want.Groups)
 	case !bytes.Equal(got.State, want.State):
 		return fmt.Errorf("the state is %.100q, want %.100q", got.State, want.State)
+	case got.Counters != want.Counters:
+		return fmt.Errorf("the counters are %d, want %d", got.Counters, want.Counters)
 	case !bytes.Equal(got.EndpointStates, want.EndpointStates):
 		return fmt.Errorf("the states of endpoints are %.100x, want %.100x", got.EndpointStates, want.EndpointStates)
 	}

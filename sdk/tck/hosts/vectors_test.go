@@ -520,6 +520,7 @@ type reply struct {
 	groups           []uint32
 	requeue, balance uint32
 	states           string // of endpoints; a header of version 2.0, of 56 bytes, has none
+	counters         [4]uint32
 }
 
 func (r reply) encode() []byte {
@@ -561,6 +562,11 @@ func (r reply) encode() []byte {
 	if r.header >= 64 {
 		h = le.AppendUint32(le.AppendUint32(h, uint32(statesAt)), uint32(len(r.states)/32))
 	}
+	if r.header >= 80 {
+		for _, n := range r.counters {
+			h = le.AppendUint32(h, n)
+		}
+	}
 	return append(fill(h, r.header), body...)
 }
 
@@ -595,13 +601,13 @@ func responseCases() (out []ResponseVector) {
 	}
 	read("all fields", "shares, groups, drain, shed, reset, reasons, state, algorithm, requeue", three, good.encode(), want)
 	states := good
-	states.header, states.stride, states.states = 64, 16, strings.Repeat("abcdefg\x00", 4)+strings.Repeat("\x00", 32)+strings.Repeat("\xff", 32)
+	states.header, states.stride, states.counters, states.states = 80, 16, [4]uint32{1, 0, never, 3}, strings.Repeat("abcdefg\x00", 4)+strings.Repeat("\x00", 32)+strings.Repeat("\xff", 32)
 	with := *want
-	with.EndpointStates = []byte(states.states)
-	read("states of endpoints", "a header of version 2.1; that of the second is 0", three, states.encode(), &with)
-	read("a later minor version", "a header of 80 bytes and records of 40: what is appended is skipped", three, func() []byte {
+	with.EndpointStates, with.Counters = []byte(states.states), states.counters
+	read("states of endpoints, counters", "a header of version 2.1; the state of the second is 0", three, states.encode(), &with)
+	read("a later minor version", "a header of 96 bytes and records of 40: what is appended is skipped", three, func() []byte {
 		later := good
-		later.header, later.stride = 80, 40
+		later.header, later.stride = 96, 40
 		return later.encode()
 	}(), want)
 	read("nothing but shares", "no reasons, no state, no groups, no requeue; the group of a result means nothing", []uint32{ready},
@@ -785,6 +791,9 @@ func decode(b []byte, conditions []uint32) (*Response, string) {
 	out := &Response{RequeueMS: uint32(field(6)), Balance: uint8(field(7)), Groups: []uint32{}, State: []byte{}, Results: []Result{}}
 	for i := range field(13) {
 		out.Groups = append(out.Groups, uint32(u32(field(12)+8*i)))
+	}
+	if header >= 80 {
+		out.Counters = [4]uint32{uint32(field(16)), uint32(field(17)), uint32(field(18)), uint32(field(19))}
 	}
 	if given > 0 {
 		out.EndpointStates = b[states:][:given*32]

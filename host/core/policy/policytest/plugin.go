@@ -28,6 +28,9 @@ func (p Plugin) Needs(string) uint32 { return p.Inputs }
 // Keys implements policy.Plugin.
 func (p Plugin) Keys(string) []string { return p.Values }
 
+// Counters implements policy.Plugin.
+func (p Plugin) Counters() []string { return nil }
+
 // Role implements policy.Plugin: what the plugin answers are capacities.
 func (p Plugin) Role() abi.Role { return abi.RoleReduce }
 

@@ -14,6 +14,7 @@ type idlePlugin struct{}
 func (idlePlugin) Decide(*abi.Request, *abi.Response) error { return nil }
 func (idlePlugin) Needs(string) uint32                      { return 0 }
 func (idlePlugin) Keys(string) []string                     { return nil }
+func (idlePlugin) Counters() []string                       { return nil }
 func (idlePlugin) Role() abi.Role                           { return abi.RoleReduce }
 
 func (idlePlugin) Revision() string { return "1" }

@@ -60,6 +60,7 @@ func (p *sleeper) called() []string {
 
 func (*sleeper) Needs(string) uint32  { return 0 }
 func (*sleeper) Keys(string) []string { return nil }
+func (*sleeper) Counters() []string   { return nil }
 func (*sleeper) Role() abi.Role       { return abi.RoleReduce }
 
 func (*sleeper) Revision() string { return "1" }

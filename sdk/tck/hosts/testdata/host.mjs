@@ -11,7 +11,7 @@ const DECIDE_MS = 300, LOAD_MS = 1000, WALL_MS = 8000; // of CPU time; of wall t
 const MEMORY_PAGES = 1024; // of 64 KiB
 const NONE = 0xffffffff, ABSENT = 0xfffffffe, NO_ZONE = 0xffff, NO_REASON = 0xffff;
 const CHOSEN = 16, ELIGIBLE = 128;
-const HEADER = 200, ENDPOINT = 72, ZONE = 32, OUTCOMES = 56, STRING = 16, GROUP = 8, RESPONSE = 64, LEAST_RESPONSE = 56, ENDPOINT_STATE = 32;
+const HEADER = 200, ENDPOINT = 72, ZONE = 32, OUTCOMES = 56, STRING = 16, GROUP = 8, RESPONSE = 80, LEAST_RESPONSE = 56, ENDPOINT_STATE = 32;
 const READY = 1, HELD = 256, ONE = 1_000_000, REDUCE = 2, SHARE = 3, RESET = 6, ADJUST = 7;
 
 const refuse = (text) => { throw new Error(text); };
@@ -361,7 +361,7 @@ function decode(b, q, role) {
   if (balance > 4) refuse("balance");
   if (stateLength > 1024) refuse("state");
   if (reasonsCount > 256) refuse("reasons");
-  const [statesAt, statesCount] = header < RESPONSE ? [0, 0] : [u32(56), u32(60)];
+  const [statesAt, statesCount] = header < 64 ? [0, 0] : [u32(56), u32(60)];
   if (statesCount !== 0 && statesCount !== n) refuse("endpoint_states");
   within("endpoint_states", statesAt, statesCount * ENDPOINT_STATE);
   if (groupsCount > 64 || groupsCount > 0 && role !== SHARE) refuse("groups");
@@ -390,7 +390,8 @@ function decode(b, q, role) {
   const left = (e, i) => e.conditions & ELIGIBLE && list[i].value && (role <= REDUCE ? e.share : e.capacity);
   if (role !== RESET && q.endpoints.some((e) => e.conditions & CHOSEN) && !q.endpoints.some(left)) refuse("no endpoint is left with capacity and a share");
   const endpointStates = statesCount ? { endpointStates: Buffer.from(b.subarray(statesAt, statesAt + statesCount * ENDPOINT_STATE)).toString("base64") } : {};
-  return { requeueMS, balance, groups, ...endpointStates, state: stateLength ? Buffer.from(b.subarray(stateAt, stateAt + stateLength)).toString("base64") : "", results: list };
+  const counters = [64, 68, 72, 76].map((at) => (header < at + 4 ? 0 : u32(at)));
+  return { requeueMS, balance, groups, counters, ...endpointStates, state: stateLength ? Buffer.from(b.subarray(stateAt, stateAt + stateLength)).toString("base64") : "", results: list };
 }
 
 // ---- What is in force.

@@ -61,6 +61,7 @@ func (*plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 		}
 	}
 	resp.SetGroups(1, 2)
+	resp.Count(0, 1)
 	for i := range req.NumEndpoints() {
 		e, h := req.Endpoint(i), h
 		h.number(uint64(e.Conditions()))
@@ -90,6 +91,7 @@ func (*plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 		if i%3 > 0 && h%4 > 0 {
 			resp.SetEndpointState(i, append(state[1:], byte(h)))
 		}
+		resp.Count(1, int(h>>33&1)<<30)
 		resp.SetShare(i, 1+int(h%60_000))
 		resp.SetGroup(i, i%2)
 		resp.SetShed(i, int(h>>20%1001))

@@ -41,6 +41,7 @@ export function sluice_decide(req: Request, length: u32, resp: Response, room: u
     h = text(h, req, z.zoneId);
     h = number(number(number(number(number(h, z.nodes), z.ready), z.serving), z.total), z.millicores);
   }
+  resp.count(0, 1);
   resp.addGroup(1);
   resp.addGroup(2);
   for (let i: u32 = 0; i < req.endpointsCount; i++) {
@@ -65,6 +66,7 @@ export function sluice_decide(req: Request, length: u32, resp: Response, room: u
       store<u8>(next + ENDPOINT_STATE - 1, u8(g));
       resp.setEndpointState(i, next);
     }
+    resp.count(1, u32((g >> 33) & 1) << 30);
     resp.setShare(i, 1 + (g % 60000));
     resp.result(i).group = u16(i % 2);
     resp.result(i).shedPermille = u16((g >> 20) % 1001);

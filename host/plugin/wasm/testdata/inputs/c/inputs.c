@@ -56,6 +56,7 @@ int64_t sluice_decide(const sluice_request *restrict req, uint32_t length, sluic
 		h = text(h, z->zone_id);
 		h = number(number(number(number(number(h, z->nodes), z->ready), z->serving), z->total), z->millicores);
 	}
+	sluice_count(resp, 0, 1);
 	sluice_add_group(1);
 	sluice_add_group(2);
 	for (uint32_t i = 0; i < req->endpoints.count; i++) {
@@ -84,6 +85,7 @@ int64_t sluice_decide(const sluice_request *restrict req, uint32_t length, sluic
 				to[k - 1] = state[k];
 			to[SLUICE_ENDPOINT_STATE - 1] = (uint8_t)g;
 		}
+		sluice_count(resp, 1, (uint32_t)(g >> 33 & 1) << 30);
 		sluice_result *result = sluice_result_at(resp, i);
 		result->value = 1 + (uint32_t)(g % 60000);
 		result->group = i % 2;

@@ -55,6 +55,7 @@ impl Plugin for Inputs {
             }
             h = number(h, z.millicores);
         }
+        resp.count(0, 1);
         resp.add_group(1);
         resp.add_group(2);
         for (i, e) in req.endpoints().enumerate() {
@@ -81,6 +82,7 @@ impl Plugin for Inputs {
                 state[ENDPOINT_STATE - 1] = g as u8;
                 resp.set_endpoint_state(i, &state);
             }
+            resp.count(1, ((g >> 33 & 1) as u32) << 30);
             resp.set_share(i, 1 + g % 60_000);
             resp.set_group(i, i as u16 % 2);
             resp.shed(i, ((g >> 20) % 1001) as u16);

@@ -1,0 +1,67 @@
+package policy
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+// maxCounters bounds the counters of plugins by policy. What is beyond is counted for all policies of the plugin together.
+const maxCounters = 4096
+
+// CounterKey identifies a counter of a plugin.
+type CounterKey struct {
+	Policy  string // "": policies beyond the limit
+	Plugin  string // of a shadow: see ShadowPlugin
+	Counter string // name in the manifest
+}
+
+// Counter is a counter of a plugin. It never decreases.
+type Counter struct {
+	CounterKey
+	Total uint64
+}
+
+// counters are the counters of plugins.
+type counters struct {
+	totals  map[CounterKey]uint64
+	changed bool // since the last report
+}
+
+// add adds what an answer counts. Names are those of the plugin: whatever it answers makes no other series.
+func (c *counters) add(policy, plugin string, names []string, by *[abi.MaxCounters]uint32) {
+	for i, name := range names[:min(len(names), len(by))] {
+		key := CounterKey{policy, plugin, name}
+		if _, known := c.totals[key]; !known {
+			if c.totals == nil {
+				c.totals = map[CounterKey]uint64{}
+			}
+			if len(c.totals) >= maxCounters {
+				key.Policy = ""
+			}
+			c.totals[key] += 0 // a series begins at 0
+			c.changed = true
+		}
+		if by[i] > 0 {
+			c.totals[key] += uint64(by[i])
+			c.changed = true
+		}
+	}
+}
+
+// Counters returns the counters of all plugins, sorted, and nil if none has changed since the last call.
+func (e *Evaluator) Counters() []Counter {
+	if !e.counters.changed {
+		return nil
+	}
+	e.counters.changed = false
+	out := make([]Counter, 0, len(e.counters.totals))
+	for k, n := range e.counters.totals {
+		out = append(out, Counter{k, n})
+	}
+	slices.SortFunc(out, func(a, b Counter) int {
+		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Plugin, b.Plugin), cmp.Compare(a.Counter, b.Counter))
+	})
+	return out
+}

@@ -1,0 +1,57 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
+)
+
+func TestCountersAreThoseOfTheManifest(t *testing.T) {
+	by := [abi.MaxCounters]uint32{1, 0, 7, math.MaxUint32} // the last two have no names
+	p := &fakePlugin{decide: func(req *abi.Request, resp *abi.Response) error {
+		resp.Counters = by
+		return favorFirst(7)(req, resp)
+	}}
+	b := newFixture(p)
+	b.decide()
+	want := "[{{p plugin0 first} 1} {{p plugin0 second} 0}]"
+	if got := fmt.Sprint(b.evaluator.Counters()); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if b.evaluator.Counters() != nil {
+		t.Error("nothing has changed")
+	}
+	b.decide() // of an answer that is there
+	if b.evaluator.Counters() != nil {
+		t.Error("an answer counts twice")
+	}
+	b.set(2, 0)
+	by[1] = math.MaxUint32
+	b.decide()
+	b.set(3, 1)
+	b.policy = b.policy.clone()
+	b.policy.Name = "q"
+	b.decide()
+	want = fmt.Sprintf("[{{p plugin0 first} 2} {{p plugin0 second} %d} {{q plugin0 first} 1} {{q plugin0 second} %[1]d}]", math.MaxUint32)
+	if got := fmt.Sprint(b.evaluator.Counters()); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	p.decide = failDecide
+	b.set(1, 0)
+	if b.decide(); b.evaluator.Counters() != nil {
+		t.Error("a failure counts")
+	}
+}
+
+func TestCountersAreBounded(t *testing.T) {
+	var c counters
+	by := [abi.MaxCounters]uint32{1, 1, 1, 1}
+	for i := range 3 * maxCounters {
+		c.add(fmt.Sprint(i), "plugin", []string{"a", "b"}, &by)
+	}
+	if n, more := len(c.totals), c.totals[CounterKey{"", "plugin", "a"}]; n != maxCounters+2 || more != 3*maxCounters-maxCounters/2 {
+		t.Errorf("%d counters, %d of further policies", n, more)
+	}
+}
