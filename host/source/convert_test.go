@@ -362,6 +362,21 @@ func TestUnsafeEndpointAddressesAreRejected(t *testing.T) {
 	}
 }
 
+func TestLabelsOfNamespacesAreThoseThatAreDeclared(t *testing.T) {
+	o := &metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"env": "prod", "long": strings.Repeat("x", 1<<20), "odd": "\xff"}}
+	for i := range 10_000 {
+		o.Labels[fmt.Sprint("other", i)] = strings.Repeat("y", 64)
+	}
+	n, problems := Namespace(o, []string{"absent", "env", "long", "odd"})
+	if want := map[string]string{"env": "prod"}; !maps.Equal(n.Labels, want) {
+		t.Errorf("labels %q, want %q", n.Labels, want)
+	}
+	if got := fmt.Sprint(problems); len(problems) != 2 || !problems[0].Warning || len(got) > 500 ||
+		!strings.Contains(got, "Namespace shop: metadata.labels[long]: 1048576 bytes, plugins see at most 63") || !strings.Contains(got, "metadata.labels[odd]: not UTF-8") {
+		t.Errorf("problems %.1000s", got)
+	}
+}
+
 func TestNodeFields(t *testing.T) {
 	o := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"topology.kubernetes.io/zone": "a", "pool": "", "long": strings.Repeat("x", 64), "odd": "\xff"}},

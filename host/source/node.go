@@ -15,10 +15,10 @@ import (
 // taintToBeDeleted marks a Node that the cluster autoscaler is about to delete (KEP-3836).
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// Namespace converts the metadata of a namespace. The value is never nil.
-func Namespace(o *metav1.ObjectMeta) (*model.Namespace, []Problem) {
+// Namespace converts the metadata of a namespace: the labels with these names. The value is never nil.
+func Namespace(o *metav1.ObjectMeta, labels []string) (*model.Namespace, []Problem) {
 	p := problems{object: "Namespace " + o.Name}
-	return &model.Namespace{Name: o.Name, Labels: p.values(o.Labels, slices.Sorted(maps.Keys(o.Labels)), "metadata.labels", maxLabel, false)}, p.all()
+	return &model.Namespace{Name: o.Name, Labels: p.values(o.Labels, labels, "metadata.labels", maxLabel, true)}, p.all()
 }
 
 // Node converts a Node. The value is never nil.

@@ -3,6 +3,7 @@ package dir
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -78,7 +79,7 @@ func decoderOf(kind string) func(raw []byte, o *object) {
 	case "v1 Namespace":
 		return decoder(func(v *corev1.Namespace, o *object) (problems []source.Problem) {
 			o.change.Kind, o.change.Name = model.NamespaceKind, model.Name{Namespace: o.name.Name}
-			o.change.Namespace, problems = source.Namespace(&v.ObjectMeta)
+			o.change.Namespace, problems = source.Namespace(&v.ObjectMeta, slices.Sorted(maps.Keys(v.Labels)))
 			return problems
 		})
 	case "v1 Pod":

@@ -153,9 +153,12 @@ func namespaceKind(labels *labelsToRead) kind[model.Namespace] {
 			if err != nil {
 				return nil, err
 			}
-			v, problems := source.Namespace(&o.ObjectMeta)
-			if v.Labels = only(v.Labels, labels.reading, s); v.Labels == nil {
-				v = nil
+			v, problems := source.Namespace(&o.ObjectMeta, labels.reading)
+			if v.Labels == nil {
+				return &converted[model.Namespace]{model.Name{Namespace: o.Name}, nil, problems}, nil
+			}
+			for name, value := range v.Labels {
+				v.Labels[name] = s.intern(value)
 			}
 			return &converted[model.Namespace]{model.Name{Namespace: o.Name}, v, problems}, nil
 		},

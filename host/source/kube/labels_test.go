@@ -158,6 +158,36 @@ func TestNamespacesThatCannotBeReadHaveNoLabels(t *testing.T) {
 	testenv.Eventually(t, "the log says so", func() bool { return r.logCount("component namespaces") == 1 })
 }
 
+// TestChangingLabelsCauseFewLists: whoever may choose the labels of a policy cannot have all nodes list Nodes or namespaces all the time.
+func TestChangingLabelsCauseFewLists(t *testing.T) {
+	r := newFixture(t, nil)
+	needs := func(i int) {
+		label := []string{fmt.Sprint("l", i)}
+		r.source.SetNeeds(needsOfBound(Needs{NodeLabels: label, NamespaceLabels: label}))
+	}
+	needs(0)
+	r.server.put(withUIDAndCPU(node("n1", "z1"), "uid-1", 1000), namespace("shop", nil), svc("web", bound))
+	r.run()
+	r.waitSynced()
+	started := r.source.opt.Now()
+	last := 0
+	for r.source.opt.Now().Sub(started) < 3*namespaceWatchInterval {
+		last++
+		needs(last)
+		r.waitForMarker()
+	}
+	name := fmt.Sprint("l", last)
+	testenv.Eventually(t, "the last label", func() bool { return r.read(nodeLabels, name) && r.read(namespaceLabels, name) })
+	passed := r.source.opt.Now().Sub(started)
+	namespaces := r.server.requestCount("GET /api/v1/namespaces?", "resourceVersion") // a list and a watch each
+	if most := 2 * (2 + int(passed/namespaceWatchInterval)); namespaces > most {
+		t.Errorf("%d requests for namespaces in %s, at most %d are allowed", namespaces, passed, most)
+	}
+	if most := 2 + int(passed/podWatchInterval) + int(passed/(minListInterval*3/4)); r.nodeLists() > most || last < 2*most {
+		t.Errorf("%d lists of Nodes in %s for %d labels, at most %d are allowed", r.nodeLists(), passed, last, most)
+	}
+}
+
 // TestManyLabelsDisplaceNone: whoever may choose the labels of a policy can take no label from others.
 func TestManyLabelsDisplaceNone(t *testing.T) {
 	var d labelDemand

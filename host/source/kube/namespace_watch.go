@@ -8,6 +8,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
+// namespaceWatchInterval is the minimum time between two starts of the watch of namespaces: each is a list, by every node.
+const namespaceWatchInterval = 20 * time.Second
+
 // namespaceWatch watches the labels of namespaces that policies see, while a policy sees any. It belongs to the goroutine of Source.Run.
 type namespaceWatch struct {
 	source    *Source
@@ -57,7 +60,7 @@ func (w *namespaceWatch) reconcile() {
 		}
 		return
 	}
-	w.notBefore = now.Add(podWatchInterval)
+	w.notBefore = now.Add(namespaceWatchInterval)
 	w.stop()
 	w.labels.begin()
 	var ctx context.Context

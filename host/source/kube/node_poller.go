@@ -25,6 +25,9 @@ const (
 	// A list for labels that policies see from now on: every node needs it at the same moment, and policies wait for it.
 	labelsJitterPerNode = 4 * time.Millisecond
 	maxLabelsJitter     = 20 * time.Second
+	// Of the interval between two lists, the part that must pass between two for labels: whoever may choose the labels of a policy can have
+	// nodes list this much more often.
+	labelsShare = 6
 )
 
 // nodePoller keeps zone, CPU, readiness and labels of the other Nodes, which policies may need. Between full lists it lists metadata only (a
@@ -36,7 +39,8 @@ type nodePoller struct {
 	lister *lister
 	epoch  int // of the lister's watchState
 
-	labels *labelsToRead
+	labels          *labelsToRead
+	labelsNotBefore time.Time // of the next list for labels
 
 	mu          sync.Mutex
 	interner    *interner
@@ -86,13 +90,21 @@ func (r *nodePoller) waitForNextList(ctx context.Context) {
 	interval := max(minListInterval, nodes*listIntervalPerNode)
 	listDue := r.source.opt.After(interval*3/4 + rand.N(interval/2))
 	var lookupDue <-chan time.Time
+	forLabels := false
 	for {
 		select {
 		case <-r.labels.changed:
-			listDue = r.source.opt.After(rand.N(min(nodes*labelsJitterPerNode, maxLabelsJitter) + 1))
+			if !forLabels {
+				forLabels = true
+				wait := rand.N(min(nodes*labelsJitterPerNode, maxLabelsJitter) + 1)
+				listDue = r.source.opt.After(max(wait, r.labelsNotBefore.Sub(r.source.opt.Now())))
+			}
 		case <-ctx.Done():
 			return
 		case <-listDue:
+			if forLabels {
+				r.labelsNotBefore = r.source.opt.Now().Add(max(podWatchInterval, interval/labelsShare))
+			}
 			return
 		case <-r.lookupReady:
 			if lookupDue == nil {
