@@ -123,7 +123,7 @@ func (p *Planner) Apply(changes []model.Change) {
 			p.markChanged(name)
 		}
 		if c.Kind == model.NodeLabelsKind || c.Kind == model.NamespaceLabelsKind {
-			p.PluginsReloaded() // some may have waited
+			p.labelsRead(c.Kind)
 		}
 		if c.Kind == model.NodeKind && c.Name.Name == p.settings.Node {
 			p.rememberNode(c.Node)

@@ -111,6 +111,9 @@ func TestChangeOfALabelPlansOnlyServicesThatSeeIt(t *testing.T) {
 		c[1].Slice.Endpoints[0].Node = fmt.Sprint("n", i/2)
 		changes = append(changes, c...)
 	}
+	plain := podService("ns1", "plain", "", 40)
+	plain[0].Service.Labels = nil // no policy
+	changes = append(changes, plain...)
 	node := func(name, weight, other string) model.Change {
 		return model.Change{Kind: model.NodeKind, Name: model.Name{Name: name}, Node: &model.Node{Name: name, MilliCPU: int64(len(other)), Labels: map[string]string{"weight": weight}}}
 	}
@@ -134,6 +137,9 @@ func TestChangeOfALabelPlansOnlyServicesThatSeeIt(t *testing.T) {
 		{"a Node of the name of a namespace", node("ns1", "6", ""), 0, 0},
 		{"a namespace", namespace("ns1", "prod"), 10, 10},
 		{"a namespace without Services", namespace("n3", "prod"), 0, 0},
+		{"which labels of Nodes are read", model.Change{Kind: model.NodeLabelsKind, Read: []string{"other"}}, 40, 0},
+		{"which labels of namespaces are read", model.Change{Kind: model.NamespaceLabelsKind, Read: []string{"env"}}, 40, 0},
+		{"the label that plugins wait for", model.Change{Kind: model.NodeLabelsKind, Read: []string{"weight"}}, 40, 40},
 	} {
 		calls := p.PluginCalls()
 		p.Apply([]model.Change{test.change})
