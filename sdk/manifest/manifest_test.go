@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -57,6 +58,9 @@ func TestASectionIsReadBackAndReplaced(t *testing.T) {
 
 func TestHostileSectionsAreRefused(t *testing.T) {
 	field := func(rest string) string { return with(`[{"name":"a",` + rest + `}]`) }
+	counters := func(list ...string) string {
+		return strings.Replace(with("null"), `"settings"`, `"counters":[`+strings.Join(list, ",")+`],"settings"`, 1)
+	}
 	for name, c := range map[string]struct{ content, want string }{
 		"empty":                         {"", "line 1: EOF"},
 		"no JSON":                       {"role: share", "line 1: invalid character"},
@@ -100,6 +104,16 @@ func TestHostileSectionsAreRefused(t *testing.T) {
 		"items of a text":               {field(`"type":"text","items":{"type":"text"},"text":"t"`), "items: for lists and maps"},
 		"an object of nothing":          {field(`"type":"object","text":"t"`), "fields: for objects"},
 		"nested too deep":               {field(strings.Repeat(`"type":"list","items":{`, 7) + `"type":"text"` + strings.Repeat("}", 7) + `,"text":"t"`), "nested deeper than 6"},
+		"five counters":                 {counters(slices.Repeat([]string{`{"name":"a","text":"t"}`}, 5)...), "counters: 5, the limit is 4"},
+		"a counter twice":               {counters(`{"name":"a","text":"t"}`, `{"name":"a","text":"t"}`), `counters[1].name: "a" is there twice`},
+		"a counter without a name":      {counters(`{"name":"","text":"t"}`), `counters[0].name: ""`},
+		"a counter with a label":        {counters(`{"name":"a{b=\"c\"}","text":"t"}`), "counters[0].name: "},
+		"a counter of two lines":        {counters(`{"name":"a\nb","text":"t"}`), "counters[0].name: "},
+		"a counter of capitals":         {counters(`{"name":"Ejections","text":"t"}`), `counters[0].name: "Ejections"`},
+		"a counter that is a number":    {counters(`{"name":"1a","text":"t"}`), `counters[0].name: "1a"`},
+		"a counter with a long name":    {counters(`{"name":"` + strings.Repeat("a", 20_000) + `","text":"t"}`), "counters[0].name: "},
+		"a counter without a text":      {counters(`{"name":"a","text":""}`), "counters[0].text: missing"},
+		"a text of a counter":           {counters(`{"name":"a","text":"a\u001b[2J"}`), "counters[0].text: "},
 		"too many":                      {with("[" + strings.TrimSuffix(strings.Repeat(`{"name":"a","type":"list","items":{"type":"text"},"text":"t"},`, 1), ",") + many(300) + "]"), "more than 256"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -111,6 +112,19 @@ func (ch *chain) saveSteps() []savedStep {
 	var out []savedStep
 	for i, s := range ch.plugins() {
 		out = append(out, savedStep{s.Plugin, s.Settings, ch.steps[i].state, ch.steps[i].endpoints.save()})
+	}
+	return out
+}
+
+// saveWithin is saveSteps without the states of endpoints for which there is no room.
+func (ch *chain) saveWithin(room *int) []savedStep {
+	out := slices.Clone(ch.saveSteps())
+	for i := range out {
+		if n := len(out[i].Endpoints); n > *room {
+			out[i].Endpoints = nil
+		} else {
+			*room -= n
+		}
 	}
 	return out
 }

@@ -73,6 +73,10 @@ func (s *savedSettings) name() model.Name { return model.Name{Namespace: s.Names
 // the others are tried again after a restart.
 const maxSavedSettings = 16 << 20
 
+// maxSavedEndpointStates bounds the states of endpoints in a checkpoint, of all plugins: at most 100 bytes each, and a larger checkpoint could not be
+// read. States of further Service ports, in the order of names, begin anew after a restart.
+const maxSavedEndpointStates = 1 << 20
+
 // Epoch relates the times of a clock to the machine's. The clock advances with the time since the boot.
 type Epoch struct {
 	Boot string `json:"boot"` // differs between boots; "" if unknown
@@ -134,10 +138,10 @@ type savedRow struct {
 // bytes.
 func (e *Evaluator) Save(epoch Epoch) ([]byte, error) {
 	out := checkpoint{Version: checkpointVersion, Epoch: epoch, Pools: []savedPool{}}
-	for key, m := range e.pools {
-		out.Pools = append(out.Pools, m.save(key))
+	room := maxSavedEndpointStates
+	for _, key := range slices.SortedFunc(maps.Keys(e.pools), PoolKey.compare) {
+		out.Pools = append(out.Pools, e.pools[key].save(key, &room))
 	}
-	slices.SortFunc(out.Pools, func(a, b savedPool) int { return a.key().compare(b.key()) })
 	for key, r := range e.readiness {
 		if saved, ok := r.save(key); ok {
 			out.Readiness = append(out.Readiness, saved)
@@ -261,11 +265,12 @@ func (e *Evaluator) Prune(keep func(service model.Name) bool) {
 	maps.DeleteFunc(e.choices, func(name model.Name, _ string) bool { return !keep(name) })
 }
 
-func (m *poolState) save(key PoolKey) savedPool {
+// save returns the state of a pool. room is for how many states of endpoints there is room.
+func (m *poolState) save(key PoolKey, room *int) savedPool {
 	out := savedPool{
 		Namespace: key.Port.Service.Namespace, Service: key.Port.Service.Name, Port: key.Port.Port,
 		Protocol: key.Port.Protocol, Family: key.Family, Pool: key.Pool,
-		Policy: m.name, Generation: m.enforced.generation, HasGood: m.enforced.lastGood != nil, Steps: m.enforced.saveSteps(),
+		Policy: m.name, Generation: m.enforced.generation, HasGood: m.enforced.lastGood != nil, Steps: m.enforced.saveWithin(room),
 	}
 	if out.HasGood {
 		out.Balance = m.enforced.lastGood.balance
@@ -282,7 +287,7 @@ func (m *poolState) save(key PoolKey) savedPool {
 	}
 	if c := m.shadow; c != nil {
 		out.Shadow = &savedShadow{
-			Generation: c.generation, HasGood: c.lastGood != nil, Endpoints: appendSaved(nil, c.lastGood.save()), Steps: c.saveSteps(),
+			Generation: c.generation, HasGood: c.lastGood != nil, Endpoints: appendSaved(nil, c.lastGood.save()), Steps: c.saveWithin(room),
 		}
 	}
 	return out

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -17,7 +18,7 @@ type CounterKey struct {
 	Counter string // name in the manifest
 }
 
-// Counter is a counter of a plugin. It never decreases.
+// Counter is a counter of a plugin. It never decreases: a plugin says by how much it grows.
 type Counter struct {
 	CounterKey
 	Total uint64
@@ -44,7 +45,7 @@ func (c *counters) add(policy, plugin string, names []string, by *[abi.MaxCounte
 			c.changed = true
 		}
 		if by[i] > 0 {
-			c.totals[key] += uint64(by[i])
+			c.totals[key] += min(uint64(by[i]), math.MaxUint64-c.totals[key])
 			c.changed = true
 		}
 	}

@@ -45,6 +45,18 @@ func TestCountersAreThoseOfTheManifest(t *testing.T) {
 	}
 }
 
+func TestACounterStaysAtTheLargestNumber(t *testing.T) {
+	var c counters
+	key, by := CounterKey{"p", "plugin", "a"}, [abi.MaxCounters]uint32{math.MaxUint32}
+	c.add(key.Policy, key.Plugin, []string{key.Counter}, &by)
+	c.totals[key] = math.MaxUint64 - 1
+	for range 2 {
+		if c.add(key.Policy, key.Plugin, []string{key.Counter}, &by); c.totals[key] != math.MaxUint64 {
+			t.Errorf("%d", c.totals[key])
+		}
+	}
+}
+
 func TestCountersAreBounded(t *testing.T) {
 	var c counters
 	by := [abi.MaxCounters]uint32{1, 1, 1, 1}

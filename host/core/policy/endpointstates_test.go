@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -94,5 +96,22 @@ func TestSavedStatesOfEndpointsAreChecked(t *testing.T) {
 	want[abi.MaxEndpointState+1] = 1
 	if b := got.unpack(nil, eps); !slices.Equal(b, want) || got.width != 2 {
 		t.Errorf("%x, width %d", b, got.width)
+	}
+}
+
+// A plugin that writes states for all endpoints of many Services makes no checkpoint that is too large to be read.
+func TestSavedStatesOfEndpointsAreBounded(t *testing.T) {
+	e := NewEvaluator(nil)
+	states := make([]savedEndpointState, maxSavedEndpointStates*3/4)
+	for name, n := range map[string]int{"a": len(states), "b": len(states) / 2, "c": len(states) / 3, "d": 1} {
+		key := PoolKey{Port: model.PortName{Service: model.Name{Namespace: "shop", Name: name}}}
+		e.pools[key] = &poolState{enforced: chain{saved: []savedStep{{Plugin: "p", State: []byte("s"), Endpoints: states[:n]}}}}
+	}
+	text, err := e.Save(Epoch{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytes.Count(text, []byte(`"addr"`)); n != maxSavedEndpointStates || bytes.Count(text, []byte(`"state":"cw=="`)) != 4 {
+		t.Errorf("%d states are saved, want those of a and c: %d", n, maxSavedEndpointStates)
 	}
 }
