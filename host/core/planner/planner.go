@@ -123,7 +123,10 @@ func (p *Planner) Apply(changes []model.Change) {
 			p.markChanged(name)
 		}
 		if c.Kind == model.NodeLabelsKind || c.Kind == model.NamespaceLabelsKind {
-			p.labelsRead(c.Kind)
+			// Other labels have been read than before, and plugins may have waited for them.
+			for _, name := range p.readers(c.Kind) {
+				p.markChanged(name)
+			}
 		}
 		if c.Kind == model.NodeKind && c.Name.Name == p.settings.Node {
 			p.rememberNode(c.Node)

@@ -47,15 +47,16 @@ func (x valueIndex) of(c *model.Change, cluster *model.Snapshot) []model.Name {
 	return x[c.Name]
 }
 
-// labelsRead plans the Services whose policy sees labels of Nodes, or of namespaces: other labels have been read than before, and plugins may have
-// waited for them.
-func (p *Planner) labelsRead(kind model.Kind) {
-	for _, name := range slices.SortedFunc(maps.Keys(p.services), model.Name.Compare) {
-		d := p.services[name].values.declared
+// readers returns the Services whose policy sees labels of Nodes, or of namespaces, sorted.
+func (l *roster) readers(kind model.Kind) (names []model.Name) {
+	for name, s := range l.services {
+		d := s.values.declared
 		if kind == model.NodeLabelsKind && d.Nodes || kind == model.NamespaceLabelsKind && d.Namespace {
-			p.markChanged(name)
+			names = append(names, name)
 		}
 	}
+	slices.SortFunc(names, model.Name.Compare)
+	return names
 }
 
 // indexedValues are the objects of a Service in the index.
