@@ -80,7 +80,7 @@ func TestPluginCheckPrintsCosts(t *testing.T) {
 
 // config check reports the input that no node gives, with the plugin that asks for it.
 func TestConfigCheckNamesTheInputThatIsNotGiven(t *testing.T) {
-	module := assemble(t, "asks", keepWeights(t, `(func (export "sluice_needs") (param i32) (result i32) (i32.const 20))`))
+	module := assemble(t, "asks", keepWeights(t, `(func (export "sluice_needs") (param i32) (result i32) (i32.const 0x40000004))`))
 	file := filepath.Join(t.TempDir(), "sluice.yaml")
 	text := "apiVersion: sluice.dev/v1alpha1\nkind: SluiceConfiguration\npluginCacheDir: " + t.TempDir() + "\nplugins: [{name: asks, file: " + module +
 		"}]\npolicies: [{name: p, plugins: [{name: asks}]}]\ndefaultPolicy: p\n"
@@ -93,7 +93,7 @@ func TestConfigCheckNamesTheInputThatIsNotGiven(t *testing.T) {
 	cmd.SetErr(io.Discard)
 	cmd.SetArgs([]string{"check", file})
 	err := cmd.Execute()
-	if want := "plugin asks: module refused: sluice_needs asks for unknown inputs: bits 0x10"; err == nil || !strings.Contains(err.Error(), want) {
+	if want := "plugin asks: module refused: sluice_needs asks for unknown inputs: bits 0x40000000"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %q", err, want)
 	}
 }
@@ -136,7 +136,7 @@ func TestPluginCheckRefusesInvalidModules(t *testing.T) {
 		{[]string{assemble(t, "loop", keepWeights(t, `(func (export "_initialize") (loop (br 0)))`))}, "_initialize: ", false}, // out of fuel, or of time
 		{[]string{assemble(t, "import", `(module (import "env" "exec" (func)))`)}, `import "exec" of "env"`, false},
 		{[]string{assemble(t, "nothing", `(module)`)}, `not a sluice plugin: it does not export memory "memory"`, false},
-		{[]string{assemble(t, "unknown", keepWeights(t, `(func (export "sluice_needs") (param i32) (result i32) (i32.const 16))`))}, "unknown inputs: bits 0x10", false},
+		{[]string{assemble(t, "unknown", keepWeights(t, `(func (export "sluice_needs") (param i32) (result i32) (i32.const 0x40000000))`))}, "unknown inputs: bits 0x40000000", false},
 		{[]string{assemble(t, "keys", keepWeights(t, `(data (i32.const 16) "color:red") (func (export "sluice_keys") (param i32 i32 i32) (result i32)
 			(memory.copy (local.get 1) (i32.const 16) (i32.const 9)) (i32.const 9))`))}, `sluice_keys: key 0: "color:red" is of an unknown kind`, false},
 		{[]string{assemble(t, "settings", keepWeights(t, "")), "--settings", `{"a":1}`}, "settings: the plugin accepts none", false},
