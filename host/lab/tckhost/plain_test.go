@@ -282,7 +282,7 @@ func broken() []brokenHost {
 		}), "the clock of one instance"},
 		{"has no WASI", hosts.Imports, onLoad("wasi_snapshot_preview1"), "load: unexpected exports"},
 		{"mixes up settings", hosts.Settings, view(func(_ *plainPlugin, v *abi.View) { v.Settings = min(v.Settings, 1) }), "with these settings"},
-		{"sends another version", hosts.Wire, wire(func(b []byte) { le.PutUint16(b[abi.ReqMajor:], 1) }), `version is 1\.0`},
+		{"sends another version", hosts.Wire, wire(func(b []byte) { le.PutUint16(b[abi.ReqMajor:], 1) }), `version is 1\.1`},
 		{"sends a row of another zone", hosts.Wire, wire(func(b []byte) { le.PutUint16(b[abi.ReqZoneIndex:], 5) }), "zone_index is 5"},
 		{"forgets the policy", hosts.Fields, request(func(q *abi.Request) { q.ExternalPolicyLocal = false }), "policy.external is false, want true"},
 		{"sorts endpoints in another order", hosts.Fields, request(func(q *abi.Request) { q.Endpoints = slices.Clone(q.Endpoints); slices.Reverse(q.Endpoints) }), `endpoints\[0\].address`},
