@@ -42,7 +42,7 @@ func contract(t *testing.T) string {
 func docRecords(t *testing.T) map[string]*docRecord {
 	t.Helper()
 	heading := regexp.MustCompile("^### .*, (\\d+) bytes \\(`(\\w+)`\\)$")
-	row := regexp.MustCompile("^\\| (\\d+) \\| (\\d+) \\| (?:`([a-z_.]+)`|\\(zero\\)) \\| (?:`(\\w+)`)? ?\\|")
+	row := regexp.MustCompile("^\\| (\\d+) \\| (\\d+) \\| (?:`([a-z_.]+(?:\\[\\d\\])?)`|\\(zero\\)) \\| (?:`(\\w+)`)? ?\\|")
 	records := map[string]*docRecord{}
 	var in *docRecord
 	for line := range strings.Lines(contract(t)) {

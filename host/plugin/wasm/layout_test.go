@@ -16,7 +16,7 @@ import (
 func TestCHeaderMatchesTheContract(t *testing.T) {
 	testenv.RequireProgram(t, "clang", "clang")
 	heading := regexp.MustCompile("^### .*: `(sluice_\\w+)`, (\\d+) bytes")
-	field := regexp.MustCompile("^\\| (\\d+) \\| (\\d+) \\| `([a-z_.]+)` \\|")
+	field := regexp.MustCompile("^\\| (\\d+) \\| (\\d+) \\| `([a-z_.]+(?:\\[\\d\\])?)` \\|")
 	value := regexp.MustCompile("^\\| `(NO_\\w+|[A-Z]+|[A-Z]+_[A-Z]+|[A-Z][A-Za-z]+)` \\| (?:`\\w+` \\| )?(-?\\d+|0x[0-9A-F]+) \\|")
 	var b strings.Builder
 	b.WriteString("#include \"sluice.h\"\n#include <stddef.h>\n")
