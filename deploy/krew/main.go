@@ -2,14 +2,10 @@
 package main
 
 import (
-	"archive/tar"
-	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +13,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-proxy/sluice/deploy/image/oci"
 )
 
 const homepage = "https://github.com/sluice-proxy/sluice"
@@ -87,33 +85,18 @@ func archive(path, program string, platform [2]string, version string) (digest s
 	if err := cmd.Run(); err != nil {
 		return "", err
 	}
-	f, err := os.Create(path)
-	if err != nil {
-		return "", err
-	}
-	hash := sha256.New()
-	zip := gzip.NewWriter(io.MultiWriter(f, hash))
-	out := tar.NewWriter(zip)
-	for _, entry := range []struct {
-		name, from string
-		mode       int64
-	}{{program, built, 0o755}, {"LICENSE", "LICENSE", 0o644}} {
-		text, err := os.ReadFile(entry.from)
+	var files []oci.File
+	for name, from := range map[string]string{program: built, "LICENSE": "LICENSE"} {
+		body, err := os.ReadFile(from)
 		if err != nil {
 			return "", err
 		}
-		header := &tar.Header{Name: entry.name, Mode: entry.mode, Size: int64(len(text)), ModTime: time.Unix(0, 0)}
-		if err := errors.Join(out.WriteHeader(header), write(out, text)); err != nil {
-			return "", err
-		}
+		files = append(files, oci.File{Name: name, Mode: 0o755, Body: body})
 	}
-	if err := errors.Join(out.Close(), zip.Close(), f.Close()); err != nil {
+	packed, err := oci.Pack(files, time.Time{})
+	if err != nil {
 		return "", err
 	}
-	return hex.EncodeToString(hash.Sum(nil)), nil
-}
-
-func write(w io.Writer, text []byte) error {
-	_, err := w.Write(text)
-	return err
+	sum := sha256.Sum256(packed)
+	return hex.EncodeToString(sum[:]), os.WriteFile(path, packed, 0o644)
 }

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -12,9 +10,10 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-proxy/sluice/deploy/image/oci"
 )
 
 // charts writes the charts, with the version and the digest of the image in them, and the kinds as one manifest.
@@ -106,9 +105,7 @@ func kinds(dir string) ([]byte, error) {
 // archive writes the files of a folder as a compressed tar archive in which they are below another one: symbolic links as what they lead to, in
 // the order of their names, with the time of the commit. edit, unless nil, changes a file, by its name in the folder.
 func (r *release) archive(name, root, dir string, edit func(name, text string) (string, error)) error {
-	var out bytes.Buffer
-	zip := gzip.NewWriter(&out) // without name or time
-	w := tar.NewWriter(zip)
+	var files []oci.File
 	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || strings.HasPrefix(d.Name(), ".") {
 			return err
@@ -128,15 +125,15 @@ func (r *release) archive(name, root, dir string, edit func(name, text string) (
 			}
 			body = []byte(text)
 		}
-		header := &tar.Header{Name: path.Join(root, filepath.ToSlash(in)), Mode: 0o644, Size: int64(len(body)), ModTime: r.at.Truncate(time.Second)}
-		if err := w.WriteHeader(header); err != nil {
-			return err
-		}
-		_, err = w.Write(body)
-		return err
+		files = append(files, oci.File{Name: path.Join(root, filepath.ToSlash(in)), Mode: 0o644, Body: body})
+		return nil
 	})
-	if err := errors.Join(err, w.Close(), zip.Close()); err != nil {
+	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	return r.write(name, out.Bytes())
+	packed, err := oci.Pack(files, r.at)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return r.write(name, packed)
 }

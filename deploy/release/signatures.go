@@ -49,7 +49,7 @@ type statement struct {
 type artefact struct {
 	Name   string            `json:"name,omitempty"`
 	URI    string            `json:"uri,omitempty"`
-	Digest map[string]string `json:"digest"`
+	Digest map[string]string `json:"digest,omitempty"`
 }
 
 // provenance writes what the files were made from, and checksums of all.
@@ -76,7 +76,7 @@ func (r *release) provenance(context.Context) error {
 	d.External = map[string]any{"version": r.version, "repository": r.repository, "platforms": r.platforms, "compiled": r.compiled, "clients": r.clients}
 	d.Dependencies = []artefact{
 		{URI: "git+" + project + "@refs/tags/" + r.version, Digest: map[string]string{"gitCommit": r.commit}},
-		{Name: runtime.Version(), Digest: map[string]string{}},
+		{Name: runtime.Version()},
 	}
 	st.Content.Run.Builder = map[string]string{"id": project + "/tree/main/deploy/release"}
 	text, err := json.MarshalIndent(st, "", " ")

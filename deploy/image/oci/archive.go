@@ -3,6 +3,7 @@ package oci
 
 import (
 	"archive/tar"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,12 @@ import (
 	"path/filepath"
 	"time"
 )
+
+// Pack returns files and their parent directories as a compressed tar archive, sorted by name, with at as all timestamps (zero: 1970).
+func Pack(files []File, at time.Time) ([]byte, error) {
+	l, err := newLayer(files, at, gzip.DefaultCompression)
+	return l.gzip, err
+}
 
 // Archive writes a layout as a tar file, with at as all timestamps (zero: 1970). An existing file is replaced after the new one is complete.
 func Archive(layout, to string, at time.Time) (err error) {
