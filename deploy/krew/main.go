@@ -85,14 +85,15 @@ func archive(path, program string, platform [2]string, version string) (digest s
 	if err := cmd.Run(); err != nil {
 		return "", err
 	}
-	var files []oci.File
-	for name, from := range map[string]string{program: built, "LICENSE": "LICENSE"} {
-		body, err := os.ReadFile(from)
-		if err != nil {
-			return "", err
-		}
-		files = append(files, oci.File{Name: name, Mode: 0o755, Body: body})
+	body, err := os.ReadFile(built)
+	if err != nil {
+		return "", err
 	}
+	license, err := os.ReadFile("LICENSE")
+	if err != nil {
+		return "", err
+	}
+	files := []oci.File{{Name: program, Mode: 0o755, Body: body}, {Name: "LICENSE", Mode: 0o644, Body: license}}
 	packed, err := oci.Pack(files, time.Time{})
 	if err != nil {
 		return "", err
