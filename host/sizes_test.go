@@ -9,6 +9,8 @@ import (
 // sizes are how long, in bytes, a document may be that is read as a whole.
 var sizes = map[string]int{
 	"RATIONALE.md": 35_000,
+	"SECURITY.md":  15_000,
+	"CHANGELOG.md": 8_000,
 }
 
 // decisionWords is how many words a decision in RATIONALE.md may have, without its heading.

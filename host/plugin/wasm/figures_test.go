@@ -12,7 +12,7 @@ import (
 )
 
 // TestInnocentCallsAreAnsweredSoonAgain, of the message and the module whose call hangs, crashes or leaves the sandbox. Other modules answer
-// meanwhile. With -v it prints the figures of SECURITY.md.
+// meanwhile. With -v it prints the figures of README.md.
 func TestInnocentCallsAreAnsweredSoonAgain(t *testing.T) {
 	requireConfinement(t)
 	for name, code := range map[string][]byte{
@@ -64,7 +64,7 @@ func TestInnocentCallsAreAnsweredSoonAgain(t *testing.T) {
 	}
 }
 
-// TestModuleThatTakesAllMemoryItCanGet: it answers, and has what a plugin may have. With -v it prints the figures of SECURITY.md.
+// TestModuleThatTakesAllMemoryItCanGet: it answers, and has what a plugin may have. With -v it prints the figures of README.md.
 func TestModuleThatTakesAllMemoryItCanGet(t *testing.T) {
 	requireChildren(t)
 	h := newHost(t, Options{Process: childCommand("plugin"), Limits: Limits{DecideTime: time.Minute}})
