@@ -168,46 +168,58 @@ func printPool(w io.Writer, p *api.Pool, plugins []string) {
 		head = append(head, "KERNEL")
 	}
 	fmt.Fprintln(tw, strings.Join(append(head, "WHY"), "\t"))
+	var texts []string
+	for i := range p.Endpoints {
+		texts = append(texts, whyText(&p.Endpoints[i]))
+	}
+	why := newReasons(texts)
 	for i := range p.Endpoints {
 		e := &p.Endpoints[i]
 		cells := []string{"  " + e.Address, dash(e.Node), dash(e.Zone), yesNo(e.Eligible), strconv.Itoa(int(e.Default))}
 		if pods {
 			cells = slices.Insert(cells, 1, dash(e.Pod))
 		}
-		why := []string{e.Why}
 		for _, s := range e.Steps {
 			cells = append(cells, s.Value())
-			if s.Reason != "" {
-				why = append(why, s.Plugin+": "+s.Reason)
-			}
 		}
 		if shadow {
 			cells = append(cells, strconv.Itoa(int(e.Shadow.Weight)))
-			for _, s := range e.Shadow.Steps {
-				if s.Reason != "" {
-					why = append(why, s.Plugin+": "+s.Reason)
-				}
-			}
 		}
 		cells = append(cells, strconv.Itoa(int(e.Weight)), fmt.Sprintf("%.1f %%", 100*e.Share))
 		if kernel {
 			cells = append(cells, kernelText(e))
 		}
-		if e.Shed != nil {
-			why = append(why, shedText(e.Shed))
-		}
-		if e.HeldUntil != nil {
-			why[0] += " until " + e.HeldUntil.Format(time.TimeOnly) + " UTC"
-		}
-		if e.ResetAt != nil {
-			why = append(why, "connections reset at "+e.ResetAt.Format(time.TimeOnly)+" UTC")
-		}
-		fmt.Fprintln(tw, strings.Join(append(cells, strings.Join(why, "; ")), "\t"))
+		fmt.Fprintln(tw, strings.Join(append(cells, why.cell(texts[i])), "\t"))
 	}
 	tw.Flush()
+	why.print(w)
 	for i := range p.Inputs {
 		printInputs(w, &p.Inputs[i])
 	}
+}
+
+// whyText returns why an endpoint has its weight: what is known of it, the reasons of the plugins, and what happens to its connections.
+func whyText(e *api.Endpoint) string {
+	why := []string{e.Why}
+	if e.HeldUntil != nil {
+		why[0] += " until " + e.HeldUntil.Format(time.TimeOnly) + " UTC"
+	}
+	steps := e.Steps
+	if e.Shadow != nil {
+		steps = slices.Concat(steps, e.Shadow.Steps)
+	}
+	for _, s := range steps {
+		if s.Reason != "" {
+			why = append(why, s.Plugin+": "+s.Reason)
+		}
+	}
+	if e.Shed != nil {
+		why = append(why, shedText(e.Shed))
+	}
+	if e.ResetAt != nil {
+		why = append(why, "connections reset at "+e.ResetAt.Format(time.TimeOnly)+" UTC")
+	}
+	return strings.Join(why, "; ")
 }
 
 // pendingText describes the plugin call that a decision waits for.

@@ -1,6 +1,7 @@
 package printer
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -73,5 +74,28 @@ func TestInputsArePrintedEscapedWithTheirAge(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}
+	}
+}
+
+func TestReasonOfManyEndpointsIsPrintedOnce(t *testing.T) {
+	p := &api.Pool{Port: "http"}
+	for i := range 9 {
+		e := api.Endpoint{Address: fmt.Sprint("10.0.0.", i, ":80"), Why: "ready", Steps: []api.Step{{Plugin: "zones", Reason: "zone a keeps 80 %"}}}
+		if i%3 == 2 {
+			e.Steps[0].Reason = "zone b gets the rest"
+		}
+		p.Endpoints = append(p.Endpoints, e)
+	}
+	var out strings.Builder
+	printPool(&out, p, []string{"zones"})
+	for _, want := range []string{
+		`(?m)^  10.0.0.1:80 .* \(1\)$`, `(?m)^  10.0.0.2:80 .* ready; zones: zone b gets the rest$`, `(?m)^  \(1\) 6 endpoints: ready; zones: zone a keeps 80 %$`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out.String()) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	if n := strings.Count(out.String(), "zone a keeps"); n != 1 {
+		t.Errorf("the reason is there %d times", n)
 	}
 }

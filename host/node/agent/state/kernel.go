@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 )
 
-// AddKernel adds the weights of a plan that was read from the kernel.
+// AddKernel adds the weights of a plan that was read from the kernel. They are the shares of new connections: what was decided may not be programmed
+// yet, or not as it was.
 func AddKernel(x *api.Explanation, programmed *plan.Plan) {
 	for _, k := range programmed.Keys() {
 		f := programmed.Frontends[k]
@@ -29,7 +30,11 @@ func AddKernel(x *api.Explanation, programmed *plan.Plan) {
 				if index >= 0 {
 					share.Weight = pool.Endpoints[index].Weight
 				}
-				p.Endpoints[j].Kernel = append(p.Endpoints[j].Kernel, share)
+				row := &p.Endpoints[j]
+				if len(row.Kernel) == 0 && share.Total > 0 {
+					row.Share = float64(share.Weight) / float64(share.Total)
+				}
+				row.Kernel = append(row.Kernel, share)
 			}
 		}
 	}
