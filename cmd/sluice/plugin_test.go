@@ -139,6 +139,8 @@ func TestPluginCheckRefusesInvalidModules(t *testing.T) {
 		{[]string{assemble(t, "unknown", keepWeights(t, `(func (export "sluice_needs") (param i32) (result i32) (i32.const 0x40000000))`))}, "unknown inputs: bits 0x40000000", false},
 		{[]string{assemble(t, "keys", keepWeights(t, `(data (i32.const 16) "color:red") (func (export "sluice_keys") (param i32 i32 i32) (result i32)
 			(memory.copy (local.get 1) (i32.const 16) (i32.const 9)) (i32.const 9))`))}, `sluice_keys: key 0: "color:red" is of an unknown kind`, false},
+		{[]string{assemble(t, "older", strings.Replace(keepWeights(t, ""), "0x20001", "0x20000", 1))},
+			"it has ABI version 2.0, and its manifest lists what a later version has added: endpointState (2.1), nodeLabels (2.1), namespaceLabels (2.1)", false},
 		{[]string{assemble(t, "settings", keepWeights(t, "")), "--settings", `{"a":1}`}, "settings: the plugin accepts none", false},
 	} {
 		out, _, err := check(c.args...)

@@ -51,12 +51,35 @@ type Counter struct {
 	Text string `json:"text"`
 }
 
+// inputs are the names of the inputs that there are.
+var inputs = []string{
+	"connections", "outcomes", "nodes", "podNames", "endpointState", "podLabels", "podAnnotations", "podCPU", "nodeLabels", "serviceLabels", "serviceAnnotations",
+	"namespaceLabels",
+}
+
+// since are the minor versions of the ABI that have added inputs, and counters. The others are of version 2.0.
+var since = map[string]uint16{"endpointState": 1, "nodeLabels": 1, "namespaceLabels": 1, "counters": 1}
+
 // Needs returns the names of the inputs that there are.
-func Needs() []string {
-	return []string{
-		"connections", "outcomes", "nodes", "podNames", "endpointState", "podLabels", "podAnnotations", "podCPU", "nodeLabels", "serviceLabels", "serviceAnnotations",
-		"namespaceLabels",
+func Needs() []string { return slices.Clone(inputs) }
+
+// CheckMinor returns an error if a manifest lists what the minor version of the ABI that its module has does not have: such a module reads and writes
+// nothing of it.
+func (m *Manifest) CheckMinor(minor uint16) error {
+	listed := slices.Clone(m.Needs)
+	if len(m.Counters) > 0 {
+		listed = append(listed, "counters")
 	}
+	var later []string
+	for _, name := range listed {
+		if since[name] > minor {
+			later = append(later, fmt.Sprintf("%s (%d.%d)", name, abi.Major, since[name]))
+		}
+	}
+	if len(later) == 0 {
+		return nil
+	}
+	return fmt.Errorf("it has ABI version %d.%d, and its manifest lists what a later version has added: %s", abi.Major, minor, strings.Join(later, ", "))
 }
 
 // ABIRole returns the role.

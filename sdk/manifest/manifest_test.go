@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // with returns the canonical text of a manifest with settings.
@@ -133,6 +135,24 @@ func TestHostileSectionsAreRefused(t *testing.T) {
 		if _, err := Read([]byte(text)); err == nil || errors.Is(err, ErrNone) {
 			t.Errorf("%q: %v", text, err)
 		}
+	}
+}
+
+func TestWhatALaterMinorVersionHasAddedIsNotForEarlierModules(t *testing.T) {
+	for _, name := range Needs() {
+		m := Manifest{Needs: []string{name}}
+		err, later := m.CheckMinor(0), name == "endpointState" || name == "nodeLabels" || name == "namespaceLabels"
+		want := "it has ABI version 2.0, and its manifest lists what a later version has added: " + name + " (2.1)"
+		if later != (err != nil) || later && err.Error() != want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	m := Manifest{Needs: Needs(), Counters: []Counter{{Name: "a", Text: "t"}}}
+	if err := m.CheckMinor(0); err == nil || !strings.HasSuffix(err.Error(), ": endpointState (2.1), nodeLabels (2.1), namespaceLabels (2.1), counters (2.1)") {
+		t.Errorf("everything: %v", err)
+	}
+	if err := m.CheckMinor(abi.Minor); err != nil {
+		t.Error(err)
 	}
 }
 

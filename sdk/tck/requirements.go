@@ -59,7 +59,7 @@ func Requirements() []Requirement {
 			"export it under this name with this type: ABI.md, Exports"},
 		{Imports, Must, "Imports", "it imports nothing but functions of the table, each of its type",
 			"leave out what needs it: there are no files, sockets, threads or processes"},
-		{Loads, Must, "A plugin's life", "it is valid, initializes within its fuel, and has a version that this host serves",
+		{Loads, Must, "A plugin's life", "it is valid, initializes within its fuel, and has a version that this host serves and that has what its manifest lists",
 			"the reason is in the error; 'sluice plugin inspect' prints what the module has"},
 		{Allocates, Must, "Exports", "sluice_alloc returns addresses aligned to 8 bytes, within the memory, of buffers that do not overlap and keep their content",
 			"round addresses up to a multiple of 8, grow the memory before it is used up, and never free or reuse a buffer"},

@@ -165,7 +165,7 @@ func TestEveryExportHasADeadline(t *testing.T) {
 		{"sluice_configure", ";; EVIL", `(func (export "sluice_configure") (param i32 i32) (result i32) ` + forever + ")", "{}", "sluice_configure"},
 		{"sluice_needs", ";; EVIL", `(func (export "sluice_needs") (param i32) (result i32) ` + forever + ")", "", "sluice_configure"},
 		{"sluice_keys", ";; EVIL", `(func (export "sluice_keys") (param i32 i32 i32) (result i32) ` + forever + ")", "", "sluice_configure"},
-		{"sluice_abi_version", "(i32.const 0x20000)", forever, "", "sluice_abi_version"},
+		{"sluice_abi_version", "(i32.const 0x20001)", forever, "", "sluice_abi_version"},
 		{"sluice_alloc", "(local $at i32)", "(local $at i32) (loop $l (br $l))", "", "sluice_decide"},
 		{"sluice_decide", "(local $size i64)", "(local $size i64) (loop $l (br $l))", "", "sluice_decide"},
 	} {

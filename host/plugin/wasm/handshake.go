@@ -20,6 +20,9 @@ func (g *guest) introduce(said *manifest.Manifest, unsaid error) error {
 	case unsaid != nil:
 		return fmt.Errorf("module refused: %w", unsaid)
 	}
+	if err := said.CheckMinor(uint16(version)); err != nil {
+		return fmt.Errorf("module refused: %w: rebuild it with the SDK of this host", err)
+	}
 	g.p.report.Counters = nil
 	for _, c := range said.Counters {
 		g.p.report.Counters = append(g.p.report.Counters, c.Name)

@@ -10,14 +10,14 @@ import (
 // withExports returns base.wat with another ABI version and further exports.
 func withExports(t testing.TB, version, exports string) []byte {
 	t.Helper()
-	text := strings.Replace(mustRead(t, "../../../sdk/tck/hosts/guests/base.wat"), "(i32.const 0x20000)", "(i32.const "+version+")", 1)
+	text := strings.Replace(mustRead(t, "../../../sdk/tck/hosts/guests/base.wat"), "(i32.const 0x20001)", "(i32.const "+version+")", 1)
 	return wat(t, strings.Replace(text, ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))"+exports, 1))
 }
 
 func TestVersionsOfTheABI(t *testing.T) {
 	h := newHost(t, Options{})
 	for version, want := range map[string]string{
-		"0x20000": "", "0x2ffff": "", // a later minor version only asks for more, which is refused by what it asks for
+		"0x20001": "", "0x2ffff": "", // a later minor version only asks for more, which is refused by what it asks for
 		"0x10002": "ABI version 1.2, this host needs 2.1: rebuild it with the SDK of this host",
 		"0x2":     "ABI version 0.2, this host needs 2.1", "0x30000": "ABI version 3.0, this host needs 2.1",
 	} {
@@ -33,7 +33,7 @@ func TestVersionsOfTheABI(t *testing.T) {
 
 func TestInputsThatTheHostCannotGiveAreRefusedWithTheReason(t *testing.T) {
 	h := newHost(t, Options{Missing: map[string]string{"nodes": "there is no cluster"}})
-	module := withExports(t, "0x20000", `(func (export "sluice_needs") (param i32) (result i32) (i32.const 12))`)
+	module := withExports(t, "0x20001", `(func (export "sluice_needs") (param i32) (result i32) (i32.const 12))`)
 	const want = "sluice_needs asks for nodes (Nodes and CPU of zones, and the index of this node, bit 0x4): there is no cluster"
 	if _, err := h.Load(t.Context(), "guest", module, nil); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "podNames") {
 		t.Errorf("got %v, want %q", err, want)

@@ -14,21 +14,21 @@ import (
 )
 
 func (r *run) loads() {
-	q := ordinary(7)
-	got, err := r.call(Guest("good"), nil, q)
-	if err == nil {
-		err = keeps(q, got)
+	for _, name := range []string{"good", "earlier-minor"} {
+		r.concludeKeeps(Loads, name)
 	}
-	r.conclude(Loads, "guests/good.wat", err)
 }
 
-func (r *run) laterMinor() {
+func (r *run) laterMinor() { r.concludeKeeps(LaterMinor, "later-minor") }
+
+// concludeKeeps concludes a requirement by whether a guest that keeps the shares loads and decides.
+func (r *run) concludeKeeps(id, name string) {
 	q := ordinary(7)
-	got, err := r.call(Guest("later-minor"), nil, q)
+	got, err := r.call(Guest(name), nil, q)
 	if err == nil {
 		err = keeps(q, got)
 	}
-	r.conclude(LaterMinor, "guests/later-minor.wat", err)
+	r.conclude(id, "guests/"+name+".wat", err)
 }
 
 // calls decides in another order of sizes and settings than a guest could expect.

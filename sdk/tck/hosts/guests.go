@@ -19,12 +19,12 @@ var (
 	repetition = regexp.MustCompile(`@(\d+) ([^@]*)@`)
 	importLine = regexp.MustCompile(`(?m)^;; IMPORT (.*)$`)
 	escaped    = regexp.MustCompile(`\\x[0-9a-f]{2}`)
-	directive  = regexp.MustCompile(`(?m)^ *;; (load|decide|settings|limit|missing|always|role|section)(?:: (.*))?$`)
+	directive  = regexp.MustCompile(`(?m)^ *;; (load|decide|settings|limit|missing|always|role|section|version)(?:: (.*))?$`)
 )
 
 // Complete returns a complete module in the text format. "@N TEXT@" is TEXT, repeated N times. A text that is not a module is inserted into
 // guests/base.wat, which calls its function $evil in decisions for port 666, or in all if it has the line ";; always"; lines that begin with
-// ";; IMPORT" go before everything else, and the line ";; role: NAME" sets the role, see Describe.
+// ";; IMPORT" go before everything else, the line ";; role: NAME" sets the role, see Describe, and the line ";; version: NUMBER" the version.
 func Complete(text string) string {
 	text = repetition.ReplaceAllStringFunc(text, func(s string) string {
 		n, body, _ := strings.Cut(strings.Trim(s, "@"), " ")
@@ -40,6 +40,9 @@ func Complete(text string) string {
 	}
 	out := strings.Replace(read("guests/base.wat"), ";; EVIL", text, 1)
 	out = strings.Replace(out, "(module", "(module\n"+imports.String(), 1)
+	if version, ok := directives(text)["version"]; ok {
+		out = strings.Replace(out, "(i32.const 0x20001)", "(i32.const "+version+")", 1)
+	}
 	if role, _ := abi.ParseRole(directives(text)["role"]); role.WritesCapacity() {
 		out = strings.Replace(out, "(i32.load offset=36 (local.get $from))", "(i32.load offset=32 (local.get $from))", 1)
 	}

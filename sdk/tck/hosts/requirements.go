@@ -34,7 +34,7 @@ const (
 func Requirements() []tck.Requirement {
 	const must = tck.Must
 	return []tck.Requirement{
-		{ID: Loads, Level: must, Section: "Exports", Text: "it loads a module with the required exports only, and decides with it",
+		{ID: Loads, Level: must, Section: "Exports", Text: "it loads a module with the required exports only, of this or an earlier minor version, and decides with it",
 			Advice: "sluice_configure, sluice_needs, sluice_keys and _initialize are optional, and there may be no imports"},
 		{ID: LaterMinor, Level: must, Section: "Versions", Text: "it accepts a guest of a later minor version, with other exports and longer headers and records",
 			Advice: "compare the major version only"},

@@ -5,7 +5,7 @@
   (global $brk (mut i32) (i32.const 4096))
   (global $cap (mut i32) (i32.const 0)) ;; of the response buffer
 
-  (func (export "sluice_abi_version") (result i32) (i32.const 0x20000))
+  (func (export "sluice_abi_version") (result i32) (i32.const 0x20001))
 
   (func $alloc (export "sluice_alloc") (param $n i32) (result i32)
     (local $at i32)

@@ -31,7 +31,7 @@
     (global.set $initialized (i32.const 1))
     (global.set $handles (i32.const 1)))
 
-  (func (export "sluice_abi_version") (result i32) (call $ready) (i32.const 0x20000))
+  (func (export "sluice_abi_version") (result i32) (call $ready) (i32.const 0x20001))
 
   (func (export "sluice_alloc") (param $n i32) (result i32)
     (local $at i32) (local $record i32)

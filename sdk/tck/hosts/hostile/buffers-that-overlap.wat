@@ -1,5 +1,5 @@
 ;; load: response: (magic|0 bytes|total)
 (module (memory (export "memory") 8)
-  (func (export "sluice_abi_version") (result i32) (i32.const 0x20000))
+  (func (export "sluice_abi_version") (result i32) (i32.const 0x20001))
   (func (export "sluice_alloc") (param i32) (result i32) (i32.const 8))
   (func (export "sluice_decide") (param i32 i32 i32 i32) (result i64) (i64.extend_i32_u (local.get 1))))

@@ -1,6 +1,6 @@
 ;; load: settings.a: min is more than max
 ;; section: {"manifest":1,"title":"t","version":"1","licence":"MIT","role":"share","settings":[{"name":"a","type":"integer","min":2,"max":1,"text":"t"}]}
 (module (memory (export "memory") 1)
-  (func (export "sluice_abi_version") (result i32) (i32.const 0x20000))
+  (func (export "sluice_abi_version") (result i32) (i32.const 0x20001))
   (func (export "sluice_alloc") (param i32) (result i32) (i32.const 8))
   (func (export "sluice_decide") (param i32 i32 i32 i32) (result i64) (i64.const 0)))

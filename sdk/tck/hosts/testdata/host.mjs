@@ -99,14 +99,19 @@ function checkModule(bytes) {
 
 const ROLES = ["exclude", "reduce", "share", "locality", "pick", "reset", "adjust"];
 
-// manifest returns the role in the custom section "sluice". Of the rest it checks what has no schema.
-function manifest(bytes) {
+// What version 2.1 has added: inputs, and counters.
+const SINCE_1 = ["endpointState", "nodeLabels", "namespaceLabels", "counters"];
+
+// manifest returns the role in the custom section "sluice" of a module of a minor version. Of the rest it checks what has no schema.
+function manifest(bytes, minor) {
   const sections = WebAssembly.Module.customSections(new WebAssembly.Module(bytes), "sluice");
   if (sections.length !== 1 || sections[0].byteLength > 65536) refuse(`${sections.length} manifests`);
   const text = new TextDecoder("utf-8", { fatal: true }).decode(sections[0]), m = JSON.parse(text);
   if (m.manifest !== 1) refuse(`version ${m.manifest} of the manifest`);
   if (JSON.stringify(m) !== text) refuse("a manifest that is not in canonical form");
-  for (const key of Object.keys(m)) if (!["manifest", "title", "version", "licence", "role", "needs", "settings"].includes(key)) refuse(`unknown field ${key}`);
+  const later = [...(m.needs ?? []), ...(m.counters ? ["counters"] : [])].filter((name) => minor < 1 && SINCE_1.includes(name));
+  if (later.length) refuse(`ABI version 2.${minor} does not have ${later.join(", ")}`);
+  for (const key of Object.keys(m)) if (!["manifest", "title", "version", "licence", "role", "needs", "counters", "settings"].includes(key)) refuse(`unknown field ${key}`);
   checkSettings(m.settings ?? [], 6);
   const role = ROLES.indexOf(m.role) + 1;
   return role || refuse(`an unknown role, ${m.role}`);
@@ -137,7 +142,7 @@ class Instance {
     this.exports._initialize?.();
     const version = this.exports.sluice_abi_version();
     if (version >>> 16 !== 2) refuse(`ABI version ${version >>> 16}.${version & 0xffff}: want 2.0 or a later minor version`);
-    this.role = manifest(bytes);
+    this.role = manifest(bytes, version & 0xffff);
   }
 
   view() { return new DataView(this.exports.memory.buffer); }
