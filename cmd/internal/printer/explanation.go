@@ -74,8 +74,8 @@ func Explanation(w io.Writer, x *api.Explanation, kernelNote string) error {
 			fmt.Fprintf(w, "  settings   %s: %s\n", p.Plugin, p.Settings)
 		}
 	}
-	if x.Error != "" {
-		fmt.Fprintf(w, "  error      %s\n", x.Error)
+	if text := x.OwnError(); text != "" {
+		fmt.Fprintf(w, "  error      %s\n", text)
 	}
 	if len(x.Frontends) == 0 {
 		fmt.Fprintln(w, "  frontends  none")

@@ -99,3 +99,26 @@ func TestReasonOfManyEndpointsIsPrintedOnce(t *testing.T) {
 		t.Errorf("the reason is there %d times", n)
 	}
 }
+
+// TestAnErrorIsPrintedOnceAndALoadIsNoFailure: the error of a Service is that of its plugin, which another one waits for.
+func TestAnErrorIsPrintedOnceAndALoadIsNoFailure(t *testing.T) {
+	x := &api.Explanation{Service: "shop/web", Plugins: []string{"p", "q", "r"}, Error: "plugin p: image i: connection refused", Node: &api.Node{Plugins: []api.Plugin{
+		{Name: "p", Error: "plugin p: image i: connection refused"},
+		{Name: "q", Error: "plugin q: image j: not pulled yet", Loading: true},
+		{Name: "r", Digest: "sha256:00", Image: "registry.example.com/r@sha256:11"},
+	}}}
+	failing, degraded := x.Problems()
+	if got, want := fmt.Sprintf("%q %q", failing, degraded), `["loading failed; no revision is in force: plugin p: image i: connection refused"] `+
+		`["loading; no revision is in force: plugin q: image j: not pulled yet"]`; got != want {
+		t.Errorf("problems %s, want %s", got, want)
+	}
+	var out strings.Builder
+	if err := Explanation(&out, x, ""); err != nil {
+		t.Fatal(err)
+	}
+	for text, times := range map[string]int{"connection refused": 1, "  plugin     r sha256:00, of the image registry.example.com/r@sha256:11\n": 1, "\n  loading    ": 1, "  error ": 0} {
+		if n := strings.Count(out.String(), text); n != times {
+			t.Errorf("%q is there %d times, want %d, in\n%s", text, n, times, out.String())
+		}
+	}
+}

@@ -14,12 +14,13 @@ func TestStatusIsOneScreen(t *testing.T) {
 	s := &api.Status{
 		Version: "v1", Mode: "ipvs", Node: "n1", Zone: "a", Source: "https://192.0.2.1:6443", At: at, Started: *earlier(time.Hour), Synced: earlier(time.Hour - time.Second),
 		Configuration: api.Configuration{Hash: "1234", Error: "mdoe: unknown field", Since: earlier(time.Minute), Loaded: earlier(time.Hour)},
-		Plugins:       []api.Plugin{{Name: "p", Digest: "sha256:00", Unconfined: []string{"no files (Landlock)"}}, {Name: "q", Error: "plugin q: no such file", Since: earlier(time.Minute)}},
-		Policies:      []api.Policy{{Name: "x"}, {Name: "y", Revision: "12"}},
-		Plan:          api.PlanSize{Services: 2, Frontends: 5, Endpoints: 7, Draining: 1},
-		Kernel:        api.KernelState{InSync: true, LastSync: earlier(time.Minute), Frontends: 4, Unprogrammed: 1},
-		API:           &api.API{Server: "https://192.0.2.1:6443", Stale: []api.StaleResource{{Resource: "services", Seconds: 90, Reason: "connection refused"}}},
-		Repairs:       &api.Repairs{Changes: 2, Last: *earlier(time.Minute), Objects: "table ip sluice", Processes: "nft\x1b (12)"},
+		Plugins: []api.Plugin{{Name: "p", Digest: "sha256:00", Unconfined: []string{"no files (Landlock)"}}, {Name: "q", Error: "plugin q: no such file", Since: earlier(time.Minute)},
+			{Name: "r", Error: "plugin r: image i: not pulled yet", Since: earlier(time.Minute), Loading: true}},
+		Policies: []api.Policy{{Name: "x"}, {Name: "y", Revision: "12"}},
+		Plan:     api.PlanSize{Services: 2, Frontends: 5, Endpoints: 7, Draining: 1},
+		Kernel:   api.KernelState{InSync: true, LastSync: earlier(time.Minute), Frontends: 4, Unprogrammed: 1},
+		API:      &api.API{Server: "https://192.0.2.1:6443", Stale: []api.StaleResource{{Resource: "services", Seconds: 90, Reason: "connection refused"}}},
+		Repairs:  &api.Repairs{Changes: 2, Last: *earlier(time.Minute), Objects: "table ip sluice", Processes: "nft\x1b (12)"},
 	}
 	s.Assess()
 	var out strings.Builder
@@ -34,7 +35,7 @@ plan           2 Services, 5 frontends, 7 endpoints
 kernel         4 frontends, 1 rejected
 drains         1 endpoint (see sluice drains)
 configuration  hash 1234, loaded 2026-01-01T11:00:00Z; the file as it is now is rejected
-plugins        1 of 2 loaded, 2 policies, 1 of them lacking a plugin; their processes are not confined by: no files (Landlock) (see sluice check)
+plugins        1 of 3 loaded, 2 policies, 1 of them lacking a plugin; their processes are not confined by: no files (Landlock) (see sluice check)
 repairs        2 changes by others, the last 1m0s ago: table ip sluice by nft\u001b (12)
 
 FAILING  configuration rejected since 2026-01-01T11:59:00Z; the previous one, hash 1234, stays in force: mdoe: unknown field
@@ -45,6 +46,9 @@ FAILING  loading failed since 2026-01-01T11:59:00Z; no revision is in force: plu
 
 FAILING  the kernel has rejected 1 frontends
   look at: sluice explain -n NAMESPACE SERVICE, of the Services in the log
+
+DEGRADED  loading since 2026-01-01T11:59:00Z; no revision is in force: plugin r: image i: not pulled yet
+  look at: sluice status
 
 DEGRADED  services: not watched for 1m30s: connection refused
   look at: the API server https://192.0.2.1:6443

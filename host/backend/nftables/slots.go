@@ -25,6 +25,7 @@ func (Slots) Caps() plan.Caps {
 		Ratios:   true,
 		MaxTotal: slots.Max,
 		Step:     slots.Step,
+		Client:   clientOf,
 		Balances: []plan.Balance{plan.Random, plan.SourceHash},
 
 		MaxEndpoints: 1 << maxSizeClass, MaxName: MaxName, CoarseAffinity: true, Outcomes: true,
@@ -62,8 +63,8 @@ func (Slots) encodePool(f *plan.Frontend, p *plan.Pool, _ int, before packedSlot
 	case total > 1<<maxSizeClass:
 		return poolElements{}, fmt.Errorf("the weights sum up to %d, more than the %d slots of a pool", total, 1<<maxSizeClass)
 	case f.Balance == plan.SourceHash:
-		endpoints, c := repeatWeights(p.Endpoints, total)
-		return poolElements{sets: 1 << (maxSizeClass + 1 + c - minHashClass), slots: pack(hashSlots(endpoints, total*(1<<c/total), c))}, nil
+		slots, c := hashedSlots(p)
+		return poolElements{sets: 1 << (maxSizeClass + 1 + c - minHashClass), slots: pack(slots)}, nil
 	default:
 		return poolElements{sets: 1 << sizeClass(total), slots: assignSlots(before, p.Endpoints, total)}, nil
 	}

@@ -68,14 +68,8 @@ func (b Slots) dispatch(r rulesetBuilder, l lookup, scope int) (rules []*ruleBui
 // moves only if the slot that it hits changed, or one that it missed is new. Random draws of a class share a chain: for each element that is added
 // to a map, the kernel goes through all rules that use it.
 func (Slots) pick(class int, draw func(class int) *ruleBuilder) (rules []*ruleBuilder) {
-	for range drawsOf(class) {
-		rules = append(rules, draw(class))
-	}
-	if class > 1 {
-		rules = append(rules, draw(class-1))
-	}
-	if class > 0 {
-		rules = append(rules, draw(0)) // slot 0 always exists
+	for _, c := range tries(class) {
+		rules = append(rules, draw(c))
 	}
 	return rules
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
@@ -100,6 +102,23 @@ func serversOf(d *testEnv, clients []netip.Addr) (seen []string) {
 	return seen
 }
 
+// checkClientOf checks that clientOf has the endpoint that the kernel has chosen for each client.
+func checkClientOf(t *testing.T, list string, clients []netip.Addr, servers []string) {
+	t.Helper()
+	p, err := plan.Parse(service(frontend(hashedLines[0], list), frontend(hashedLines[1], list)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range clients {
+		at := hashFrontend(c)
+		pool := &p.Frontends[plan.Key{Addr: at.Addr(), Port: at.Port(), Protocol: model.TCP}].Pool
+		bytes := clientOf(pool, c).Addr().AsSlice()
+		if got := fmt.Sprint("p", bytes[len(bytes)-1]); got != servers[i] {
+			t.Errorf("%s gets %s, not %s", c, servers[i], got)
+		}
+	}
+}
+
 func TestSourceHashIsConsistent(t *testing.T) {
 	d := newTestEnv(t, 4)
 	n := 200
@@ -117,6 +136,7 @@ func TestSourceHashIsConsistent(t *testing.T) {
 	}
 	applyHashed(d, "1 2 3*2")
 	before := serversOf(d, clients)
+	checkClientOf(t, "1 2 3*2", clients, before)
 	if again := serversOf(d, clients); !slices.Equal(before, again) {
 		t.Error("the same client does not always get the same endpoint")
 	}
@@ -141,6 +161,7 @@ func TestSourceHashIsConsistent(t *testing.T) {
 	// p2 leaves: its clients move, and of the others only those whose slots went to other endpoints.
 	applyHashed(d, "1 3*2")
 	after := serversOf(d, clients)
+	checkClientOf(t, "1 3*2", clients, after)
 	moved := 0
 	for i := range before {
 		if after[i] == "p2" {

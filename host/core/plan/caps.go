@@ -3,6 +3,7 @@ package plan
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -31,6 +32,8 @@ type Caps struct {
 	// not exist. The step is to itself if the budget has room for the rest, the change cannot be divided, or the budget is math.MaxInt.
 	// Step is a pure function. A nil Step does not divide changes, which cost nothing then.
 	Step func(from, to *Frontend, budget int) (next *Frontend, cost int)
+	// Client returns the endpoint that SourceHash gives a client, by its address, of a pool that forwards. nil: only the data plane knows.
+	Client func(p *Pool, from netip.Addr) netip.AddrPort
 }
 
 // fits reports whether nothing of a frontend is lost. That is so for nearly all frontends, so it must not allocate.

@@ -49,7 +49,9 @@ type Explanation struct {
 	Shadow        tally.ServiceShadow
 	// Ignored are the external IPs of the Service that are not served because of Settings.ExternalIPs.
 	Ignored []netip.Addr
-	slices  []*model.EndpointSlice // of the Service
+	// Client is that of the backend's plan.Caps; nil: not known.
+	Client func(p *plan.Pool, from netip.Addr) netip.AddrPort
+	slices []*model.EndpointSlice // of the Service
 }
 
 // PortPolicy is the policy of a Service port, and what gives it one, or would.
@@ -116,6 +118,9 @@ func (rs *rounds) Explain(name model.Name) (*Explanation, error) {
 	e.addTerminating()
 	if rs.settings.ExternalIPs == IgnoreExternalIPs {
 		e.Ignored = svc.ExternalIPs
+	}
+	if rs.rules.Caps != nil {
+		e.Client = rs.rules.Caps.Client
 	}
 	e.slices = slices.Clone(rs.cluster.Slices[name])
 	return e, nil

@@ -61,6 +61,9 @@ func TestPluginFromARegistry(t *testing.T) {
 			}
 			p := x.Node.Plugins[0]
 			digest = p.Digest
+			if (p.Digest == "") == strings.Contains(p.Image, "@sha256:") {
+				t.Errorf("%s: %+v", what, p)
+			}
 			return problem != "" && strings.Contains(p.Error, problem) || problem == "" && p.Error == "" && digest != before
 		})
 		return digest

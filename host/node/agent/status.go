@@ -130,6 +130,7 @@ func (a *Agent) pluginsLoaded() {
 		case old.Err == nil:
 		case at < 0:
 			a.nodeEvent(false, kube.ReasonPluginLoaded, "plugin "+old.Name+": no policy uses it any more")
+		case old.Loading(): // no Event has said anything
 		case now[at].Err == nil:
 			a.log.Info("the plugin is in force again", "plugin", old.Name, "digest", now[at].Digest)
 			a.nodeEvent(false, kube.ReasonPluginLoaded, "plugin "+old.Name+": "+now[at].Digest+" is in force")
@@ -147,7 +148,7 @@ func (a *Agent) pluginsLoaded() {
 
 // pluginEvent records an Event if a plugin of the configuration is not in force.
 func (a *Agent) pluginEvent(p *plugins.Status) {
-	if p.Err != nil {
+	if p.Err != nil && !p.Loading() {
 		a.nodeEvent(true, kube.ReasonPluginLoadFailed, cmp.Or(p.Digest, "no revision")+" is in force: "+p.Err.Error())
 	}
 }
@@ -179,7 +180,7 @@ func (a *Agent) configurationMetrics() metrics.Configuration {
 	s.mu.Unlock()
 	out.Objects = objectCounts(a.objectProblems())
 	for _, p := range loaded {
-		out.Plugins = append(out.Plugins, metrics.PluginInForce{Plugin: p.Name, Digest: p.Digest, LoadFailed: p.Err != nil})
+		out.Plugins = append(out.Plugins, metrics.PluginInForce{Plugin: p.Name, Digest: p.Digest, LoadFailed: p.Err != nil && !p.Loading()})
 	}
 	for _, p := range revisions(a.config(), a.plugins) {
 		out.Policies = append(out.Policies, metrics.PolicyInForce{Policy: p.Name, Revision: p.Revision})
@@ -205,10 +206,10 @@ func (a *Agent) nodeState() *api.Node {
 func NodeState(cfg *config.Config, set *plugins.Set) *api.Node {
 	out := &api.Node{Configuration: api.Configuration{Hash: cfg.Hash()}, Plugins: []api.Plugin{}, Policies: revisions(cfg, set)}
 	for _, p := range set.Status() {
-		plugin := api.Plugin{Name: p.Name, Digest: p.Digest, Unconfined: p.Unconfined}
+		plugin := api.Plugin{Name: p.Name, Digest: p.Digest, Image: p.Image, Unconfined: p.Unconfined}
 		if p.Err != nil {
 			at := p.Since.UTC()
-			plugin.Error, plugin.Since = p.Err.Error(), &at
+			plugin.Error, plugin.Since, plugin.Loading = p.Err.Error(), &at, p.Loading()
 		}
 		out.Plugins = append(out.Plugins, plugin)
 	}

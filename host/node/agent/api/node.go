@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 )
@@ -30,8 +31,11 @@ type Configuration struct {
 type Plugin struct {
 	Name   string     `json:"name"`
 	Digest string     `json:"digest,omitempty"` // of the module in force; "": none is loaded
+	Image  string     `json:"image,omitempty"`  // that the module in force is from, with the digest of the image; "": a file
 	Error  string     `json:"error,omitempty"`  // why the module or settings of the configuration are not in force
 	Since  *time.Time `json:"since,omitempty"`  // of Error
+	// Loading: nothing has failed, the module is being pulled or compiled. Error says what is awaited.
+	Loading bool `json:"loading,omitempty"`
 	// Unconfined are the layers of confinement that the plugin's process lacks, see package confine.
 	Unconfined []string `json:"unconfined,omitempty"`
 }
@@ -52,20 +56,43 @@ func (n *Node) problems() (out []string) {
 		out = append(out, ConfigurationProblem(c.Hash, since(c.Since), c.Error, c.NeedsRestart))
 	}
 	for i := range n.Plugins {
-		if p := &n.Plugins[i]; p.Error != "" {
-			digest := "no revision is in force"
-			if p.Digest != "" {
-				digest = p.Digest + " is in force"
-			}
-			out = append(out, "loading failed"+since(p.Since)+"; "+digest+": "+strings.ReplaceAll(p.Error, "\n", "; "))
+		if p := &n.Plugins[i]; p.Error != "" && !p.Loading {
+			out = append(out, "loading failed"+p.notInForce())
 		}
 	}
 	return out
 }
 
+// notInForce says since when and why a module is not in force, and which one is.
+func (p *Plugin) notInForce() string {
+	digest := "no revision is in force"
+	if p.Digest != "" {
+		digest = p.Digest + " is in force"
+	}
+	return since(p.Since) + "; " + digest + ": " + oneLine(p.Error)
+}
+
+// loading returns what is said of the plugins that are being loaded.
+func (n *Node) loading() (out []string) {
+	if n == nil {
+		return nil
+	}
+	for i := range n.Plugins {
+		if p := &n.Plugins[i]; p.Loading {
+			out = append(out, "loading"+p.notInForce())
+		}
+	}
+	return out
+}
+
+// says reports whether the error of a Service is that of a plugin, which is said with the plugin.
+func (n *Node) says(text string) bool {
+	return n != nil && text != "" && slices.ContainsFunc(n.Plugins, func(p Plugin) bool { return strings.HasPrefix(p.Error, text) })
+}
+
 // ConfigurationProblem describes why a configuration file is not in force, given the hash of what is.
 func ConfigurationProblem(hash, since, reason string, needsRestart bool) string {
-	reason = strings.ReplaceAll(reason, "\n", "; ")
+	reason = oneLine(reason)
 	if needsRestart {
 		return "configuration in force in part" + since + ", hash " + hash + "; these fields need a restart of sluice: " + reason
 	}
@@ -87,13 +114,28 @@ func (n *Node) Print(w io.Writer, plugins []string) {
 	for _, name := range plugins {
 		for i := range n.Plugins {
 			if p := &n.Plugins[i]; p.Name == name && p.Digest != "" {
-				fmt.Fprintf(w, "  plugin     %s %s\n", p.Name, p.Digest)
+				image := ""
+				if p.Image != "" {
+					image = ", of the image " + p.Image
+				}
+				fmt.Fprintf(w, "  plugin     %s %s%s\n", p.Name, p.Digest, image)
 			}
 		}
 	}
 	for _, text := range n.problems() {
 		fmt.Fprintf(w, "  problem    %s\n", text)
 	}
+	for _, text := range n.loading() {
+		fmt.Fprintf(w, "  loading    %s\n", strings.TrimPrefix(text, "loading "))
+	}
+}
+
+// OwnError returns Error, unless Node says it of a plugin.
+func (x *Explanation) OwnError() string {
+	if x.Node.says(x.Error) {
+		return ""
+	}
+	return x.Error
 }
 
 // Problems returns what of a Service is failing, and what is degraded, in words; nil: nothing.
@@ -102,7 +144,7 @@ func (n *Node) Print(w io.Writer, plugins []string) {
 // force. Degraded: frontends that another Service has, what limits leave out, what the backend can represent only approximately,
 // shadows that fail, endpoints that a panic holds, Pods that cannot be read, and policies that a guard has fallen back from, or whose guard is blind.
 func (x *Explanation) Problems() (failing, degraded []string) {
-	if x.Error != "" {
+	if x.OwnError() != "" {
 		failing = append(failing, x.Error)
 	}
 	if a := x.Annotation; a != nil && a.Error != "" {
@@ -115,6 +157,7 @@ func (x *Explanation) Problems() (failing, degraded []string) {
 		failing = append(failing, "not programmed: "+text)
 	}
 	failing = append(failing, x.Node.problems()...)
+	degraded = append(degraded, x.Node.loading()...)
 	for _, list := range []struct {
 		what  string
 		texts []string

@@ -121,6 +121,9 @@ func (s *Status) Assess() {
 	for _, text := range node.problems() {
 		s.AddFailing(text, "sluice config check FILE")
 	}
+	for _, text := range node.loading() {
+		s.AddDegraded(text, "sluice status")
+	}
 	k := &s.Kernel
 	if k.Error != "" {
 		s.AddFailing("programming the kernel failed"+since(k.Since)+": "+oneLine(k.Error), "sluice check")

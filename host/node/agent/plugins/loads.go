@@ -58,7 +58,7 @@ func (s *Set) loadPlugin(ctx context.Context, cfg *config.Config, spec config.Pl
 		}
 		switch {
 		case !s.end(spec.Name, l):
-			return false, fmt.Errorf("plugin %s: it has not been loaded in %s: others do not wait for it", spec.Name, s.patience)
+			return false, because(Pulling, fmt.Errorf("plugin %s: it has not been loaded in %s: others do not wait for it", spec.Name, s.patience))
 		case l == want:
 			return l.changed, l.err
 		case l.is(want) && l.err == nil:

@@ -54,6 +54,7 @@ type Set struct {
 type loadedPlugin struct {
 	*wasm.Plugin
 	source  string // digest of the module file
+	image   string // that it was read from, by digest; "": a file
 	options wasm.LoadOptions
 
 	mu      sync.Mutex
@@ -262,6 +263,9 @@ func (s *Set) loadModule(ctx context.Context, spec config.Plugin, settings []con
 		return false, s.fail(spec.Name, err)
 	}
 	p := &loadedPlugin{Plugin: plugin, source: digest, options: options, checked: map[string]error{}}
+	if spec.File == "" {
+		p.image = spec.Image.String()
+	}
 	_, refused := p.check(ctx, spec.Name, settings)
 	if refused == nil || old == nil {
 		err = plugin.Start(ctx)

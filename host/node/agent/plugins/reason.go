@@ -4,7 +4,7 @@ import "errors"
 
 // Reasons for which a plugin is not in force as it is registered.
 const (
-	Pulling          = "Pulling"
+	Pulling          = "Pulling" // or loading: nothing has failed
 	PullFailed       = "PullFailed"
 	ReadFailed       = "ReadFailed"
 	SignatureInvalid = "SignatureInvalid"

@@ -11,6 +11,7 @@ import (
 type Status struct {
 	Name   string
 	Digest string // of the module file in force, sha256:…; "": none is loaded
+	Image  string // that it was read from, by digest; "": a file
 	// Unconfined are the layers of confinement that its process lacks, see package confine.
 	Unconfined []string
 	// Err is why the module of the configuration, or settings of the configuration, are not in force; nil: they are. Its text names the
@@ -20,6 +21,9 @@ type Status struct {
 	Settings bool
 	Since    time.Time // of Err: when the plugin failed first since it was loaded last
 }
+
+// Loading reports whether the module of the configuration is on its way: nothing has failed.
+func (s *Status) Loading() bool { return s.Err != nil && Reason(s.Err) == Pulling }
 
 // problem is the error of the last Load of a plugin.
 type problem struct {
@@ -56,7 +60,7 @@ func (s *Set) Status() (out []Status) {
 		st := Status{Name: name, Err: s.problems[name].err, Since: s.problems[name].since}
 		st.Settings = errors.As(st.Err, new(settingsError))
 		if p := s.loaded[name]; p != nil {
-			st.Digest = p.source
+			st.Digest, st.Image = p.source, p.image
 			for _, l := range p.Report().Confinement {
 				if l.Err != "" {
 					st.Unconfined = append(st.Unconfined, l.Name)

@@ -173,7 +173,24 @@ func (t *Tracer) reasons(flow plan.Flow, o *plan.Outcome) []string {
 	if f.Affinity > 0 {
 		out = append(out, fmt.Sprintf("session affinity: a client keeps its endpoint for %s", f.Affinity))
 	}
-	return append(out, masqueradeReason(who, o))
+	return append(append(out, balanceReason(x, flow.From, o)...), masqueradeReason(who, o))
+}
+
+// balanceReason describes the balance, unless it is random, which the shares describe.
+func balanceReason(x *planner.Explanation, from netip.Addr, o *plan.Outcome) []string {
+	f, pool := o.Frontend, &o.Frontend.Pool
+	if o.Outside {
+		pool = f.Outside
+	}
+	switch {
+	case f.Balance == plan.Random:
+		return nil
+	case f.Balance != plan.SourceHash:
+		return []string{"balance " + f.Balance.String()}
+	case x == nil || x.Client == nil:
+		return []string{"balance source hash: each client always gets the same endpoint, which only the kernel knows"}
+	}
+	return []string{fmt.Sprintf("balance source hash: %s always gets %s", from, x.Client(pool, from))}
 }
 
 // chosenBy describes the rule that selected the endpoints, or the policy that set their weights.
