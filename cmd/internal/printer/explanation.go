@@ -19,6 +19,9 @@ func Explanation(w io.Writer, x *api.Explanation, kernelNote string) error {
 	x, kernelNote = printable.Strings(x), printable.Escape(kernelNote)
 	fmt.Fprintf(w, "Service %s\n", x.Service)
 	fmt.Fprintf(w, "  node       %s%s\n", x.NodeName, zoneText(x.Zone))
+	if x.At != nil {
+		fmt.Fprintf(w, "  time       %s UTC, as plugins see it\n", x.At.UTC().Format(time.DateTime))
+	}
 	for _, text := range x.NodeWarnings {
 		fmt.Fprintf(w, "             %s\n", text)
 	}
@@ -192,6 +195,9 @@ func printPool(w io.Writer, p *api.Pool, plugins []string) {
 		fmt.Fprintln(tw, strings.Join(append(cells, why.cell(texts[i])), "\t"))
 	}
 	tw.Flush()
+	for _, text := range p.Unheld {
+		fmt.Fprintf(w, "  not held   %s\n", text)
+	}
 	why.print(w)
 	for i := range p.Inputs {
 		printInputs(w, &p.Inputs[i])

@@ -13,6 +13,8 @@ type Explanation struct {
 	// NodeName and Zone are those of the node that the plan is for; without a zone it follows no hints for zones.
 	NodeName string `json:"nodeName"`
 	Zone     string `json:"zone,omitempty"`
+	// At is the time that plugins see; nil: the present time.
+	At *time.Time `json:"at,omitempty"`
 	// NodeWarnings is what the node's Node lacks, and what applies instead.
 	NodeWarnings []string `json:"nodeWarnings,omitempty"`
 	Policy       string   `json:"policy,omitempty"`
@@ -114,7 +116,8 @@ type Pool struct {
 	Balance      string      `json:"balance,omitempty"` // how a plugin wants connections to be balanced; "": as the default rules do, at random
 	Pending      *Pending    `json:"pending,omitempty"`
 	Shadow       *PoolShadow `json:"shadow,omitempty"`
-	Panic        *Panic      `json:"panic,omitempty"` // of a policy with panic
+	Panic        *Panic      `json:"panic,omitempty"`  // of a policy with panic
+	Unheld       []string    `json:"unheld,omitempty"` // groups of endpoints that get another part than a plugin wants: wanted, and got
 	Endpoints    []Endpoint  `json:"endpoints"`
 	Inputs       []Input     `json:"inputs,omitempty"` // of each plugin that has answered, then of those of the shadow
 }

@@ -222,6 +222,7 @@ func newPool(p *eligibility.Port, d *policy.Decision, pool uint8, of *policy.Pol
 		}
 		out.Endpoints = append(out.Endpoints, row)
 	}
+	out.Unheld = unheld(d.Steps, out.Endpoints)
 	return out
 }
 

@@ -52,6 +52,32 @@ func TestWaitingForAPluginIsNoError(t *testing.T) {
 	}
 }
 
+// TestPartsThatCannotBeHeldAreNamed: a canary of 1 % with as many endpoints as the others, with and without room for the weights, and one without
+// capacity.
+func TestPartsThatCannotBeHeldAreNamed(t *testing.T) {
+	for _, c := range []struct {
+		weights []uint16
+		want    []string
+	}{
+		{[]uint16{1, 1, 99, 99}, nil},
+		{[]uint16{1, 1, 9, 9}, []string{"10.0.0.1:80 and 1 more: wanted 1 %, got 10 %", "10.0.0.3:80 and 1 more: wanted 99 %, got 90 %"}},
+		{[]uint16{0, 0, 1, 1}, []string{"10.0.0.1:80 and 1 more: wanted 1 %, got 0 %", "10.0.0.3:80 and 1 more: wanted 99 %, got 100 %"}},
+	} {
+		port := &eligibility.Port{UsesCluster: true}
+		for i := range c.weights {
+			port.Endpoints = append(port.Endpoints, eligibility.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)}), 80), Ready: true})
+		}
+		step := policy.StepResult{Plugin: "canary", Role: abi.RoleShare, Answer: abi.Answer{Values: make([]uint32, 4), Group: []uint16{0, 0, 1, 1}, Groups: []uint32{10_000, 990_000}}}
+		x := NewExplanation(&planner.Explanation{
+			Service:   &model.Service{Name: model.Name{Namespace: "shop", Name: "web"}},
+			Decisions: []policy.PortDecision{{Port: port, Cluster: policy.Decision{Weights: c.weights, Evaluation: policy.Evaluation{Steps: []policy.StepResult{step}}}}},
+		}, time.UnixMilli)
+		if got := x.Pools[0].Unheld; !slices.Equal(got, c.want) {
+			t.Errorf("%d: %q, want %q", c.weights, got, c.want)
+		}
+	}
+}
+
 // TestHoldsAndShedsAreExplained: of the endpoints, the first is ready and sheds connections, the second is held, the third fails.
 func TestHoldsAndShedsAreExplained(t *testing.T) {
 	wall := func(ms int64) time.Time { return time.UnixMilli(ms).Add(time.Hour) }
