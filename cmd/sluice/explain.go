@@ -25,6 +25,7 @@ func newExplainCommand() *cobra.Command {
 	var output, socket, namespace, dump string
 	var all bool
 	var fail failOn
+	var at atFlag
 	cmd := &cobra.Command{
 		Use:   "explain [-n NAMESPACE] [SERVICE]",
 		Short: "Show why each endpoint of a Service gets its share of connections",
@@ -33,7 +34,7 @@ reason of each plugin, its share of new connections, and the weight that is prog
 input that it saw when it gave its last answer. Without a Service, it lists those of the namespace.
 
 It asks the sluice that is running on this node. With --kubeconfig, --server or --source, it reads the cluster state and
-plans by itself, which needs neither root nor a kernel. The kernel's weights are shown if they may be read.`,
+plans by itself, which needs neither root nor a kernel; with --at as at another time. The kernel's weights are shown if they may be read.`,
 		Example: "  sluice explain -n shop\n  sluice explain -n shop catalog\n  sluice explain --source examples/boutique/manifests --node node-a1 -n shop catalog",
 		Args:    atMostOneArg("Service"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -54,6 +55,14 @@ plans by itself, which needs neither root nor a kernel. The kernel's weights are
 			var err error
 			if err := in.check(); err != nil {
 				return err
+			}
+			if at.given() && !in.hasSource() {
+				return usageError{errors.New("--at needs a source of cluster state: the sluice that runs has the present time")}
+			}
+			if at.given() {
+				if in.at, err = at.time(time.Now()); err != nil {
+					return err
+				}
 			}
 			switch {
 			case in.hasSource():
@@ -91,6 +100,7 @@ plans by itself, which needs neither root nor a kernel. The kernel's weights are
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "without a Service: list those of all namespaces")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml; for a list also wide, with the frontends")
 	cmd.Flags().StringVar(&dump, "dump-request", "", "write the requests that the plugins have answered to this directory instead, one a file, for sdktest and plugin bench")
+	at.register(cmd, "now")
 	fail.register(cmd)
 	registerSocket(cmd, &socket)
 	return cmd
@@ -114,6 +124,9 @@ func (in *inputFlags) explain(ctx context.Context, name model.Name) (*api.Explan
 	}
 	out := state.NewExplanation(x, time.UnixMilli)
 	out.Node = in.planned.node
+	if !in.at.IsZero() {
+		out.At = &in.at
+	}
 	state.AddWithoutPort(out, x)
 	return out, state.AddRequests(out, x)
 }

@@ -31,6 +31,7 @@ type inputFlags struct {
 	node   string
 	config string
 	mode   string
+	at     time.Time // of the plan, for plugins; zero: now
 	// serviceFilter limits the problems that are printed to one Service, namespace/name; "": all.
 	serviceFilter string
 	planned       planned      // by planOnce
@@ -128,7 +129,11 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 	pl := agent.NewPlanner(cfg, in.local, set)
 	pl.SetCaps(dataplane.All().Get(cfg.Mode).Caps())
 	pl.Replace(cluster)
-	result := pl.PlanNow(time.Now())
+	at := in.at
+	if at.IsZero() {
+		at = time.Now()
+	}
+	result := pl.PlanNow(at)
 	if in.serviceFilter != "" {
 		result.Errors = slices.DeleteFunc(result.Errors, func(err error) bool { return !strings.Contains(err.Error(), in.serviceFilter) })
 		result.Warnings = slices.DeleteFunc(result.Warnings, func(w string) bool { return !strings.Contains(w, in.serviceFilter) })

@@ -103,7 +103,7 @@ func buildPlugins(t *testing.T) string {
 	return testenv.Plugins(t,
 		"plugins/canary", "plugins/capacity", "plugins/least-loaded", "plugins/lifecycle", "plugins/locality", "plugins/maglev", "plugins/outlier", "plugins/rebalance",
 		"plugins/subset",
-		"cmd/sluice/testdata/plugins/counting", "cmd/sluice/testdata/plugins/demanding", "cmd/sluice/testdata/plugins/weighing")
+		"cmd/sluice/testdata/plugins/counting", "cmd/sluice/testdata/plugins/demanding", "cmd/sluice/testdata/plugins/nightly", "cmd/sluice/testdata/plugins/weighing")
 }
 
 // scriptNode is a node in a script: planner and plugins as `sluice run` has them, a kernel in memory, and a clock that the

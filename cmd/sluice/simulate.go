@@ -44,6 +44,7 @@ type simulateFlags struct {
 	capacity        string
 	lifetime, step  time.Duration
 	seed            int64
+	at              atFlag
 	everyNode       bool
 	only            serviceFilter
 	failIf          failIf
@@ -90,8 +91,9 @@ better and what is worse with the configuration, the candidate, than with anothe
 	flagrange.Float(f, &in.rate, "rate", 1, 0, 1e6, "new connections per second of each Node, the mean, to each Service port, with --demand nodes or cpu")
 	f.StringVar(&in.capacity, "capacity", "equal", "capacity of endpoints: equal, request:cpu, annotation:KEY or label:KEY of their Pods")
 	flagrange.Duration(f, &in.lifetime, "connection-lifetime", 30*time.Second, time.Second, 24*time.Hour, "mean lifetime of a connection, for policies that count open connections")
-	flagrange.Duration(f, &in.step, "step", 0, 0, time.Hour, "time between two samples (default: 1s, or more in a long timeline)")
+	flagrange.Duration(f, &in.step, "step", 0, 0, 24*time.Hour, "time between two samples (default: 1s, or more in a long timeline)")
 	flagrange.Int64(f, &in.seed, "seed", 1, math.MinInt64, math.MaxInt64, "seed of what the timeline leaves open, such as which 20 % of the Pods")
+	in.at.register(cmd, "that of the timeline's first line `clock`, or one that is the same for the same cluster")
 	f.BoolVar(&in.everyNode, "every-node", false, "compute each node by itself, even if others see the same")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	f.StringVar(&page, "html", "", "file to write the report to, as an HTML page without references to others")
@@ -122,6 +124,9 @@ func (in *simulateFlags) run(ctx context.Context) (*simulation.Result, error) {
 			return nil, err
 		}
 	}
+	if in.at.given() && input.Timeline != nil && input.Timeline.HasClock() {
+		return nil, usageError{fmt.Errorf("--at: %s has a clock", in.timeline)}
+	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400) // a tenth less time for 150 MiB more
 	}
@@ -132,6 +137,11 @@ func (in *simulateFlags) run(ctx context.Context) (*simulation.Result, error) {
 	defer workers.close(ctx)
 	if input.Cluster, err = in.readCluster(ctx, workers, input.Capacity); err != nil {
 		return nil, err
+	}
+	if in.at.given() {
+		if input.Start, err = in.at.time(simulation.Earliest(input.Cluster)); err != nil {
+			return nil, err
+		}
 	}
 	found := false
 	for name := range input.Cluster.Services {

@@ -16,7 +16,7 @@ const (
 	MaxLine       = 64 << 10       // bytes of a line
 	MaxWords      = 100            // words of a statement
 	MaxExpected   = 10_000         // expected lines of a statement
-	MaxStep       = time.Hour      // virtual time between two statements
+	MaxStep       = 24 * time.Hour // virtual time between two statements
 	MaxDuration   = 24 * time.Hour // of an option
 )
 
@@ -70,7 +70,8 @@ type File struct {
 	Name       string
 	Statements []Statement
 
-	lines []string // of the text, with line ends
+	clock time.Duration // the time of day of the beginning, in UTC; notSaid: none
+	lines []string      // of the text, with line ends
 }
 
 // Errorf returns an error about a statement, with the name of the file and the number of the line.
@@ -83,8 +84,8 @@ func Parse(name string, text []byte) (*File, error) {
 	if len(text) > MaxSize {
 		return nil, fmt.Errorf("%s: %d bytes, at most %d are allowed", name, len(text), MaxSize)
 	}
-	f := &File{Name: name}
-	now, moved := time.Duration(0), 0 // moved is the number of the last line with at or after, 0 once a statement followed
+	f := &File{Name: name, clock: notSaid}
+	now, moved := time.Duration(0), 0 // moved is the number of the last line that moved the time, 0 once a statement followed
 	below := false                    // the line before is a statement or expected
 	for line := range bytes.Lines(text) {
 		f.lines = append(f.lines, string(line))
@@ -106,13 +107,15 @@ func Parse(name string, text []byte) (*File, error) {
 				return nil
 			}
 			s, err := parseStatement(line)
-			below = err == nil && s.Verb != "" && s.Verb != "at" && s.Verb != "after"
+			below = err == nil && s.Verb != "" && s.Verb != "at" && s.Verb != "after" && s.Verb != "clock"
 			switch {
 			case err != nil || s.Verb == "":
 				return err
 			case !below:
-				moved = number
-				now, err = moveTime(now, s)
+				before := now
+				if now, err = f.moveTime(now, s); now != before {
+					moved = number
+				}
 				return err
 			case len(f.Statements) == MaxStatements:
 				return fmt.Errorf("more than %d statements", MaxStatements)
@@ -155,8 +158,11 @@ func (f *File) Format(expect func(i int) []string) []byte {
 	return out.Bytes()
 }
 
-// moveTime returns the time that a statement `at DURATION` or `after DURATION` sets.
-func moveTime(now time.Duration, s Statement) (time.Duration, error) {
+// moveTime returns the time that a statement `at DURATION`, `after DURATION` or `clock TIME` sets.
+func (f *File) moveTime(now time.Duration, s Statement) (time.Duration, error) {
+	if s.Verb == "clock" {
+		return f.moveClock(now, s)
+	}
 	if len(s.Args) != 1 || len(s.Options) > 0 {
 		return 0, fmt.Errorf("%s: want one duration, for example `%s 1m30s`", s.Verb, s.Verb)
 	}

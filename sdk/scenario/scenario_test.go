@@ -79,7 +79,12 @@ func TestErrorsNameFileAndLine(t *testing.T) {
 		"after x":                             `after: "x" is not a duration: want whole milliseconds or more, for example 500ms`,
 		"after 10us":                          `"10us" is not a duration`,
 		"after -1s":                           `"-1s" is not a duration`,
-		"at 61m":                              "at 1h1m0s: a step of 1h1m0s, at most 1h0m0s are allowed",
+		"at 25h":                              "at 25h0m0s: a step of 25h0m0s, at most 24h0m0s are allowed",
+		"clock":                               "clock: want one time of day in UTC, for example `clock 22:00`",
+		"clock 24:00":                         `clock: "24:00" is not a time of day: want hours and minutes in UTC`,
+		"at 1s\nclock 22:00":                  "clock 22:00: the time of day is not known: begin the file with it",
+		"clock 22:00\nclock 22:00":            "clock 22:00: it is 22:00 already",
+		"clock 22:00\nverb\nclock 23:00":      "no statement follows at this time",
 		"at 10s\na\nat 9s\na":                 "x.scenario:3: at 9s: it is already 10s",
 		"a\nat 10s\n# the end":                "x.scenario:2: no statement follows at this time",
 		"a " + strings.Repeat("b ", 100):      "more than 100 words",
@@ -91,6 +96,30 @@ func TestErrorsNameFileAndLine(t *testing.T) {
 		if _, err := scenario.Parse("x.scenario", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.40q: error %v, want %q", text, err, want)
 		}
+	}
+}
+
+// TestAClockSetsTheBeginningAndMovesTheTime: past midnight too.
+func TestAClockSetsTheBeginningAndMovesTheTime(t *testing.T) {
+	f := parse(t, "# the evening\nclock 21:59\na\nclock 22:00\nb\nafter 1s\nclock 06:30:15\nc\n")
+	from := time.Date(2026, 1, 1, 23, 0, 0, 0, time.UTC)
+	want := []time.Duration{0, time.Minute, 8*time.Hour + 31*time.Minute + 15*time.Second}
+	for i := range f.Statements {
+		if got := f.Statements[i].At; got != want[i] {
+			t.Errorf("statement %d at %s, want %s", i, got, want[i])
+		}
+	}
+	if got := f.Begin(from); !f.HasClock() || got != time.Date(2026, 1, 2, 21, 59, 0, 0, time.UTC) {
+		t.Errorf("it begins at %s", got)
+	}
+	if got := f.TimeText(&f.Statements[2]); got != "8h31m15s after the beginning, at 06:30:15 UTC" {
+		t.Error(got)
+	}
+	if f = parse(t, "a"); f.HasClock() || f.Begin(from) != from {
+		t.Error("a scenario without a clock has one")
+	}
+	if got := scenario.NextTimeOfDay(from, 23*time.Hour); got != from {
+		t.Errorf("the next 23:00 from 23:00 on is %s", got)
 	}
 }
 

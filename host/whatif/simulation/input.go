@@ -26,7 +26,9 @@ type Input struct {
 	Demand     *Demand
 	Capacity   Capacity
 	Timeline   *scenario.File // see Verbs; nil: the cluster as it is, for one instant
-	Seed       int64          // for what the timeline and the demand leave open
+	// Start is when the timeline begins, for plugins, not before Earliest; zero: the first time from then on that fits the clock of the timeline.
+	Start time.Time
+	Seed  int64 // for what the timeline and the demand leave open
 	// EveryNode computes each node by itself. Otherwise nodes that see the same input are computed once.
 	EveryNode bool
 	// Lifetime of a connection, the mean of an exponential distribution; 0: 30 s. It is used for the number of open connections.

@@ -55,7 +55,7 @@ func New(in Input) (*Simulation, error) {
 		s.perNode = append(s.perNode, map[string]bool{})
 	}
 	var err error
-	if s.world, err = newWorld(in.Cluster, in.Timeline, in.Seed); err != nil {
+	if s.world, err = newWorld(&in); err != nil {
 		return nil, err
 	}
 	s.demand = newDemandOf(in.Demand, in.Cluster.Nodes)
@@ -122,6 +122,9 @@ func (s *Simulation) sampleAfter(t time.Duration) int {
 func (s *Simulation) setNotes() {
 	note := func(format string, args ...any) { s.notes = append(s.notes, fmt.Sprintf(format, args...)) }
 	const maxListed = 5
+	if !s.in.Start.IsZero() || s.in.Timeline != nil && s.in.Timeline.HasClock() {
+		note("for plugins, the beginning is %s UTC", s.world.start.UTC().Format("2006-01-02 15:04:05"))
+	}
 	unknown := s.demand.unknown(s.in.Cluster)
 	for i, name := range unknown {
 		if i == maxListed {

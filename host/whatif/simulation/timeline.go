@@ -79,10 +79,20 @@ type timeline struct {
 	addrs        [2]netip.Addr  // the next addresses of new Pods: IPv4, IPv6
 }
 
-// newWorld returns the world of a cluster with a timeline, which may be nil.
-func newWorld(cluster *model.Snapshot, file *scenario.File, seed int64) (*world, error) {
+// newWorld returns the world of an input.
+func newWorld(in *Input) (*world, error) {
+	cluster, file := in.Cluster, in.Timeline
+	start := Earliest(cluster)
+	switch {
+	case !in.Start.IsZero() && in.Start.Before(start):
+		return nil, fmt.Errorf("simulation: it cannot begin at %s, only from %s on: Pods have become ready shortly before", in.Start.Format(time.RFC3339), start.Format(time.RFC3339))
+	case !in.Start.IsZero():
+		start = in.Start
+	case file != nil:
+		start = file.Begin(start)
+	}
 	w := &world{
-		start:   startOf(cluster),
+		start:   start,
 		cluster: cluster, services: map[model.Name][]version{}, fates: map[string][]time.Duration{}, answers: map[netip.Addr][]answer{},
 		pods: cluster.Pods, zones: zonesOf(cluster), events: []Event{}, nodes: []nodesVersion{newNodesVersion(-settle, cluster.Nodes)},
 	}
@@ -92,7 +102,7 @@ func newWorld(cluster *model.Snapshot, file *scenario.File, seed int64) (*world,
 	if err := verbs.Check(file); err != nil {
 		return nil, err
 	}
-	t := newTimeline(w, file, seed)
+	t := newTimeline(w, file, in.Seed)
 	if err := t.setEnd(); err != nil {
 		return nil, err
 	}
@@ -131,13 +141,13 @@ func (t *timeline) setEnd() error {
 	return nil
 }
 
-// startOf returns the time of the beginning by the clock of policies: later than any Pod became ready, the same for the same cluster.
-func startOf(c *model.Snapshot) time.Time {
+// Earliest returns the time of the earliest beginning by the clock of policies: later than any Pod became ready, the same for the same cluster.
+func Earliest(c *model.Snapshot) time.Time {
 	last := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
 	for _, p := range c.Pods {
 		last = max(last, p.ReadySince)
 	}
-	return time.UnixMilli(last).Truncate(time.Hour).Add(2 * time.Hour)
+	return time.UnixMilli(last).UTC().Truncate(time.Hour).Add(2 * time.Hour)
 }
 
 // statementText returns a statement as it is written, without options of which the default applies.

@@ -41,7 +41,7 @@ func worldOf(t *testing.T, c *model.Snapshot, timeline string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := newWorld(c, f, 1)
+	w, err := newWorld(&Input{Cluster: c, Timeline: f, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func TestErrorsOfTimelines(t *testing.T) {
 	} {
 		f, err := scenario.Parse("test", []byte(text))
 		if err == nil {
-			_, err = newWorld(shop(6, 6), f, 1)
+			_, err = newWorld(&Input{Cluster: shop(6, 6), Timeline: f, Seed: 1})
 		}
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
@@ -207,7 +207,7 @@ func TestSamplesOfAPercentageFollowTheSeed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w, err := newWorld(shop(6, 40), f, seed)
+		w, err := newWorld(&Input{Cluster: shop(6, 40), Timeline: f, Seed: seed})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -225,13 +225,31 @@ func TestSamplesOfAPercentageFollowTheSeed(t *testing.T) {
 	}
 }
 
+// The world begins at the time of day of the timeline, or when the input says, and never while Pods become ready.
+func TestTheBeginningIsTold(t *testing.T) {
+	c := shop(6, 6)
+	early := Earliest(c)
+	for text, want := range map[string]time.Time{"until 1s": early, "clock 01:00\nuntil 1s": time.Date(2026, 1, 2, 1, 0, 0, 0, time.UTC), "clock 02:00": early} {
+		if got := worldOf(t, c, text).start; !got.Equal(want) {
+			t.Errorf("%q begins at %s, want %s", text, got, want)
+		}
+	}
+	later := early.Add(90 * time.Minute)
+	if w, err := newWorld(&Input{Cluster: c, Start: later}); err != nil || !w.start.Equal(later) {
+		t.Errorf("%v", err)
+	}
+	if _, err := newWorld(&Input{Cluster: c, Start: early.Add(-1)}); err == nil || !strings.Contains(err.Error(), "only from 2026-01-01T02:00:00Z on") {
+		t.Errorf("%v", err)
+	}
+}
+
 // A timeline that would take too much memory is refused.
 func TestTimelineIsBounded(t *testing.T) {
 	f, err := scenario.Parse("test", []byte("flap shop/web 1% period=2s\nuntil 24h"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err = newWorld(shop(6, 250), f, 1); err == nil || !strings.Contains(err.Error(), "the endpoints of changed EndpointSlices are more than 10000000") {
+	if _, err = newWorld(&Input{Cluster: shop(6, 250), Timeline: f, Seed: 1}); err == nil || !strings.Contains(err.Error(), "the endpoints of changed EndpointSlices are more than 10000000") {
 		t.Errorf("%v", err)
 	}
 }
@@ -245,7 +263,7 @@ func FuzzTimeline(f *testing.F) {
 		if err != nil {
 			return
 		}
-		w, err := newWorld(shop(6, 6), file, 1)
+		w, err := newWorld(&Input{Cluster: shop(6, 6), Timeline: file, Seed: 1})
 		if err != nil {
 			return
 		}

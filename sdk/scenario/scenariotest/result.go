@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
@@ -138,7 +137,7 @@ func (r *Result) Err() error {
 		if got.err != nil {
 			text += "\n    the plugin fails: " + printable(strings.ReplaceAll(got.err.Error(), "\n", " "))
 		}
-		all = append(all, fmt.Errorf("%s:%d: %s, %s after the beginning:%s", r.File.Name, s.Line, s.Verb, s.At.Round(time.Millisecond), text))
+		all = append(all, fmt.Errorf("%s:%d: %s, %s:%s", r.File.Name, s.Line, s.Verb, r.File.TimeText(s), text))
 	}
 	return errors.Join(all...)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/scenario"
 )
 
-// Epoch is the time at which scenarios begin, in Unix milliseconds.
+// Epoch is the time at which scenarios begin, in Unix milliseconds, and the time from which one with a clock begins at its time of day.
 const Epoch = 1_750_000_000_000
 
 // Period is the time between two readings of the outcomes of connections: that of a host with its default settings.
@@ -27,6 +27,7 @@ type runner struct {
 	proceed func() error
 	cluster Cluster
 	clock   scenario.Clock
+	begin   time.Time
 	dirty   bool            // the cluster has changed since the last Plan, or there was none
 	planned bool            // there was a Plan
 	wake    *scenario.Timer // at the time that the last Plan has returned
@@ -44,7 +45,7 @@ func Run(f *scenario.File, e Engine, proceed func() error) (*Result, error) {
 	if err := Verbs.Check(f); err != nil {
 		return nil, err
 	}
-	r := &runner{engine: e, proceed: proceed, dirty: true, result: Result{File: f, printed: map[*scenario.Statement]printed{}}}
+	r := &runner{engine: e, proceed: proceed, begin: f.Begin(time.UnixMilli(Epoch)), dirty: true, result: Result{File: f, printed: map[*scenario.Statement]printed{}}}
 	r.cluster.Service = Service{Namespace: "default", Name: "web", Number: 80, Protocol: 6, Family: 4}
 	r.clock.Settle = r.plan
 	r.wake = r.clock.Timer(func() error { r.dirty = true; return nil })
@@ -55,7 +56,7 @@ func Run(f *scenario.File, e Engine, proceed func() error) (*Result, error) {
 	return &r.result, nil
 }
 
-func (r *runner) now() time.Time { return time.UnixMilli(Epoch).Add(r.clock.Now()) }
+func (r *runner) now() time.Time { return r.begin.Add(r.clock.Now()) }
 
 func (r *runner) restart(*scenario.Statement) error {
 	if err := r.plan(); err != nil {
@@ -87,7 +88,7 @@ func (r *runner) plan() error {
 	if wake.IsZero() || err != nil {
 		return err
 	}
-	at := wake.Sub(time.UnixMilli(Epoch))
+	at := wake.Sub(r.begin)
 	if at <= r.clock.Now() {
 		return fmt.Errorf("the engine wants to decide again at once, at %s", at)
 	}
