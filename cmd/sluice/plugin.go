@@ -22,7 +22,7 @@ import (
 
 func newPluginCommand() *cobra.Command {
 	return newGroup("plugin", "Work with policy plugins", newPluginNewCommand(), newPluginBuildCommand(), newPluginEmbedCommand(), newPluginCheckCommand(), newPluginTestCommand(),
-		newPluginBenchCommand(), newPluginInspectCommand(), newPluginPushCommand(), newPluginPullCommand(), newPluginDigestCommand())
+		newPluginBenchCommand(), newPluginInspectCommand(), newPluginPushCommand(), newPluginPullCommand(), newPluginDigestCommand(), newPluginTagsCommand(), newPluginUntagCommand())
 }
 
 // checkTimeout is generous: the limits of the loader stop every module earlier.

@@ -21,7 +21,7 @@ import (
 // TestPluginTravelsThroughARegistry: from an author's file to a registry with users, and by tag or digest to another folder and into a
 // configuration.
 func TestPluginTravelsThroughARegistry(t *testing.T) {
-	reg := ociregistry.Start(t, ociregistry.Options{Users: true})
+	reg := ociregistry.Start(t, ociregistry.Options{Users: true, Deletes: true})
 	module := moduleThatKeeps(t)
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -77,6 +77,19 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 	} else {
 		run(0, "plugin", "check", other)
 	}
+	listed := run(0, "plugin", "tags", image)
+	for _, tag := range []string{"v1", "v2"} {
+		if n := strings.Count(listed, "\n"+tag+"   "+ref); n != 1 {
+			t.Errorf("%s is listed %d times:\n%s", tag, n, listed)
+		}
+	}
+	expect("a tag is deleted", run(0, "plugin", "untag", image+":v3"), "deleted "+image+":v3")
+	if left := run(0, "plugin", "tags", image); strings.Contains(left, "v3") || !strings.Contains(left, "v2") {
+		t.Errorf("after v3 was deleted:\n%s", left)
+	}
+	expect("twice", run(1, "plugin", "untag", image+":v3"), "plugin untag: image "+image+":v3: not found")
+	expect("by digest", run(2, "plugin", "untag", ref), "has a digest: want REGISTRY/NAME:TAG")
+	expect("tags of a tag", run(2, "plugin", "tags", image+":v1"), "want REGISTRY/NAME, without a tag or digest")
 	digest := run(0, "plugin", "digest", plain)
 	if unpacked := run(0, "plugin", "digest", packed); unpacked != digest || !strings.HasPrefix(digest, "sha256:") {
 		t.Errorf("digest %s, compressed %s", digest, unpacked)
@@ -152,6 +165,9 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 	if again := run(0, "plugin", "push", "-o", "ref", plain, image+":v1", "--sign", ours); again != ref {
 		t.Errorf("signed, it is %s, was %s", again, ref)
 	}
+	if signed := run(0, "plugin", "tags", image); strings.Contains(signed, "sha256-") {
+		t.Errorf("tags of signatures are listed:\n%s", signed)
+	}
 	expect("signed by us, too", run(0, "config", "check", verify(ref, ourPublic)), ": valid")
 	expect("no key", run(1, "config", "check", verify(ref, path("none.pub"))), "public key: stat "+path("none.pub")+": no such file")
 	expect("a key of no use", run(1, "config", "check", verify(ref, ours)), ours+": no public key in PEM")
@@ -184,6 +200,7 @@ func TestPluginTravelsThroughARegistry(t *testing.T) {
 	if got := run(0, "plugin", "push", "-o", "ref", plain, own.Addr+"/acme/keep:v1", "--ca-file", own.CAFile); strings.TrimPrefix(got, own.Addr) != strings.TrimPrefix(ref, reg.Addr) {
 		t.Errorf("in another registry it is %s, was %s", got, ref)
 	}
+	expect("a registry that deletes nothing", run(1, "plugin", "untag", own.Addr+"/acme/keep:v1", "--ca-file", own.CAFile), "the registry does not delete it: 405")
 	expect("an authority of its own", run(1, "plugin", "pull", own.Addr+"/acme/keep:v1"), "certificate signed by unknown authority", "--ca-file adds authorities")
 	reg.Stop()
 	expect("verified with the signatures in the cache", run(0, "config", "check", verify(ref, ourPublic)), ": valid")

@@ -120,11 +120,14 @@ func ask(to netip.AddrPort) (string, error) {
 	return a.Server, err
 }
 
-// address returns the IPv4 ClusterIP and the first port of a Service.
+// address returns the IPv4 ClusterIP and the first port of a Service whose Pods have servers.
 func (s shop) address(service string) (netip.AddrPort, error) {
 	o := s.Services[model.Name{Namespace: namespace, Name: service}]
-	if o == nil || len(o.Ports) == 0 {
+	switch {
+	case o == nil || len(o.Ports) == 0:
 		return netip.AddrPort{}, fmt.Errorf("no Service %s/%s with a port", namespace, service)
+	case !slices.Contains(served, service):
+		return netip.AddrPort{}, fmt.Errorf("no server runs in the Pods of Service %s: want one of %s", service, strings.Join(served, ", "))
 	}
 	for _, a := range o.ClusterIPs {
 		if a.Is4() {

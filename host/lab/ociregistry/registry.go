@@ -45,6 +45,8 @@ const passwordHash = "$2a$04$iec5uchM.fkjtG9l9/XNs.vizMRlzZlaXEoszf3sc1vgfJh56fw
 type Options struct {
 	TLS   bool // with a certificate of its own authority, see Registry.CAFile
 	Users bool // only User may pull and push
+	// Deletes has distribution delete what it is asked to delete.
+	Deletes bool
 	// Referrers has the registry list referrers by their API: it is that of go-containerregistry, in memory, without TLS and users. Otherwise it is
 	// distribution, which does not have the API.
 	Referrers bool
@@ -162,7 +164,7 @@ func (r *Registry) config() []byte {
 	}
 	config := m{
 		"version": "0.1", "log": m{"level": "warn", "accesslog": m{"disabled": true}},
-		"storage": m{"filesystem": m{"rootdirectory": filepath.Join(r.dir, "storage")}}, "http": server,
+		"storage": m{"filesystem": m{"rootdirectory": filepath.Join(r.dir, "storage")}, "delete": m{"enabled": r.options.Deletes}}, "http": server,
 	}
 	if r.options.Users {
 		r.write("htpasswd", []byte(User+":"+passwordHash+"\n"))
