@@ -68,7 +68,7 @@ func (e *Engine) save(now time.Time) time.Time {
 	start := time.Now()
 	data, err := e.Planner.Save(e.clock.epoch)
 	defer func() {
-		e.Observer.OnEvent(Event{Kind: CheckpointSaved, At: start, Duration: time.Since(start), Err: err})
+		e.Observer.OnEvent(Event{Kind: CheckpointSaved, At: start, Duration: time.Since(start), Omitted: e.Planner.OmittedStates(), Err: err})
 	}()
 	if err == nil && bytes.Equal(data, c.stored) {
 		return time.Time{}

@@ -67,6 +67,7 @@ func (p *Planner) Configure(s Settings) {
 		s.Policies = &policy.Set{}
 	}
 	p.settings, p.nodeDirty, p.guards.dirty = s, true, true
+	p.evaluator.KeepCounters(s.Policies)
 	p.queue.Begin(true)
 }
 
@@ -74,6 +75,7 @@ func (p *Planner) Configure(s Settings) {
 func (p *Planner) SetPolicies(set *policy.Set, changed []*policy.Object) {
 	set.Follow(p.settings.Policies)
 	p.settings.Policies = set
+	p.evaluator.KeepCounters(set)
 	for _, o := range changed {
 		p.guards.dirty = p.guards.dirty || o.Policy.Guard.FailedPercent > 0
 		if o.Name.Namespace != "" {

@@ -38,6 +38,9 @@ func (w *world) UseSignals(s policy.Signals) { w.evaluator.Signals = s }
 // Save returns the state that must survive a restart, for Restore. epoch is that of the clock of Plan.
 func (w *world) Save(epoch policy.Epoch) ([]byte, error) { return w.evaluator.Save(epoch) }
 
+// OmittedStates returns how many states of endpoints the last Save had no room for: they begin anew after a restart.
+func (w *world) OmittedStates() int { return w.evaluator.OmittedStates }
+
 // Restore restores what Save returned; call it before the first Plan. The clock of Plan must have the epoch that it returns, see
 // policy.Evaluator.Restore. After an error nothing is restored, and every endpoint counts as first seen at the first Plan.
 func (w *world) Restore(text []byte, fresh policy.Epoch) (epoch policy.Epoch, sameBoot bool, err error) {

@@ -116,14 +116,18 @@ func (ch *chain) saveSteps() []savedStep {
 	return out
 }
 
+// stateRoom is for how many further states of endpoints a checkpoint has room, and how many there was none for.
+type stateRoom struct{ left, omitted int }
+
 // saveWithin is saveSteps without the states of endpoints for which there is no room.
-func (ch *chain) saveWithin(room *int) []savedStep {
+func (ch *chain) saveWithin(room *stateRoom) []savedStep {
 	out := slices.Clone(ch.saveSteps())
 	for i := range out {
-		if n := len(out[i].Endpoints); n > *room {
+		if n := len(out[i].Endpoints); n > room.left {
 			out[i].Endpoints = nil
+			room.omitted += n
 		} else {
-			*room -= n
+			room.left -= n
 		}
 	}
 	return out

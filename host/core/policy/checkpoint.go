@@ -138,7 +138,7 @@ type savedRow struct {
 // bytes.
 func (e *Evaluator) Save(epoch Epoch) ([]byte, error) {
 	out := checkpoint{Version: checkpointVersion, Epoch: epoch, Pools: []savedPool{}}
-	room := maxSavedEndpointStates
+	room := stateRoom{left: maxSavedEndpointStates}
 	for _, key := range slices.SortedFunc(maps.Keys(e.pools), PoolKey.compare) {
 		out.Pools = append(out.Pools, e.pools[key].save(key, &room))
 	}
@@ -147,6 +147,7 @@ func (e *Evaluator) Save(epoch Epoch) ([]byte, error) {
 			out.Readiness = append(out.Readiness, saved)
 		}
 	}
+	e.OmittedStates = room.omitted
 	slices.SortFunc(out.Readiness, func(a, b savedReadiness) int { return a.key().compare(b.key()) })
 	out.Settings, out.Guards = e.saveSettings(), e.saveGuards()
 	for _, name := range slices.SortedFunc(maps.Keys(e.choices), model.Name.Compare) {
@@ -266,7 +267,7 @@ func (e *Evaluator) Prune(keep func(service model.Name) bool) {
 }
 
 // save returns the state of a pool. room is for how many states of endpoints there is room.
-func (m *poolState) save(key PoolKey, room *int) savedPool {
+func (m *poolState) save(key PoolKey, room *stateRoom) savedPool {
 	out := savedPool{
 		Namespace: key.Port.Service.Namespace, Service: key.Port.Service.Name, Port: key.Port.Port,
 		Protocol: key.Port.Protocol, Family: key.Family, Pool: key.Pool,

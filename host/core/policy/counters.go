@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 
@@ -49,6 +50,28 @@ func (c *counters) add(policy, plugin string, names []string, by *[abi.MaxCounte
 			c.changed = true
 		}
 	}
+}
+
+// KeepCounters forgets the counters of plugins that no policy of a set has any more, and those that a loaded plugin does not name: there is room for
+// others then.
+func (e *Evaluator) KeepCounters(set *Set) {
+	if len(e.counters.totals) == 0 {
+		return
+	}
+	used := map[CounterKey]bool{}
+	for _, p := range set.All() {
+		for step := range p.All() {
+			used[CounterKey{p.Name, step.Plugin, ""}], used[CounterKey{"", step.Plugin, ""}] = true, true
+		}
+	}
+	maps.DeleteFunc(e.counters.totals, func(k CounterKey, _ uint64) bool {
+		gone := !used[CounterKey{k.Policy, k.Plugin, ""}]
+		if p, err := e.requests.loader.plugins(k.Plugin); err == nil && !gone {
+			gone = !slices.Contains(p.Counters(), k.Counter)
+		}
+		e.counters.changed = e.counters.changed || gone
+		return gone
+	})
 }
 
 // Counters returns the counters of all plugins, sorted, and nil if none has changed since the last call.

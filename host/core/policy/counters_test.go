@@ -57,6 +57,32 @@ func TestACounterStaysAtTheLargestNumber(t *testing.T) {
 	}
 }
 
+// TestCountersOfPluginsThatAreGoneAreForgotten: of another policy, of a plugin that its policy has no more, of a shadow, and of a name that the plugin has
+// no more.
+func TestCountersOfPluginsThatAreGoneAreForgotten(t *testing.T) {
+	plugin := &fakePlugin{} // its counters are first and second
+	e := NewEvaluator(func(name string) (Plugin, error) {
+		if name == "loading" {
+			return nil, ErrPending
+		}
+		return plugin, nil
+	})
+	by := [abi.MaxCounters]uint32{1, 1, 1, 1}
+	e.counters.add("r", "a", []string{"first"}, &by)
+	for _, key := range []CounterKey{{"p", "a", "first"}, {"p", "a", "third"}, {"p", "b", "first"}, {"p", ShadowPlugin("a"), "first"}, {"q", "a", "first"}, {"", "a", "first"},
+		{"", "b", "first"}, {"p", "loading", "any"}} {
+		e.counters.totals[key] = 5
+	}
+	e.Counters()
+	e.KeepCounters(&Set{Policies: map[string]*Policy{"p": {Name: "p", Steps: []Step{{Plugin: "a"}, {Plugin: "loading"}}}}})
+	if got, want := fmt.Sprint(e.Counters()), "[{{ a first} 5} {{p a first} 5} {{p loading any} 5}]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if e.KeepCounters(&Set{}); fmt.Sprint(e.Counters()) != "[]" || len(e.counters.totals) != 0 {
+		t.Errorf("without policies: %v", e.counters.totals)
+	}
+}
+
 func TestCountersAreBounded(t *testing.T) {
 	var c counters
 	by := [abi.MaxCounters]uint32{1, 1, 1, 1}

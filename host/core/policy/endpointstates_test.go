@@ -114,4 +114,11 @@ func TestSavedStatesOfEndpointsAreBounded(t *testing.T) {
 	if n := bytes.Count(text, []byte(`"addr"`)); n != maxSavedEndpointStates || bytes.Count(text, []byte(`"state":"cw=="`)) != 4 {
 		t.Errorf("%d states are saved, want those of a and c: %d", n, maxSavedEndpointStates)
 	}
+	if want := len(states)/2 + 1; e.OmittedStates != want {
+		t.Errorf("%d states are omitted, want those of b and d: %d", e.OmittedStates, want)
+	}
+	delete(e.pools, PoolKey{Port: model.PortName{Service: model.Name{Namespace: "shop", Name: "a"}}})
+	if _, err := e.Save(Epoch{}); err != nil || e.OmittedStates != 0 {
+		t.Errorf("without a: %d are omitted, %v", e.OmittedStates, err)
+	}
 }

@@ -22,6 +22,8 @@ type Evaluator struct {
 	Guards map[string]*GuardState
 	// Node is what was last known of this node's Node; nil: nothing. Save and Restore include it.
 	Node *model.Node
+	// OmittedStates is how many states of endpoints the last Save had no room for.
+	OmittedStates int
 }
 
 // NewEvaluator returns an Evaluator without state. plugins returns the current revision of a plugin by name; every decision calls

@@ -150,12 +150,14 @@ func (a *Agent) apiContact() *api.API {
 // assessServices adds the problems of Services, policies and plugins.
 func (a *Agent) assessServices(ctx context.Context, s *api.Status, t *tally.Totals) {
 	var names []model.Name
+	omitted := 0
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	// If the engine is busy for longer, the zone is unknown and the Services are not named.
 	if err := a.engine.Do(ctx, func(p *planner.Planner) {
 		s.Zone = p.Zone()
 		names, _ = p.Failing(1)
+		omitted = p.OmittedStates()
 		for _, w := range p.NodeWarnings() {
 			s.AddDegraded(w, "kubectl get node "+s.Node)
 		}
@@ -200,6 +202,7 @@ func (a *Agent) assessServices(ctx context.Context, s *api.Status, t *tally.Tota
 		{t.Conflicts, "%d frontends are not served: another Service has them, or their address is another host's", "Events with reason FrontendConflict"},
 		{t.Limited, "limits leave out something of %d Services", "Events with reason ServiceLimited"},
 		{t.HintsIgnored[eligibility.HintsNodeWithoutZone], "this node has no zone: topology hints of %d Services are not followed", "the label topology.kubernetes.io/zone of the Node"},
+		{omitted, "%d states of endpoints that plugins keep are beyond what a checkpoint saves; after a restart they begin anew", "the metric sluice_checkpoint_omitted_endpoint_states"},
 		{t.Holding, "the policies of %d Services hold endpoints that are not ready (panic)", "Events with reason PanicHold"},
 	} {
 		if c.n > 0 {

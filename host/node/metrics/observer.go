@@ -181,7 +181,7 @@ func (m *Metrics) OnEvent(n engine.Event) {
 		operation = "checkpoint"
 		if n.Err == nil {
 			m.mu.Lock()
-			m.state.checkpoint = n.At
+			m.state.checkpoint, m.state.omittedStates = n.At, n.Omitted
 			m.mu.Unlock()
 		}
 	case engine.ConnectionsReset:

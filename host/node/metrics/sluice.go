@@ -87,6 +87,7 @@ type planState struct {
 	totals                       tally.Totals
 	degraded, unprogrammed       int
 	checkpoint                   time.Time
+	omittedStates                int // of endpoints, in the checkpoint
 	sourceErrors, sourceWarnings int
 	counters                     []policy.Counter
 }
@@ -153,6 +154,8 @@ var (
 	descForgotten  = desc("plugin_forgotten_failures_total", "Number of failing Service ports of a plugin that were forgotten because there were too many.", "plugin")
 	descCheckpoint = desc("checkpoint_last_success_timestamp_seconds", "Unix timestamp of the last time the checkpoint was written "+
 		"or found to be up to date.")
+	descOmittedStates = desc("checkpoint_omitted_endpoint_states", "Number of states of endpoints, which plugins keep, that the last checkpoint had no room for: "+
+		"after a restart they begin anew.")
 	descAffinityClients = desc("affinity_clients", "Number of clients whose endpoint is recorded for session affinity.", "ip_family")
 	descAffinityFull    = desc("affinity_full_service_ports", "Number of Service ports with a client that was balanced without session affinity "+
 		"in the last 5 minutes because there was no room to record its endpoint.")
@@ -163,7 +166,7 @@ var (
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descServices, descFailing, descChoices, descLimited, descHolding, descHeld, descHints, descConflicts, descDegraded, descUnprogrammed, descFrontends, descEndpoints,
 		descDecisions, descDivergence, descShadowed, descServiceDivergence, descFallbacks, descGuard, descSettings, descTexts, descHandles, descRecycled, descCalls, descFailures, descExceeded, descFuel, descLogDropped, descMemory, descAllMemory, descMemLimit,
-		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descForgotten, descQueued, descCPU, descThrottled, descCheckpoint, descProblems,
+		descRepeats, descRepeatFuel, descInstances, descEvicted, descSuspended, descForgotten, descQueued, descCPU, descThrottled, descCheckpoint, descOmittedStates, descProblems,
 		descAffinityClients, descAffinityFull, descServiceConnections, descPolicyConnections, descCounters, descLabels, descSignalSuccess, descSignalCPU, descSignalEndpoints, descUncounted, descStale, descRequests} {
 		out <- d
 	}
@@ -187,6 +190,7 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(descProblems, s.sourceWarnings, "warning")
 	if !s.checkpoint.IsZero() {
 		value(descCheckpoint, seconds(s.checkpoint))
+		gauge(descOmittedStates, s.omittedStates)
 	}
 	c.plugins(out)
 	c.m.connections.collect(out)
