@@ -7,7 +7,7 @@
 //! ```
 //!
 //! sdk/ABI.md of sluice is the specification.
-#![allow(dead_code, unused_imports, unused_macros)]
+#![allow(dead_code, unused_imports, unused_macros, unknown_lints, unexpected_cfgs)]
 
 use core::cell::Cell;
 use core::mem::MaybeUninit;
@@ -1280,6 +1280,7 @@ impl<P: Plugin> Instance<P> {
 }
 
 /// Makes the exports of a module for a type that implements [`Plugin`].
+#[macro_export]
 macro_rules! register {
     ($plugin:ty) => {
         #[cfg(target_arch = "wasm32")]
@@ -1376,13 +1377,13 @@ mod host {
 #[cfg(not(target_arch = "wasm32"))]
 mod host {
     pub fn log(_: u32, text: &[u8]) {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         super::testing::LOGGED.with(|l| l.borrow_mut().push(String::from_utf8_lossy(text).into_owned()));
     }
 }
 
 /// For native tests of a plugin: requests as a host encodes them, and decisions as it reads them.
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 pub mod testing {
     use super::*;
     use std::{boxed::Box, cell::RefCell, string::String, vec, vec::Vec};

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/sdk/abi"
+	"github.com/sluice-proxy/sluice/sdk/manifest"
 )
 
 // sdkGuest is an instance of an example of an SDK, called without a host between: the test compares the bytes that it writes.
@@ -299,6 +301,56 @@ func sdkGuests(t *testing.T, policy string) (guests []*sdkGuest) {
 		}
 	}
 	return guests
+}
+
+// TestSDKForRustIsACrate: the plugin of "plugin new" passes its tests and loads with the SDK as a crate. Cargo's compiler may lack the target, so the module
+// is built by Debian's.
+func TestSDKForRustIsACrate(t *testing.T) {
+	if os.Getenv("SLUICE_TEST_SDK") == "" {
+		t.Skip("make test-sdk runs it")
+	}
+	dir := t.TempDir()
+	run := func(words ...string) {
+		t.Helper()
+		cmd := exec.Command(words[0], words[1:]...)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "RUSTFLAGS=-D warnings", "CARGO_NET_OFFLINE=true")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", words, err, out)
+		}
+	}
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sdk, err := filepath.Abs("../../../sdk/rust")
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := "../scaffold/templates/rust/src/"
+	write("lib.rs", strings.Replace(mustRead(t, template+"lib.rs.tmpl"), "mod sluice;\n", "", 1))
+	write("tests.rs", strings.ReplaceAll(mustRead(t, template+"tests.rs.tmpl"), "use super::sluice::", "use sluice::"))
+	const rustc = "/usr/bin/rustc"
+	wasm32 := []string{"--edition", "2021", "--target", "wasm32-unknown-unknown", "-C", "opt-level=s", "-C", "panic=abort", "-D", "warnings"}
+	run(append([]string{rustc, "--crate-name", "sluice", "--crate-type", "rlib", "-o", "libsluice.rlib", sdk + "/lib.rs"}, wasm32...)...)
+	run(append([]string{rustc, "--crate-type", "cdylib", "--extern", "sluice=libsluice.rlib", "-o", "near.wasm", "lib.rs"}, wasm32...)...)
+	m, err := manifest.ParseFile([]byte(strings.ReplaceAll(mustRead(t, "../scaffold/templates/common/plugin.json.tmpl"), "{{.Name}}", "near")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	module, err := manifest.Embed([]byte(mustRead(t, filepath.Join(dir, "near.wasm"))), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	load(t, newHost(t, Options{}), module, `{"factor": 5}`)
+	if _, err := exec.LookPath("cargo"); err != nil {
+		t.Skip("without cargo: ", err)
+	}
+	dependency := "sluice-sdk = { path = " + strconv.Quote(sdk)
+	write("Cargo.toml", "[package]\nname = \"near\"\nversion = \"0.1.0\"\nedition = \"2021\"\n[lib]\npath = \"lib.rs\"\n[dependencies]\n"+dependency+" }\n"+
+		"[dev-dependencies]\n"+dependency+", features = [\"testing\"] }\n[workspace]\n")
+	run("cargo", "test", "--quiet", "--target-dir", filepath.Join(dir, "target"))
 }
 
 // TestSDKForRust runs the native tests of sdk/rust, with a request that has all inputs.
