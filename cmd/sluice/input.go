@@ -134,6 +134,12 @@ func (in *inputFlags) planOnce(ctx context.Context) (_ *planner.Planner, closePl
 		at = time.Now()
 	}
 	result := pl.PlanNow(at)
+	if loadErr != nil { // printed, and not once more for each Service
+		said := strings.Split(loadErr.Error(), "\n")
+		result.Errors = slices.DeleteFunc(result.Errors, func(err error) bool {
+			return slices.ContainsFunc(said, func(line string) bool { return line != "" && strings.Contains(err.Error(), line) })
+		})
+	}
 	if in.serviceFilter != "" {
 		result.Errors = slices.DeleteFunc(result.Errors, func(err error) bool { return !strings.Contains(err.Error(), in.serviceFilter) })
 		result.Warnings = slices.DeleteFunc(result.Warnings, func(w string) bool { return !strings.Contains(w, in.serviceFilter) })

@@ -102,7 +102,7 @@ func TestReasonOfManyEndpointsIsPrintedOnce(t *testing.T) {
 
 // TestAnErrorIsPrintedOnceAndALoadIsNoFailure: the error of a Service is that of its plugin, which another one waits for.
 func TestAnErrorIsPrintedOnceAndALoadIsNoFailure(t *testing.T) {
-	x := &api.Explanation{Service: "shop/web", Plugins: []string{"p", "q", "r"}, Error: "plugin p: image i: connection refused", Node: &api.Node{Plugins: []api.Plugin{
+	x := &api.Explanation{Service: "shop/web", Plugins: []string{"p", "q", "r"}, Error: "policy x: shop/web:http/TCP IPv4 cluster pool: plugin p: image i: connection refused", Node: &api.Node{Plugins: []api.Plugin{
 		{Name: "p", Error: "plugin p: image i: connection refused"},
 		{Name: "q", Error: "plugin q: image j: not pulled yet", Loading: true},
 		{Name: "r", Digest: "sha256:00", Image: "registry.example.com/r@sha256:11"},

@@ -87,7 +87,7 @@ func (n *Node) loading() (out []string) {
 
 // says reports whether the error of a Service is that of a plugin, which is said with the plugin.
 func (n *Node) says(text string) bool {
-	return n != nil && text != "" && slices.ContainsFunc(n.Plugins, func(p Plugin) bool { return strings.HasPrefix(p.Error, text) })
+	return n != nil && text != "" && slices.ContainsFunc(n.Plugins, func(p Plugin) bool { return p.Error != "" && strings.Contains(text, p.Error) })
 }
 
 // ConfigurationProblem describes why a configuration file is not in force, given the hash of what is.
