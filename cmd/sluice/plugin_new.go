@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -13,7 +14,7 @@ import (
 )
 
 func newPluginNewCommand() *cobra.Command {
-	var lang, sdk string
+	var lang, sdk, template string
 	var names []string
 	for _, l := range scaffold.Languages() {
 		names = append(names, l.Name)
@@ -22,18 +23,18 @@ func newPluginNewCommand() *cobra.Command {
 		Use:   "new NAME",
 		Short: "Make a folder with a new plugin that builds, tests and runs",
 		Long: `Makes the folder NAME with a small policy that you can change: the plugin with settings, tests, a Makefile, a configuration and
-manifests to try it on. A plugin in Go gets the SDK in the version of this sluice; if that is no release, from a checkout: that of
+manifests to try it on; with --template empty without settings, and it changes nothing. A plugin in Go gets the SDK in the version of this sluice; if that is no release, from a checkout: that of
 --sdk, or the one that contains the working directory. Other languages have their SDK in the folder.`,
 		Example: "  sluice plugin new near\n  sluice plugin new near --lang c",
 		Args:    oneArg("name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkFlag("lang", lang, names...); err != nil {
+			if err := errors.Join(checkFlag("lang", lang, names...), checkFlag("template", template, scaffold.Templates...)); err != nil {
 				return err
 			}
 			if err := scaffold.CheckName(args[0]); err != nil {
 				return usageError{err}
 			}
-			p := scaffold.Plugin{Name: args[0]}
+			p := scaffold.Plugin{Name: args[0], Empty: template == "empty"}
 			p.Lang, _ = scaffold.Find(lang)
 			var err error
 			if p.Lang.Name == "go" {
@@ -56,6 +57,7 @@ manifests to try it on. A plugin in Go gets the SDK in the version of this sluic
 		},
 	}
 	cmd.Flags().StringVar(&lang, "lang", "go", "language: "+strings.Join(names, ", "))
+	cmd.Flags().StringVar(&template, "template", "example", "what it begins with: "+strings.Join(scaffold.Templates, ", "))
 	cmd.Flags().StringVar(&sdk, "sdk", "", "checkout of sluice whose Go SDK to use (default: the version of this sluice, if it is a release, else the checkout that contains the working directory)")
 	return cmd
 }

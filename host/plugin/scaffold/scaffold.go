@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -30,7 +31,12 @@ type Plugin struct {
 	Name string   // see CheckName
 	Lang Language // of Languages
 	SDK  SDK      // for Go
+	// Empty: a plugin that changes nothing, without settings, to begin with. Otherwise it is an example.
+	Empty bool
 }
+
+// Templates are the names of what new plugins begin with: with settings, state over time and tests of both, or with nothing.
+var Templates = []string{"example", "empty"}
 
 // SDK is the Go SDK that a plugin uses: a version of Module, or its folder in a checkout of Repository.
 type SDK struct {
@@ -103,12 +109,17 @@ func (p *Plugin) Files() (map[string][]byte, error) {
 		Name, Lang, Language, Tools, Version, SDKDir, SDK string
 		Commands, Tests                                   []Command
 		About                                             []About
-	}{p.Name, l.Name, l.Title, l.Needs, p.SDK.Version, quoteModFile(p.SDK.Dir), p.aboutSDK(), l.Commands(p.Name), l.tests, l.About}
+		Empty                                             bool
+	}{p.Name, l.Name, l.Title, l.Needs, p.SDK.Version, quoteModFile(p.SDK.Dir), p.aboutSDK(), l.Commands(p.Name), l.tests, p.about(), p.Empty}
 	if data.Version == "" {
 		data.Version = "v0.0.0" // any: it is replaced
 	}
 	out := map[string][]byte{}
-	for _, root := range []string{"templates/common", "templates/" + l.Name} {
+	roots := []string{"templates/common", "templates/" + l.Name}
+	if p.Empty { // its files take the place of the others
+		roots = append(roots, "templates/empty/common", "templates/empty/"+l.Name)
+	}
+	for _, root := range roots {
 		err := fs.WalkDir(templates, root, func(file string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return err
@@ -132,6 +143,9 @@ func (p *Plugin) Files() (map[string][]byte, error) {
 			return nil, err
 		}
 	}
+	if p.Empty {
+		delete(out, exampleScenario)
+	}
 	switch l.Name {
 	case "as":
 		out["assembly/sluice.ts"] = []byte(assemblyscript.SDK)
@@ -141,6 +155,28 @@ func (p *Plugin) Files() (map[string][]byte, error) {
 		out["src/sluice.rs"] = []byte(rust.SDK)
 	}
 	return out, nil
+}
+
+// exampleScenario is that of the example, and emptyScenario that of an empty plugin.
+const (
+	exampleScenario = "testdata/warm-up.scenario"
+	emptyScenario   = "testdata/decide.scenario"
+)
+
+// about returns what the README says of the files.
+func (p *Plugin) about() []About {
+	out := slices.Clone(p.Lang.About)
+	for i := range out {
+		switch a := &out[i]; {
+		case p.Empty && a.Name == exampleScenario:
+			a.Name = emptyScenario
+		case p.Empty && strings.Contains(a.Name, "test"):
+			a.Text = "a native test"
+		case p.Empty:
+			a.Text = strings.TrimSuffix(a.Text, " with its settings")
+		}
+	}
+	return out
 }
 
 // quoteModFile quotes a path for go.mod, if it has to be.

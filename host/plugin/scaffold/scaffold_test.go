@@ -25,13 +25,13 @@ func checkout(t *testing.T) SDK {
 	return sdk
 }
 
-func create(t *testing.T, dir, lang string) string {
+func create(t *testing.T, dir, lang string, empty bool) string {
 	t.Helper()
 	l, ok := Find(lang)
 	if !ok {
 		t.Fatalf("no language %s", lang)
 	}
-	folder, err := (&Plugin{Name: "near", Lang: l, SDK: checkout(t)}).Create(dir)
+	folder, err := (&Plugin{Name: "near", Lang: l, SDK: checkout(t), Empty: empty}).Create(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,47 +49,61 @@ func TestNewPluginsBuild(t *testing.T) {
 			if l.Name == "as" {
 				testenv.NPM(t, "templates/as/package-lock.json.tmpl")
 			}
-			// A folder whose path has to be quoted.
-			parent := filepath.Join(t.TempDir(), "my [new] plugins")
-			if err := os.Mkdir(parent, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			dir := create(t, parent, l.Name)
-			var log bytes.Buffer
-			module, err := Build(t.Context(), dir, &log)
-			if err != nil || module != filepath.Join(dir, "near.wasm") {
-				t.Fatalf("%s, %v\n%s", module, err, &log)
-			}
-			var want []string
-			for _, c := range l.Commands("near") {
-				want = append(want, c.String())
-			}
-			if got := strings.Split(strings.TrimSpace(log.String()), "\n"); !slices.Equal(got, want) {
-				t.Errorf("a build printed %q, want only its commands: %q", got, want)
-			}
-			makefile, err := os.ReadFile(filepath.Join(dir, "Makefile"))
-			if err != nil || !strings.Contains(string(makefile), "\nbuild:\n\t"+strings.Join(want, "\n\t")+"\n") {
-				t.Errorf("%v; the Makefile does not have the commands %q:\n%s", err, want, makefile)
-			}
-			for _, words := range l.tests {
-				if l.Name == "go" { // TestNewGoPluginPassesVetAndItsTests
-					break
-				}
-				cmd := exec.Command(words[0], words[1:]...)
-				cmd.Dir = dir
-				if words[0] == "./plugin_test" {
-					cmd.Path = filepath.Join(dir, "plugin_test")
-				}
-				if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "warning") {
-					t.Errorf("%s: %v\n%s", words, err, out)
-				}
+			for _, empty := range []bool{false, true} {
+				checkBuild(t, &l, empty)
 			}
 		})
 	}
 }
 
+// checkBuild builds a new plugin and runs its native tests.
+func checkBuild(t *testing.T, l *Language, empty bool) {
+	t.Helper()
+	// A folder whose path has to be quoted.
+	parent := filepath.Join(t.TempDir(), "my [new] plugins")
+	if err := os.Mkdir(parent, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dir := create(t, parent, l.Name, empty)
+	var log bytes.Buffer
+	module, err := Build(t.Context(), dir, &log)
+	if err != nil || module != filepath.Join(dir, "near.wasm") {
+		t.Fatalf("%s, %v\n%s", module, err, &log)
+	}
+	var want []string
+	for _, c := range l.Commands("near") {
+		want = append(want, c.String())
+	}
+	if got := strings.Split(strings.TrimSpace(log.String()), "\n"); !slices.Equal(got, want) {
+		t.Errorf("a build printed %q, want only its commands: %q", got, want)
+	}
+	makefile, err := os.ReadFile(filepath.Join(dir, "Makefile"))
+	if err != nil || !strings.Contains(string(makefile), "\nbuild:\n\t"+strings.Join(want, "\n\t")+"\n") {
+		t.Errorf("%v; the Makefile does not have the commands %q:\n%s", err, want, makefile)
+	}
+	for _, words := range l.tests {
+		if l.Name == "go" { // TestNewGoPluginPassesVetAndItsTests
+			break
+		}
+		cmd := exec.Command(words[0], words[1:]...)
+		cmd.Dir = dir
+		if words[0] == "./plugin_test" {
+			cmd.Path = filepath.Join(dir, "plugin_test")
+		}
+		if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "warning") {
+			t.Errorf("%s: %v\n%s", words, err, out)
+		}
+	}
+}
+
 func TestNewGoPluginPassesVetAndItsTests(t *testing.T) {
-	dir := create(t, t.TempDir(), "go")
+	for _, empty := range []bool{false, true} {
+		checkGo(t, create(t, t.TempDir(), "go", empty))
+	}
+}
+
+func checkGo(t *testing.T, dir string) {
+	t.Helper()
 	run := func(args ...string) string {
 		cmd := exec.Command("go", args...)
 		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOPROXY=off") // nothing is downloaded
@@ -109,8 +123,10 @@ func TestNewGoPluginPassesVetAndItsTests(t *testing.T) {
 }
 
 func TestTextOfNewPluginsIsFormatted(t *testing.T) {
-	for _, l := range Languages() {
-		files, err := (&Plugin{Name: "a-long-name-of-a-plugin", Lang: l, SDK: SDK{Version: "v1.2.3"}}).Files()
+	for i := range 2 * len(Languages()) {
+		l := Languages()[i/2]
+		p := Plugin{Name: "a-long-name-of-a-plugin", Lang: l, SDK: SDK{Version: "v1.2.3"}, Empty: i%2 == 1}
+		files, err := p.Files()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +141,7 @@ func TestTextOfNewPluginsIsFormatted(t *testing.T) {
 				t.Errorf("%s: gofmt changes %s: %v", l.Name, name, err)
 			}
 		}
-		for _, a := range l.About {
+		for _, a := range p.about() {
 			if files[a.Name] == nil {
 				t.Errorf("%s: the README has %s, which is not there", l.Name, a.Name)
 			}
