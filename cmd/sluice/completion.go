@@ -16,8 +16,8 @@ import (
 // completionTimeout bounds asking the running sluice while a user waits for the shell.
 const completionTimeout = 2 * time.Second
 
-// addCompletions completes the values of flags and arguments of all commands: those of a fixed list, and the names of namespaces and
-// Services as the sluice that runs on this node has them.
+// addCompletions completes the values of flags and arguments of all commands: those of a fixed list, the names of settings in a
+// plugin's manifest, and the names of namespaces and Services as the sluice that runs on this node has them.
 func addCompletions(cmd *cobra.Command) {
 	outputs := []string{"text", "json", "yaml"}
 	if cmd.Name() == "explain" {
@@ -38,6 +38,9 @@ func addCompletions(cmd *cobra.Command) {
 				return nil, cobra.ShellCompDirectiveDefault // files
 			})
 		}
+	}
+	if cmd.Flag("settings") != nil {
+		_ = cmd.RegisterFlagCompletionFunc("settings", completeSettings)
 	}
 	if cmd.Flag("namespace") != nil {
 		_ = cmd.RegisterFlagCompletionFunc("namespace", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
