@@ -83,7 +83,7 @@ plans by itself, which needs neither root nor a kernel; with --at as at another 
 				return err
 			}
 			x.Requests = nil
-			note := addKernel(cmd.Context(), x)
+			note := addKernel(cmd.Context(), x, !in.hasSource())
 			if output != "text" {
 				err = printer.Object(cmd.OutOrStdout(), output, x)
 			} else {
@@ -131,8 +131,8 @@ func (in *inputFlags) explain(ctx context.Context, name model.Name) (*api.Explan
 	return out, state.AddRequests(out, x)
 }
 
-// addKernel adds the weights in the kernel to an explanation. If it cannot, note is the reason.
-func addKernel(ctx context.Context, x *api.Explanation) (note string) {
+// addKernel adds the weights in the kernel to an explanation, which is that of the sluice that runs or of another plan. If it cannot, note is the reason.
+func addKernel(ctx context.Context, x *api.Explanation, running bool) (note string) {
 	modes := dataplane.All()
 	programmed, err := modes.Read(ctx)
 	if err != nil {
@@ -141,7 +141,7 @@ func addKernel(ctx context.Context, x *api.Explanation) (note string) {
 	if len(programmed.Frontends) == 0 {
 		return "nothing is programmed"
 	}
-	state.AddKernel(x, programmed)
+	state.AddKernel(x, programmed, running)
 	if stats, err := modes.Stats(ctx, math.MaxInt); err == nil {
 		agent.AddIPVSStats(x, stats)
 	}

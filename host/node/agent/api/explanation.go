@@ -153,7 +153,7 @@ type Endpoint struct {
 	Steps    []Step          `json:"steps,omitempty"`
 	Shadow   *EndpointShadow `json:"shadow,omitempty"` // nil: the policy has no shadow, or it has no decision
 	Weight   uint16          `json:"weight"`
-	Share    float64         `json:"share"` // of new connections, 0 to 1: the kernel's if Kernel is known
+	Share    float64         `json:"share"` // of new connections, 0 to 1: the kernel's if Kernel is known and the explanation is of the sluice that runs
 	ResetAt  *time.Time      `json:"resetAt,omitempty"`
 	Shed     *Shed           `json:"shed,omitempty"` // of its established connections
 	// HeldUntil is until when a panic hold makes the endpoint count as ready.

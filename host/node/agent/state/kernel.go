@@ -7,9 +7,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 )
 
-// AddKernel adds the weights of a plan that was read from the kernel. They are the shares of new connections: what was decided may not be programmed
-// yet, or not as it was.
-func AddKernel(x *api.Explanation, programmed *plan.Plan) {
+// AddKernel adds the weights of a plan that was read from the kernel. If the explanation is that of the sluice that runs, they are the shares of new
+// connections: what was decided may not be programmed yet, or not as it was. The shares of another plan stay what they are.
+func AddKernel(x *api.Explanation, programmed *plan.Plan, running bool) {
 	for _, k := range programmed.Keys() {
 		f := programmed.Frontends[k]
 		if f.Owner.Service.String() != x.Service {
@@ -31,7 +31,7 @@ func AddKernel(x *api.Explanation, programmed *plan.Plan) {
 					share.Weight = pool.Endpoints[index].Weight
 				}
 				row := &p.Endpoints[j]
-				if len(row.Kernel) == 0 && share.Total > 0 {
+				if running && len(row.Kernel) == 0 && share.Total > 0 {
 					row.Share = float64(share.Weight) / float64(share.Total)
 				}
 				row.Kernel = append(row.Kernel, share)

@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 )
 
-// TestSharesAreThoseOfTheKernel: 3 to 1 were decided, and 1 to 1 are programmed; the third endpoint is not programmed yet.
+// TestSharesAreThoseOfTheKernel: 3 to 1 were decided, and 1 to 1 are programmed; the third endpoint is not programmed yet. A plan that nobody has
+// programmed keeps its shares.
 func TestSharesAreThoseOfTheKernel(t *testing.T) {
 	addrs := []string{"10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"}
 	key := plan.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP}
@@ -22,12 +23,20 @@ func TestSharesAreThoseOfTheKernel(t *testing.T) {
 			f.Pool.Endpoints = append(f.Pool.Endpoints, plan.Endpoint{Addr: netip.MustParseAddrPort(a), Weight: 1})
 		}
 	}
-	AddKernel(x, &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{key: f}})
-	var shares []float64
-	for _, e := range x.Pools[0].Endpoints {
-		shares = append(shares, e.Share)
-	}
-	if got := fmt.Sprint(shares); got != "[0.5 0.5 0]" {
-		t.Errorf("shares %s", got)
+	for _, c := range []struct {
+		running bool
+		want    string
+	}{{false, "[0.6 0.2 0.2]"}, {true, "[0.5 0.5 0]"}} {
+		var shares []float64
+		for i := range x.Pools[0].Endpoints {
+			x.Pools[0].Endpoints[i].Kernel = nil
+		}
+		AddKernel(x, &plan.Plan{Frontends: map[plan.Key]*plan.Frontend{key: f}}, c.running)
+		for _, e := range x.Pools[0].Endpoints {
+			shares = append(shares, e.Share)
+		}
+		if got := fmt.Sprint(shares); got != c.want {
+			t.Errorf("running %v: shares %s, want %s", c.running, got, c.want)
+		}
 	}
 }
