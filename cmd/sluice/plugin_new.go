@@ -23,8 +23,8 @@ func newPluginNewCommand() *cobra.Command {
 		Use:   "new NAME",
 		Short: "Make a folder with a new plugin that builds, tests and runs",
 		Long: `Makes the folder NAME with a small policy that you can change: the plugin with settings, tests, a Makefile, a configuration and
-manifests to try it on; with --template empty without settings, and it changes nothing. A plugin in Go gets the SDK in the version of this sluice; if that is no release, from a checkout: that of
---sdk, or the one that contains the working directory. Other languages have their SDK in the folder.`,
+manifests to try it on; with --template empty without settings, and it changes nothing. A plugin in Go gets the SDK in the version of
+this sluice; if that is no release, from a checkout: that of --sdk, or the one that contains the working directory. Other languages have their SDK in the folder.`,
 		Example: "  sluice plugin new near\n  sluice plugin new near --lang c",
 		Args:    oneArg("name"),
 		RunE: func(cmd *cobra.Command, args []string) error {

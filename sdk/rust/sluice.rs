@@ -1283,6 +1283,10 @@ impl<P: Plugin> Instance<P> {
 #[macro_export]
 macro_rules! register {
     ($plugin:ty) => {
+        // A native build has no exports, and would find the plugin to be unused.
+        #[cfg(not(target_arch = "wasm32"))]
+        const _: fn() -> $plugin = || <$plugin as $crate::sluice::Plugin>::DEFAULT;
+
         #[cfg(target_arch = "wasm32")]
         mod sluice_exports {
             use super::*;

@@ -204,7 +204,7 @@ func TestBadNamesAndExistingFoldersAreRefused(t *testing.T) {
 }
 
 func TestBuildSaysWhatIsMissing(t *testing.T) {
-	dir := create(t, t.TempDir(), "c")
+	dir := create(t, t.TempDir(), "c", false)
 	bin := t.TempDir()
 	t.Setenv("PATH", bin)
 	script := func(name, text string) {
@@ -224,7 +224,7 @@ func TestBuildSaysWhatIsMissing(t *testing.T) {
 	script("wasm-ld", "")
 	script("clang", "echo wasm-ld; case $1 in -print*) ;; *) exit 3;; esac")
 	want("clang: exit status 3")
-	dir = create(t, t.TempDir(), "rust")
+	dir = create(t, t.TempDir(), "rust", false)
 	want("a plugin in Rust needs rustc with the target wasm32-unknown-unknown: no rustc in the PATH: ")
 	script("rustc", "echo "+bin+"/wasm32-unknown-unknown/lib")
 	want("rustc does not find the target wasm32-unknown-unknown: rustup target add wasm32-unknown-unknown, or on Debian, apt-get install rustc libstd-rust-dev-wasm32")
