@@ -28,7 +28,7 @@ func (s clusterSource) RememberNode(n *model.Node) {
 // the objects of the cluster.
 func (a *Agent) openSource(onProblems func(errors, warnings int)) clusterSource {
 	if a.opts.Client == nil {
-		return clusterSource{name: a.opts.Manifests, Source: dir.New(a.opts.Manifests, dir.Options{Log: a.log, After: time.After, OnProblems: onProblems})}
+		return clusterSource{name: a.opts.Manifests, Source: dir.New(a.opts.Manifests, dir.Options{Log: a.log, After: time.After, Now: time.Now, OnProblems: onProblems})}
 	}
 	cfg := a.config()
 	s := kube.New(kube.Options{

@@ -3,10 +3,12 @@ package dir
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
@@ -55,6 +57,7 @@ func BenchmarkChange(b *testing.B) {
 			for i := range files {
 				writeService(b, root, i, 0)
 			}
+			setOld(b, root)
 			benchmarkChanges(b, root, func(i int) { writeService(b, root, 0, i+1) })
 		})
 	}
@@ -92,12 +95,32 @@ spec:
 	}
 }
 
+// setOld lets files be older than coarsest.
+func setOld(b *testing.B, root string) {
+	old := time.Now().Add(-time.Hour)
+	files, err := filepath.Glob(filepath.Join(root, "*"))
+	for _, f := range files {
+		err = errors.Join(err, os.Chtimes(f, old, old))
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// afterEvent does not wait for further events, so that a benchmark shows the cost of a change.
+func afterEvent(d time.Duration) <-chan time.Time {
+	if d == settle {
+		d = 0
+	}
+	return time.After(d)
+}
+
 func benchmarkChanges(b *testing.B, root string, change func(i int)) {
 	got := make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- New(root, timedOptions).Run(ctx, func([]model.Change) { got <- struct{}{} })
+		done <- New(root, Options{After: afterEvent, Now: time.Now}).Run(ctx, func([]model.Change) { got <- struct{}{} })
 	}()
 	<-got
 	b.ReportAllocs()
@@ -107,54 +130,6 @@ func benchmarkChanges(b *testing.B, root string, change func(i int)) {
 		<-got
 	}
 	b.StopTimer()
-	cancel()
-	<-done
-}
-
-// BenchmarkBurst changes 64 files of 160 kB at once and then a small one, whose change is measured.
-func BenchmarkBurst(b *testing.B) {
-	root := b.TempDir()
-	large := func(version int) {
-		for i := range 64 {
-			var text bytes.Buffer
-			fmt.Fprintf(&text, "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: large-%d, namespace: shop, labels: {kubernetes.io/service-name: large, version: \"%d\"}}\naddressType: IPv4\nports: [{name: http, port: 8080}]\nendpoints:\n", i, version)
-			for e := range 1000 {
-				fmt.Fprintf(&text, "- {addresses: [10.%d.%d.%d], conditions: {ready: true, serving: true}, nodeName: node-%d, zone: zone-%d, hints: {forZones: [{name: zone-%d}]}}\n", 100+i, e/250, e%250+1, (e+version)%100, e%3, e%3)
-			}
-			if err := os.WriteFile(filepath.Join(root, fmt.Sprintf("l%02d.yaml", i)), text.Bytes(), 0o600); err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
-	large(0)
-	for i := range 1000 {
-		writeService(b, root, i, 0)
-	}
-	got := make(chan []model.Change, 1000)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() {
-		done <- New(root, timedOptions).Run(ctx, func(c []model.Change) { got <- c })
-	}()
-	<-got
-	b.ResetTimer()
-	for i := range b.N {
-		b.StopTimer()
-		large(i + 1)
-		b.StartTimer()
-		writeService(b, root, 0, i+1)
-		small, seen := false, 0
-		for !small || seen < 64 {
-			for _, c := range <-got {
-				if c.Kind == model.ServiceKind {
-					small = true
-					b.StopTimer()
-				} else {
-					seen++
-				}
-			}
-		}
-	}
 	cancel()
 	<-done
 }

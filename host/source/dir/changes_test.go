@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
@@ -27,7 +26,7 @@ endpoints: [{addresses: [10.244.0.1], conditions: {ready: %t}}]
 	}
 	root := t.TempDir()
 	write(t, filepath.Join(root, "a.yaml"), slice(true, 1))
-	r := start(t, root, Options{After: time.After})
+	r := start(t, root, Options{})
 	r.write("a.yaml", slice(true, 2))
 	r.write("z.yaml", node("n1", "z1"))
 	r.waitForZones("n1=z1")
@@ -53,7 +52,7 @@ func TestCurrentProblemsAreCounted(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "a.yaml"), "kind: [\n")
 	var now atomic.Value
-	r := start(t, root, Options{After: time.After, OnProblems: func(e, w int) { now.Store([2]int{e, w}) }})
+	r := start(t, root, Options{OnProblems: func(e, w int) { now.Store([2]int{e, w}) }})
 	becomes := func(want [2]int) {
 		t.Helper()
 		testenv.Eventually(t, fmt.Sprintf("%v problems and warnings", want), func() bool { return now.Load() == any(want) }, func() string { return fmt.Sprint(now.Load()) })

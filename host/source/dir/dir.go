@@ -6,66 +6,88 @@
 package dir
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/source"
+	"github.com/sluice-proxy/sluice/host/util/safefile"
 )
 
-// Options configure a Source.
-type Options struct {
-	Log *slog.Logger // nil: no log
-	// OnProblems is called with the number of problems after each scan. It may be nil.
-	OnProblems func(errors, warnings int)
-	// After is time.After if it is nil.
-	After func(time.Duration) <-chan time.Time
-}
-
-// Source watches a directory of manifests. It implements engine.Source.
-type Source struct {
-	root string
-	opt  Options
-}
-
-// New returns a source of the directory root. Run opens it.
-func New(root string, opt Options) *Source {
-	if opt.Log == nil {
-		opt.Log = slog.New(slog.DiscardHandler)
-	}
-	if opt.After == nil {
-		opt.After = time.After
-	}
-	return &Source{root: root, opt: opt}
+// directory is the last known content of a directory. One goroutine uses it.
+type directory struct {
+	root     string
+	now      func() time.Time // nil: all files are read each time
+	files    map[string]*file // by path relative to root, with slashes
+	problems problemList      // of what the last scan could not list
+	complete bool             // the last scan read all that it could ever read
+	last     map[key]*entry   // result of the last merge
 }
 
 // Load reads a directory, or one file, once. The error is about the directory or the file itself; all other problems are
 // returned sorted by file.
 func Load(root string) (*model.Snapshot, []source.Problem, error) {
-	d := newDirectory(root)
+	d := &directory{root: root, files: map[string]*file{}}
+	ctx := context.Background()
 	if info, err := os.Stat(root); err == nil && info.Mode().IsRegular() {
-		m := &listedFile{path: root, rel: filepath.Base(root), realPath: root, info: info}
-		f, _, err := m.read(context.Background(), nil)
-		if err != nil {
+		if err := safefile.Check(root, maxFile); err != nil {
 			return nil, nil, err
 		}
-		d.files[m.rel] = f
-	} else if err := d.list(pathSet{}, func(string) {}); err != nil {
+		rel := filepath.Base(root)
+		d.files[rel] = readFile(ctx, time.Time{}, rel, func() (*os.File, error) { return safefile.Open(root) }, &file{})
+	} else if _, _, err := d.scan(ctx); err != nil {
 		return nil, nil, fmt.Errorf("source directory %s: %w", root, err)
 	}
-	files := d.take(true)
-	readAll(context.Background(), files, runtime.GOMAXPROCS(0))
-	d.finish(files)
 	snap := model.NewSnapshot()
-	changes, problems := d.merge()
+	changes, problems, _ := d.merge()
 	for _, c := range changes {
 		snap.Apply(c)
 	}
 	snap.Apply(model.Change{Kind: model.Synced})
 	return snap, problems, nil
+}
+
+// scan reads what has changed, and reports whether something has. folders are those it found, by relative path. After an
+// error nothing has changed.
+func (d *directory) scan(ctx context.Context) (folders map[string]os.FileInfo, changed bool, err error) {
+	w, err := walkRoot(d.root)
+	if err != nil {
+		return nil, false, err
+	}
+	defer w.root.Close()
+	var before time.Time
+	if d.now != nil {
+		before = d.now().Add(-coarsest)
+	}
+	states := make([]*file, len(w.found))
+	read := make([]int, 0, len(w.found))
+	next := make(map[string]*file, len(w.found))
+	for i, m := range w.found {
+		if states[i] = cmp.Or(d.files[m.rel], &file{}); !states[i].is(m.info) {
+			read = append(read, i)
+		}
+	}
+	onAllCPUs(ctx, len(read), func(i int) {
+		rel, state := w.found[read[i]].rel, &states[read[i]]
+		*state = readFile(ctx, before, rel, func() (*os.File, error) { return w.root.OpenFile(rel, openFlags, 0) }, *state)
+	})
+	if err := ctx.Err(); err != nil {
+		return nil, false, err
+	}
+	for i, m := range w.found {
+		next[m.rel] = states[i]
+		w.temporary = w.temporary || states[i].temporary
+	}
+	for rel, f := range d.files {
+		if next[rel] == nil && w.isKept(rel) {
+			next[rel] = f
+		}
+	}
+	changed = len(read) > 0 || len(next) != len(d.files) || !w.problems.isEmpty() || !d.problems.isEmpty()
+	d.files, d.problems, d.complete = next, w.problems, !w.temporary
+	return w.folders, changed, nil
 }

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/source"
 	"github.com/sluice-proxy/sluice/host/util/safefile"
@@ -17,97 +19,84 @@ import (
 // maxFile limits the size of one file: 100,000 Services with their slices are about 150 MB of YAML, in several files.
 const maxFile = 128 << 20
 
-// file is a manifest. If problem is set, docs are those of the last version that could be parsed, if any.
+// coarsest is the resolution of file times that is reckoned with: a file younger than that may change without another time.
+const coarsest = 2 * time.Second
+
+// file is the state of a manifest.
 type file struct {
-	realPath string      // with symbolic links resolved
-	info     fs.FileInfo // when it was read
-	docs     []*document
-	problem  *source.Problem
+	info    fs.FileInfo // when it was read; nil: it is to be read again
+	docs    []*document // of its last valid version, if problem is set
+	problem *source.Problem
+	// temporary: it could not be read for want of descriptors or memory, or while it was written.
+	temporary bool
 }
 
-// listedFile is a manifest that a walker has found.
-type listedFile struct {
-	path, rel, realPath string
-	info                fs.FileInfo
-}
+// openFlags open a file without waiting: it may have become a FIFO.
+const openFlags = os.O_RDONLY | syscall.O_NONBLOCK
 
-func isManifest(path string) bool {
-	return slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path))
-}
-
-// is reports whether the file was read as it is listed.
-func (f *file) is(m *listedFile) bool {
-	return f != nil && f.realPath == m.realPath && sameFile(f.info, m.info)
-}
-
-func (f *file) documents() []*document {
-	if f == nil {
-		return nil
-	}
-	return f.docs
-}
+// is reports whether a file was read as it is now.
+func (f *file) is(info fs.FileInfo) bool { return f.info != nil && sameFile(f.info, info) }
 
 func sameFile(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-// read reads and parses a manifest. Documents that have not changed since old are not parsed again. open: a process had it open for writing.
-func (m *listedFile) read(ctx context.Context, old *file) (f *file, open bool, err error) {
-	r, err := safefile.Open(m.path)
+// readFile returns the new state of a file. Documents whose text is in the old one are not decoded again. Times of files are reliable
+// before a time.
+func readFile(ctx context.Context, before time.Time, rel string, open func() (*os.File, error), old *file) *file {
+	f := &file{docs: old.docs}
+	text, info, err := readText(open)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errWritten) { // the next scan decides
+		f.problem, f.temporary = old.problem, true
+		return f
+	}
 	if err != nil {
-		return nil, false, err
+		f.problem, f.temporary = &source.Problem{File: rel, Err: keepingNote(err, old)}, safefile.IsTemporary(err)
+		return f
 	}
-	defer r.Close()
-	f = &file{realPath: m.realPath}
-	if f.info, err = r.Stat(); err != nil {
-		return nil, false, err
+	if info.ModTime().Before(before) {
+		f.info = info
 	}
-	text, err := safefile.ReadAll(r, maxFile)
-	if err != nil {
-		return nil, false, err
-	}
-	if now, err := r.Stat(); err == nil {
-		open = !sameFile(f.info, now) || isOpenForWriting(r)
-	}
-	known := old.documents()
-	if len(bytes.TrimSpace(text)) == 0 && len(known) > 0 {
-		// Many programs truncate a file before they write it.
-		f.docs = known
-		f.problem = &source.Problem{File: m.rel, Err: errors.New("file is empty; keeping the objects of its last valid version until it is written or removed")}
-		return f, open, nil
-	}
-	if f.docs, f.problem, err = parse(ctx, text, strings.HasSuffix(m.rel, ".json"), known); err != nil {
-		return nil, false, err
-	}
-	incomplete := slices.IndexFunc(f.docs, func(d *document) bool { return d.incomplete })
+	f.docs, f.problem = parse(ctx, text, strings.HasSuffix(rel, ".json"), old.docs)
+	torn := slices.IndexFunc(f.docs, func(d *document) bool { return d.incomplete })
 	switch {
-	case f.problem != nil:
-		f.problem.File, f.problem.Err = m.rel, withKeptNote(f.problem.Err, old)
-		if len(known) > 0 {
-			f.docs = known
-		}
-	case incomplete >= 0: // a truncated file can still be well-formed
-		if lost := lostDocuments(known, f.docs); len(lost) > 0 {
-			f.problem = &source.Problem{File: m.rel, Line: f.docs[incomplete].Line,
-				Err: errors.New("object without kind or name, the file may be incomplete; keeping the objects that it no longer contains")}
-			f.docs = append(f.docs, lost...)
+	case f.problem != nil || len(old.docs) == 0:
+	case len(bytes.TrimSpace(text)) == 0: // many programs truncate a file before they write it
+		f.problem = &source.Problem{Err: errors.New("the file is empty")}
+	case torn >= 0: // a truncated file can still be well-formed
+		f.problem = &source.Problem{Line: f.docs[torn].Line, Err: errors.New("object without kind or name: the file may be incomplete")}
+	}
+	if f.problem != nil {
+		f.problem.File, f.problem.Err = rel, keepingNote(f.problem.Err, old)
+		if len(old.docs) > 0 {
+			f.docs = old.docs
 		}
 	}
-	return f, open, nil
+	return f
 }
 
-// lostDocuments returns the old documents with objects that no new document has.
-func lostDocuments(old, docs []*document) (out []*document) {
-	here := map[key]bool{}
-	for _, d := range docs {
-		for _, o := range d.objects {
-			here[o.key] = true
-		}
+var errWritten = errors.New("the file is being written")
+
+func readText(open func() (*os.File, error)) ([]byte, fs.FileInfo, error) {
+	r, err := open()
+	if err != nil {
+		return nil, nil, err
 	}
-	for _, d := range old {
-		if slices.ContainsFunc(d.objects, func(o *object) bool { return !here[o.key] }) {
-			out = append(out, d)
-		}
+	defer r.Close()
+	info, err := r.Stat()
+	if err != nil {
+		return nil, nil, err
 	}
-	return out
+	text, err := safefile.ReadAll(r, maxFile)
+	if now, wrong := r.Stat(); err == nil && wrong == nil && !sameFile(info, now) {
+		err = errWritten
+	}
+	return text, info, err
+}
+
+func keepingNote(err error, old *file) error {
+	if len(old.docs) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; keeping the objects of its last valid version", err)
 }

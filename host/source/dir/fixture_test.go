@@ -39,6 +39,7 @@ type fixture struct {
 func start(t *testing.T, root string, opt Options) *fixture {
 	t.Helper()
 	r := &fixture{t: t, root: root, snap: model.NewSnapshot(), wake: make(chan struct{}, 1)}
+	opt.Now = time.Now
 	opt.Log = slog.New(slog.NewTextHandler(&lockedWriter{r: r}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -136,37 +137,37 @@ func (r *fixture) must(err error) {
 	}
 }
 
-var timedOptions = Options{After: time.After}
+// impatient looks for what gives no events as often as for what does.
+var impatient = Options{After: func(d time.Duration) <-chan time.Time { return time.After(min(d, settle)) }}
 
-// pausedOptions is timedOptions, except that waits of at least from last until end is called, however slow the machine is.
-func pausedOptions(from time.Duration) (_ Options, end func()) {
+// pausedOptions has no scans from the first state until end is called.
+func pausedOptions() (_ Options, end func()) {
 	over := make(chan time.Time)
 	return Options{After: func(d time.Duration) <-chan time.Time {
 		select {
 		case <-over:
+			return time.After(d)
 		default:
-			if d >= from {
-				return over
-			}
+			return over
 		}
-		return time.After(d)
 	}}, func() { close(over) }
 }
 
-// scanAndMerge reads all files of a directory, as if all had changed.
-func scanAndMerge(t *testing.T, d *directory) ([]model.Change, []source.Problem) {
+// scanTwice reads a directory twice, as what is missing is removed at the second time, and returns all changes.
+func scanTwice(t *testing.T, d *directory) (changes []model.Change, problems []source.Problem) {
 	t.Helper()
-	scan(t, d, pathSet{"": true})
-	if len(d.reading) > 0 {
-		d.finish(<-d.reads)
+	for range 2 {
+		var some []model.Change
+		some, problems, _ = scanOnce(t, d)
+		changes = append(changes, some...)
 	}
-	return d.merge()
+	return changes, problems
 }
 
-func scan(t *testing.T, d *directory, dirty pathSet) {
+func scanOnce(t *testing.T, d *directory) (changes []model.Change, problems []source.Problem, again bool) {
 	t.Helper()
-	if err := d.list(dirty, func(string) {}); err != nil {
+	if _, _, err := d.scan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	d.read(t.Context())
+	return d.merge()
 }

@@ -38,8 +38,8 @@ func FuzzManifest(f *testing.F) {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		one := newDirectory(root)
-		changes, problems := scanAndMerge(t, one)
+		one := &directory{root: root}
+		changes, problems := scanTwice(t, one)
 		for _, p := range problems {
 			if p.Err == nil || p.File != name {
 				t.Errorf("a problem without a cause or a file: %+v", p)
@@ -48,14 +48,14 @@ func FuzzManifest(f *testing.F) {
 		for _, c := range changes {
 			check(t, c)
 		}
-		again, _ := scanAndMerge(t, newDirectory(root))
+		again, _ := scanTwice(t, &directory{root: root})
 		if !reflect.DeepEqual(changes, again) {
 			t.Errorf("twice the same file:\n%v\n%v", changes, again)
 		}
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if lost, _ := scanAndMerge(t, one); len(lost) > 0 {
+		if lost, _ := scanTwice(t, one); len(lost) > 0 {
 			t.Errorf("a truncated file removed %v", lost)
 		}
 	})

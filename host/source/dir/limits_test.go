@@ -64,11 +64,11 @@ func TestProblemsOfAFileAreLimitedAndCounted(t *testing.T) {
 		want string // the last one
 	}{
 		"20, all reported":            {one + keys(20), `warning a.yaml:1: Node n1: k9: unknown field: ignored`},
-		"21":                          {one + keys(21), `warning a.yaml: and 1 more problem in this file`},
-		"unknown keys":                {one + keys(100_000), `warning a.yaml: and 99980 more problems in this file`},
-		"errors come first":           {one + keys(100) + "status: {addresses: [1" + strings.Repeat(",1", 29) + "]}\n", `error a.yaml: and 110 more problems in this file`},
-		"values that are not objects": {"[]\n" + strings.Repeat("---\n[]\n", 99), `error a.yaml: and 80 more problems in this file`},
-		"keys twice":                  {`{"kind":"Node"` + strings.Repeat(`,"a":1`, 100) + "}", `error a.json: and 80 more problems in this file`},
+		"21":                          {one + keys(21), `warning a.yaml: and 1 more`},
+		"unknown keys":                {one + keys(100_000), `warning a.yaml: and 99980 more`},
+		"errors come first":           {one + keys(100) + "status: {addresses: [1" + strings.Repeat(",1", 29) + "]}\n", `error a.yaml: and 110 more`},
+		"values that are not objects": {"[]\n" + strings.Repeat("---\n[]\n", 99), `error a.yaml: and 80 more`},
+		"keys twice":                  {`{"kind":"Node"` + strings.Repeat(`,"a":1`, 100) + "}", `error a.json: and 80 more`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
@@ -98,13 +98,13 @@ func TestServiceWithInvalidPortNameKeepsPreviousVersion(t *testing.T) {
 	}
 	root := t.TempDir()
 	path := filepath.Join(root, "a.yaml")
-	f := newDirectory(root)
+	f := &directory{root: root}
 	for _, step := range []struct {
 		name              string
 		changes, problems int
 	}{{`"y"`, 1, 0}, {"y", 0, 1}, {`"n"`, 1, 0}} {
 		write(t, path, service(step.name))
-		changes, problems := scanAndMerge(t, f)
+		changes, problems := scanTwice(t, f)
 		if len(changes) != step.changes || len(problems) != step.problems {
 			t.Errorf("%s: %v, %v", step.name, changes, problems)
 		}

@@ -18,21 +18,25 @@ func TestListIsSplitIntoItems(t *testing.T) {
 		json  bool
 		items []string // as line and text; nil: it is not split
 	}{
-		"as kubectl prints it":  {"apiVersion: v1\nitems:\n- a: 1\n  b: |\n    - x\n- c: 2\nkind: List\n", false, []string{"3- a: 1\n  b: |\n    - x\n", "6- c: 2\n"}},
-		"indented":              {"kind: List\napiVersion: v1\nitems:\n  - a: 1\n    b: 2\n\n  # c\n  - c: 2", false, []string{"4  - a: 1\n    b: 2\n\n  # c\n", "8  - c: 2"}},
-		"empty item":            {"kind: NodeList\napiVersion: v1\nitems:\n-\n- b\n", false, []string{"4-\n", "5- b\n"}},
-		"in flow style":         {"kind: List\napiVersion: v1\nitems: [1, 2]\n", false, nil},
-		"no list":               {"kind: List\napiVersion: v1\nitems:\n  a: 1\n", false, nil},
-		"nothing below":         {"kind: List\napiVersion: v1\nitems:\n", false, nil},
-		"not a List":            {"kind: ConfigMap\napiVersion: v1\nitems:\n- a\n- b\n", false, nil},
-		"aliases":               {"kind: List\napiVersion: v1\nitems:\n- &x a\n- *x\n", false, nil},
-		"items twice":           {"kind: List\napiVersion: v1\nitems:\n- a\n- b\nitems:\n- c\n- d\n", false, nil},
+		"as kubectl prints it":  {"apiVersion: v1\nitems:\n- a: 1\n  b: |\n    - x\n\n- c: 2\nkind: List\nmetadata:\n  resourceVersion: \"\"\n", false, []string{"3  a: 1\n  b: |\n    - x\n\n", "7  c: 2\n"}},
+		"other keys first":      {"kind: List\napiVersion: v1\nitems:\n- a\n- b", false, []string{"4  a\n", "5  b"}},
+		"a comment":             {"kind: List\napiVersion: v1\nitems:\n- a\n# b\n- c\n", false, nil},
+		"empty item":            {"kind: List\napiVersion: v1\nitems:\n-\n- c\n", false, nil},
+		"indented":              {"kind: List\napiVersion: v1\nitems:\n  - c\n", false, nil},
+		"in flow style":         {"apiVersion: v1\nitems:\n[1, 2]\nkind: List\n", false, nil},
+		"not a List":            {"apiVersion: v1\nitems:\n- a\nkind: Listing\n", false, nil},
+		"aliases":               {"apiVersion: v1\nitems:\n- &x a\n- *x\nkind: List\n", false, nil},
+		"items twice":           {"apiVersion: v1\nitems:\n- a\nkind: List\nitems:\n- c\n", false, nil},
+		"no items":              {"apiVersion: v1\nitems:\nkind: List\n", false, nil},
 		"JSON":                  {"{\n\"items\": [{},\n [1],\"]\"], \"kind\": \"List\", \"apiVersion\": \"v1\"}", true, []string{"2{}", "3[1]", "3\"]\""}},
 		"JSON, not a List":      {`{"items": [1, 2], "kind": "ConfigMap", "apiVersion": "v1"}`, true, nil},
 		"JSON, items twice":     {`{"items": [1, 2], "kind": "List", "apiVersion": "v1", "items": []}`, true, nil},
 		"JSON, items elsewhere": {`{"a": {"items": [1, 2]}, "kind": "List", "apiVersion": "v1"}`, true, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if c.items == nil {
+				c.items = []string{"1" + c.text}
+			}
 			var got []string
 			for _, d := range splitList(strictyaml.Document{Text: c.text, Line: 1}, c.json) {
 				got = append(got, string(rune('0'+d.Line))+d.Text)
@@ -47,15 +51,16 @@ func TestListIsSplitIntoItems(t *testing.T) {
 func TestOnlyChangedItemsOfAListAreDecoded(t *testing.T) {
 	for name, text := range map[string]string{
 		"a.yaml": "apiVersion: v1\nitems:\n- apiVersion: v1\n  kind: Node\n  metadata: {name: n1}\n- apiVersion: v1\n  kind: Node\n  metadata: {name: n2}\nkind: List\n",
-		"a.json": `{"apiVersion": "v1", "kind": "NodeList", "items": [{"metadata": {"name": "n1"}}, {"metadata": {"name": "n2"}}]}`,
+		"a.json": `{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}},
+			{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}}]}`,
 	} {
-		d := newDirectory(t.TempDir())
+		d := &directory{root: t.TempDir()}
 		n1, n2, n3 := key{"Node", model.Name{Name: "n1"}}, key{"Node", model.Name{Name: "n2"}}, key{"Node", model.Name{Name: "n3"}}
 		write(t, filepath.Join(d.root, name), text)
-		scanAndMerge(t, d)
+		scanTwice(t, d)
 		before := d.last
 		write(t, filepath.Join(d.root, name), strings.Replace(text, "n2", "n3", 1))
-		changes, problems := scanAndMerge(t, d)
+		changes, problems := scanTwice(t, d)
 		if len(changes) != 2 || len(problems) > 0 || before[n2] == nil || d.last[n3] == nil || before[n1].object != d.last[n1].object {
 			t.Errorf("%s: %v, %v", name, changes, problems)
 		}
@@ -64,44 +69,35 @@ func TestOnlyChangedItemsOfAListAreDecoded(t *testing.T) {
 
 // FuzzYAMLList compares a list that is converted item by item with one that is converted as a whole.
 func FuzzYAMLList(f *testing.F) {
-	for _, text := range []string{
-		"kind: List\nitems:\n- a: 1\n- c: 2\nmetadata: {}\n",
-		"a: \"x\nitems:\n- b\n- c\n\"\n", // inside a quoted scalar
-		"a: |\n x\nitems:\n- b: 'x\n- c: y'\n", "items:\n- a\n- b\nitems:\n- c\n- d\n", "a: 1\nitems:\n- a\n- b\na: 2\n",
-		"items:\n- {a: [\n- b]}\n- c\n", "%YAML 1.1\n---\nitems:\n- yes\n- 0x1F\n", "items:\n- a\n-\n", "? a\nitems:\n- a\n- b\n: c\n", "items:\n- &x a\n- *x\n",
-		"items:\n- a: >\n  x\n- b\n# c\n- c\n", "items:\n  - a\n - b\n", "items:\n- a\n\t- b\n- c\n", "items:\n- a\n- b\n...\n", "items:\n- a\r\n- b\r\n", "items:\n- ? a\n- b\n", "a: b\n c\nitems:\n- x\n- y\n", " 0: \nitems:\n-\n- ", "items:\n- \n- \n&0", "~\nitems:\n- x\n- y\n", "---\nitems:\n- x\n- y\n",
-		"{a: b,\nitems:\n- c\n- d\n}\n", "--- |\nitems:\n- a\n- b\n",
+	for _, items := range []string{
+		"- a: 1\n- c: 2\n", "- a: \"x\n- b\n- c\n  \"\n", // inside a quoted scalar
+		"- a: |\n x\n- b: 'x\n- c: y'\n", "- {a: [\n- b]}\n- c\n", "- yes\n- 0x1F\n", "- a\n- \n", "- ? a\n- b\n", "- &x a\n- *x\n",
+		"- a: >\n    x\n- b\n\n- c\n", "- - a\n- b\n", "- a\n\t- b\n- c\n", "- a\r\n- b\r\n", "- a: b\n   c\n- d\n", "- \n- \n  &0\n", "- |2\n    a\n- b\n", "- # a\n  b: c\n- d\n",
 	} {
-		f.Add(text)
+		f.Add(items)
 	}
-	f.Fuzz(func(t *testing.T, text string) {
-		for _, d := range strictyaml.SplitYAML(text) {
-			head, items := splitYAMLList(d.Text)
-			if head == nil {
-				continue
+	f.Fuzz(func(t *testing.T, items string) {
+		text := "apiVersion: v1\nitems:\n" + items + "kind: List\n"
+		docs := splitList(strictyaml.Document{Text: text, Line: 1}, false)
+		if docs[0].Text == text {
+			return
+		}
+		var got []any
+		for _, d := range docs {
+			raw, twice, err := d.ToJSON()
+			if err != nil || twice != nil {
+				return
 			}
-			got, _, _ := strictyaml.ParseJSON(head)
-			m, ok := got.(map[string]any)
-			if list, isList := m["items"].([]any); !ok || !isList || len(list) > 0 {
-				continue
-			}
-			var all []any
-			for _, s := range items {
-				raw, err := yaml.YAMLToJSONStrict([]byte(d.Text[s.start:s.end]))
-				if err != nil {
-					return
-				}
-				item, _, _ := strictyaml.ParseJSON(raw[1 : len(raw)-1])
-				all = append(all, item)
-			}
-			m["items"] = all
-			raw, err := yaml.YAMLToJSONStrict([]byte(d.Text))
-			if err != nil {
-				t.Fatalf("%q: %v, but as a whole: %v", d.Text, got, err)
-			}
-			if want, _, _ := strictyaml.ParseJSON(raw); !reflect.DeepEqual(got, want) {
-				t.Fatalf("%q:\n%v, as a whole:\n%v", d.Text, got, want)
-			}
+			item, _, _ := strictyaml.ParseJSON(raw)
+			got = append(got, item)
+		}
+		raw, err := yaml.YAMLToJSONStrict([]byte(text))
+		if err != nil {
+			t.Fatalf("%q: %v, but as a whole: %v", text, got, err)
+		}
+		whole, _, _ := strictyaml.ParseJSON(raw)
+		if want := whole.(map[string]any)["items"]; !reflect.DeepEqual(got, want) {
+			t.Fatalf("%q:\n%v, as a whole:\n%v", text, got, want)
 		}
 	})
 }

@@ -13,122 +13,126 @@ import (
 
 // entry is an object of a directory.
 type entry struct {
-	object   *object      // in use
-	valid    *object      // its last version without errors; nil: there was none
-	problems *problemList // of the version in the file
-	file     string
-	line     int
+	object *object // in use
+	read   *object // the version in the file
+	file   string
+	line   int
+	missed bool // the last merge did not find it
+}
+
+// merger collects the objects and problems of the files.
+type merger struct {
+	last, next map[key]*entry
+	reports    map[string]*problemList // by file
+	mirrored   map[model.Name]bool     // Services with an EndpointSlice that a cluster has mirrored
+	endpoints  []*entry
 }
 
 // merge returns the changes since the last merge, sorted by kind and name, and the current problems, sorted by file and
 // limited per file. Of duplicate objects the first one in the order of files and documents is used. An object with an
-// invalid field is used without that field if it is new; otherwise its last valid version is used.
-func (d *directory) merge() ([]model.Change, []source.Problem) {
-	reports := map[string]*problemList{} // by file
-	report := func(part *problemList, file string, line int, kept bool) {
-		if part.errors+part.warnings == 0 {
-			return
-		}
-		if reports[file] == nil {
-			reports[file] = &problemList{}
-		}
-		reports[file].addAll(part, file, line, kept)
+// invalid field is used without that field if it is new; otherwise its last valid version is used. again: some objects are
+// missing for the first time, so that the next merge is to decide about them.
+func (d *directory) merge() (changes []model.Change, problems []source.Problem, again bool) {
+	m := &merger{last: d.last, next: make(map[key]*entry, len(d.last)), reports: map[string]*problemList{}, mirrored: map[model.Name]bool{}}
+	for _, p := range slices.Concat(d.problems.errors, d.problems.warnings) {
+		m.of(p.File).add(p)
 	}
-	add := func(p source.Problem) {
-		one := problemList{}
-		one.add(p)
-		report(&one, p.File, p.Line, false)
-	}
-	for _, p := range d.problems {
-		add(p)
-	}
-	next := make(map[key]*entry, len(d.last))
-	mirrored := map[model.Name]bool{}
-	var endpoints []*entry
+	m.of("").addAll(&problemList{moreErrors: d.problems.moreErrors, moreWarnings: d.problems.moreWarnings}, "", 0, false)
 	for _, rel := range slices.Sorted(maps.Keys(d.files)) {
 		f := d.files[rel]
 		if f.problem != nil {
-			add(*f.problem)
+			m.of(rel).add(*f.problem)
 		}
 		for _, doc := range f.docs {
-			report(&doc.problems, rel, doc.Line, false)
+			m.addAll(&doc.problems, rel, doc.Line, false)
 			for _, o := range doc.objects {
-				if first := next[o.key]; first != nil {
-					add(source.Problem{
-						File: rel, Line: doc.Line, Object: o.title(), Err: fmt.Errorf("duplicate of the object in %s:%d, which is used", first.file, first.line),
-					})
-					continue
-				}
-				e := &entry{object: o, valid: o, problems: &o.problems, file: rel, line: doc.Line}
-				if o.problems.errors > 0 {
-					if e.valid = nil; d.last[o.key] != nil && d.last[o.key].valid != nil {
-						e.valid = d.last[o.key].valid
-						e.object = e.valid
-					}
-				}
-				next[o.key] = e
-				if e.object.mirrorOf != "" {
-					mirrored[model.Name{Namespace: o.name.Namespace, Name: e.object.mirrorOf}] = true
-				}
-				if o.kind == "Endpoints" {
-					endpoints = append(endpoints, e)
-				} else {
-					report(e.problems, rel, doc.Line, e.object != o)
-				}
+				m.add(o, rel, doc.Line)
 			}
 		}
 	}
-	for _, e := range endpoints {
-		svc := next[key{"Service", e.object.name}]
-		if svc == nil || svc.object.selector || mirrored[e.object.name] {
-			continue // a cluster would not mirror it, or has already done so
-		}
-		report(e.problems, e.file, e.line, e.problems != &e.object.problems)
-		for _, s := range e.object.mirror {
-			next[s.key] = &entry{object: s, file: e.file, line: e.line}
-		}
+	m.mirror()
+	changes, again = m.diff()
+	d.last = m.next
+	for _, file := range slices.Sorted(maps.Keys(m.reports)) {
+		problems = append(problems, m.reports[file].limited(file)...)
 	}
-	changes := d.diff(next)
-	d.last = next
-	var problems []source.Problem
-	for _, file := range slices.Sorted(maps.Keys(reports)) {
-		problems = append(problems, reports[file].limited(file)...)
-	}
-	return changes, problems
+	return changes, problems, again
 }
 
-// diff returns the differences to the last merge. It adds to next what stays although no file has it any more: until the
-// files have been read that had changed by then, because they may have it.
-func (d *directory) diff(next map[key]*entry) []model.Change {
-	var out []model.Change
-	for k, e := range next {
-		old := d.last[k]
+// of returns the problems of a file.
+func (m *merger) of(file string) *problemList {
+	if m.reports[file] == nil {
+		m.reports[file] = &problemList{}
+	}
+	return m.reports[file]
+}
+
+func (m *merger) addAll(part *problemList, file string, line int, kept bool) {
+	if !part.isEmpty() {
+		m.of(file).addAll(part, file, line, kept)
+	}
+}
+
+func (m *merger) add(o *object, file string, line int) {
+	if first := m.next[o.key]; first != nil {
+		err := fmt.Errorf("duplicate of the object in %s:%d, which is used", first.file, first.line)
+		m.of(file).add(source.Problem{File: file, Line: line, Object: o.title(), Err: err})
+		return
+	}
+	e := &entry{object: o, read: o, file: file, line: line}
+	if old := m.last[o.key]; len(o.problems.errors) > 0 && old != nil && len(old.object.problems.errors) == 0 {
+		e.object = old.object
+	}
+	m.next[o.key] = e
+	if e.object.mirrorOf != "" {
+		m.mirrored[model.Name{Namespace: o.name.Namespace, Name: e.object.mirrorOf}] = true
+	}
+	if o.kind == "Endpoints" {
+		m.endpoints = append(m.endpoints, e)
+	} else {
+		m.addAll(&o.problems, file, line, e.object != o)
+	}
+}
+
+// mirror adds the EndpointSlices of Endpoints that a cluster would mirror and has not.
+func (m *merger) mirror() {
+	for _, e := range m.endpoints {
+		svc := m.next[key{"Service", e.object.name}]
+		if svc == nil || svc.object.selector || m.mirrored[e.object.name] {
+			continue
+		}
+		m.addAll(&e.read.problems, e.file, e.line, e.object != e.read)
+		for _, s := range e.object.mirror {
+			m.next[s.key] = &entry{object: s, file: e.file, line: e.line}
+		}
+	}
+}
+
+// diff returns the differences to the last merge. An object is removed if two merges miss it: a file that is written or
+// replaced in the meantime has it again.
+func (m *merger) diff() (out []model.Change, again bool) {
+	for k, e := range m.next {
+		old := m.last[k]
 		switch {
 		case old == nil && e.object.exists(), old != nil && old.object != e.object && !equal(&old.object.change, &e.object.change):
 			out = append(out, e.object.change)
 		}
 	}
-	vanished := map[key]int{}
-	oldest, pending := d.oldest()
-	for k, e := range d.last {
-		if next[k] != nil || !e.object.exists() {
-			continue
+	for k, e := range m.last {
+		switch {
+		case m.next[k] != nil || !e.object.exists():
+		case !e.missed:
+			kept := *e
+			kept.missed = true
+			m.next[k], again = &kept, true
+		default:
+			out = append(out, model.Change{Kind: e.object.change.Kind, Group: e.object.change.Group, Name: e.object.change.Name})
 		}
-		scan, known := d.vanished[k]
-		if !known {
-			scan = d.scans
-		}
-		if pending && scan >= oldest {
-			next[k], vanished[k] = e, scan
-			continue
-		}
-		out = append(out, model.Change{Kind: e.object.change.Kind, Group: e.object.change.Group, Name: e.object.change.Name})
 	}
-	d.vanished = vanished
 	slices.SortFunc(out, func(a, b model.Change) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Group, b.Group), a.Name.Compare(b.Name))
 	})
-	return out
+	return out, again
 }
 
 // exists reports whether an object has a value.

@@ -38,58 +38,36 @@ type object struct {
 func (k key) title() string { return objectTitle(k.kind, k.name) }
 
 func objectTitle(kind string, name model.Name) string {
-	switch {
-	case name.Name == "":
+	if name.Name == "" {
 		return kind + " without a name"
-	case name.Namespace == "":
-		return kind + " " + name.Name
 	}
-	return kind + " " + name.String()
+	return kind + " " + strings.TrimPrefix(name.String(), "/")
 }
 
-// kindNames are the supported kinds, as apiVersion and kind.
-var kindNames = []string{
-	"v1 Service", "discovery.k8s.io/v1 EndpointSlice", "v1 Node", "v1 Endpoints", "networking.k8s.io/v1 ServiceCIDR", "v1 Pod", "v1 Namespace",
-	"sluice.dev/v1alpha1 ServicePlugin", "sluice.dev/v1alpha1 ServicePolicy", "sluice.dev/v1alpha1 ClusterServicePolicy",
-}
-
-func isKind(id string) bool { return slices.Contains(kindNames, id) }
-
-// decoderOf returns a function that decodes an object of a supported kind.
-func decoderOf(kind string) func(raw []byte, o *object) {
-	switch kind {
-	case "v1 Service":
-		return decoder(convertService)
-	case "discovery.k8s.io/v1 EndpointSlice":
-		return decoder(convertSlice)
-	case "v1 Node":
-		return decoder(convertNode)
-	case "networking.k8s.io/v1 ServiceCIDR":
-		return decoder(func(v *networkingv1.ServiceCIDR, o *object) (problems []source.Problem) {
-			o.change.Kind = model.ServiceCIDRKind
-			o.change.CIDR, problems = source.ServiceCIDR(v)
-			return problems
-		})
-	case "sluice.dev/v1alpha1 ServicePlugin":
-		return decoder(convertObject[*v1alpha1.ServicePlugin])
-	case "sluice.dev/v1alpha1 ServicePolicy":
-		return decoder(convertObject[*v1alpha1.ServicePolicy])
-	case "sluice.dev/v1alpha1 ClusterServicePolicy":
-		return decoder(convertObject[*v1alpha1.ClusterServicePolicy])
-	case "v1 Namespace":
-		return decoder(func(v *corev1.Namespace, o *object) (problems []source.Problem) {
-			o.change.Kind, o.change.Name = model.NamespaceKind, model.Name{Namespace: o.name.Name}
-			o.change.Namespace, problems = source.Namespace(&v.ObjectMeta, slices.Sorted(maps.Keys(v.Labels)))
-			return problems
-		})
-	case "v1 Pod":
-		return decoder(func(v *corev1.Pod, o *object) (problems []source.Problem) {
-			o.change.Kind = model.PodKind
-			o.change.Pod, problems = source.Pod(v, nil)
-			return problems
-		})
-	}
-	return decoder(convertEndpoints)
+// kinds are the decoders of the supported kinds, by apiVersion and kind.
+var kinds = map[string]func(raw []byte, o *object){
+	"v1 Service":                               decoder(convertService),
+	"discovery.k8s.io/v1 EndpointSlice":        decoder(convertSlice),
+	"v1 Endpoints":                             decoder(convertEndpoints),
+	"v1 Node":                                  decoder(convertNode),
+	"sluice.dev/v1alpha1 ServicePlugin":        decoder(convertObject[*v1alpha1.ServicePlugin]),
+	"sluice.dev/v1alpha1 ServicePolicy":        decoder(convertObject[*v1alpha1.ServicePolicy]),
+	"sluice.dev/v1alpha1 ClusterServicePolicy": decoder(convertObject[*v1alpha1.ClusterServicePolicy]),
+	"networking.k8s.io/v1 ServiceCIDR": decoder(func(v *networkingv1.ServiceCIDR, o *object) (problems []source.Problem) {
+		o.change.Kind = model.ServiceCIDRKind
+		o.change.CIDR, problems = source.ServiceCIDR(v)
+		return problems
+	}),
+	"v1 Namespace": decoder(func(v *corev1.Namespace, o *object) (problems []source.Problem) {
+		o.change.Kind, o.change.Name = model.NamespaceKind, model.Name{Namespace: o.name.Name}
+		o.change.Namespace, problems = source.Namespace(&v.ObjectMeta, slices.Sorted(maps.Keys(v.Labels)))
+		return problems
+	}),
+	"v1 Pod": decoder(func(v *corev1.Pod, o *object) (problems []source.Problem) {
+		o.change.Kind = model.PodKind
+		o.change.Pod, problems = source.Pod(v, nil)
+		return problems
+	}),
 }
 
 // decoder returns a function that decodes an object as a T and converts it.
@@ -110,8 +88,8 @@ func decoder[T any, P interface {
 			}
 			o.problems.add(source.Problem{Object: o.title(), Field: p.Path, Err: err, Warning: p.Unknown})
 		}
-		o.problems.errors += wrong.MoreDropped
-		o.problems.warnings += wrong.MoreUnknown
+		o.problems.moreErrors += wrong.MoreDropped
+		o.problems.moreWarnings += wrong.MoreUnknown
 		for _, p := range problems {
 			if !wrong.Covers(p.Field) {
 				o.problems.add(p)

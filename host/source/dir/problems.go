@@ -12,79 +12,55 @@ import (
 	"github.com/sluice-proxy/sluice/host/util/strictyaml"
 )
 
-// problemList keeps the first errors and warnings, up to strictyaml.MaxReported of each, and counts all of them.
+// problemList keeps the first errors and the first warnings, strictyaml.MaxReported of each, and counts the others. A warning
+// that names no object is kept once.
 type problemList struct {
-	list             []source.Problem
-	errors, warnings int // including those that are not in the list
-}
-
-// ignoredKind says that an object is of a kind that is not supported, and more objects of the file are.
-type ignoredKind struct {
-	id   string
-	more int
-}
-
-func (e *ignoredKind) Error() string {
-	text := e.id + " is not supported: ignored"
-	if e.more > 0 {
-		text += fmt.Sprintf(", and %d more", e.more)
-	}
-	return text
+	errors, warnings         []source.Problem
+	moreErrors, moreWarnings int
 }
 
 func (l *problemList) add(p source.Problem) {
-	if e, ok := p.Err.(*ignoredKind); ok { //nolint:errorlint // it is not wrapped
-		for i := range l.list {
-			if first, ok := l.list[i].Err.(*ignoredKind); ok && first.id == e.id { //nolint:errorlint // likewise
-				l.list[i].Err = &ignoredKind{e.id, first.more + 1 + e.more}
-				return
-			}
-		}
-	}
-	n := &l.errors
+	list, more := &l.errors, &l.moreErrors
 	if p.Warning {
-		n = &l.warnings
+		list, more = &l.warnings, &l.moreWarnings
 	}
-	if *n++; *n <= strictyaml.MaxReported {
-		l.list = append(l.list, p)
+	switch {
+	case p.Object == "" && p.Warning && slices.ContainsFunc(*list, func(q source.Problem) bool { return q.Error() == p.Error() }):
+	case len(*list) == strictyaml.MaxReported:
+		*more++
+	default:
+		*list = append(*list, p)
 	}
 }
 
+func (l *problemList) isEmpty() bool { return len(l.errors)+len(l.warnings) == 0 }
+
 // addAll adds the problems of a part of a file. kept: the previous version of an object stays in use.
 func (l *problemList) addAll(part *problemList, file string, line int, kept bool) {
-	own := slices.Clone(part.list)
+	errors := part.errors
 	if kept {
-		source.NotePreviousKept(own)
+		errors = slices.Clone(errors)
+		source.NotePreviousKept(errors)
 	}
-	for _, p := range own {
-		p.File, p.Line = file, line
-		l.add(p)
+	for _, list := range [][]source.Problem{errors, part.warnings} {
+		for _, p := range list {
+			p.File, p.Line = file, line
+			l.add(p)
+		}
 	}
-	l.errors += max(0, part.errors-strictyaml.MaxReported)
-	l.warnings += max(0, part.warnings-strictyaml.MaxReported)
+	l.moreErrors += part.moreErrors
+	l.moreWarnings += part.moreWarnings
 }
 
 // limited returns strictyaml.MaxReported problems of a file, errors before warnings, in the order of lines, and one with the
 // number of the others.
 func (l *problemList) limited(file string) []source.Problem {
-	errors := min(l.errors, strictyaml.MaxReported)
-	warnings := min(l.warnings, strictyaml.MaxReported-errors)
-	more, onlyWarnings := l.errors+l.warnings-errors-warnings, l.errors == errors
-	out := slices.DeleteFunc(l.list, func(p source.Problem) bool {
-		n := &errors
-		if p.Warning {
-			n = &warnings
-		}
-		*n--
-		return *n < 0
-	})
+	out := slices.Concat(l.errors, l.warnings)
+	more := l.moreErrors + l.moreWarnings + max(0, len(out)-strictyaml.MaxReported)
+	out = out[:min(len(out), strictyaml.MaxReported)]
 	slices.SortStableFunc(out, func(a, b source.Problem) int { return cmp.Compare(a.Line, b.Line) })
 	if more > 0 {
-		what := "problems"
-		if more == 1 {
-			what = "problem"
-		}
-		out = append(out, source.Problem{File: file, Err: fmt.Errorf("and %d more %s in this file", more, what), Warning: onlyWarnings})
+		out = append(out, source.Problem{File: file, Err: fmt.Errorf("and %d more", more), Warning: l.moreErrors == 0})
 	}
 	return out
 }
@@ -106,7 +82,7 @@ func (l *problemLog) report(problems []source.Problem) {
 			warnings++
 		}
 		if !l.logged[text] && !now[text] {
-			l.log.Log(context.Background(), level, "manifest problem", attributes(p)...)
+			l.log.Log(context.Background(), level, "manifest problem", "problem", text)
 		}
 		now[text] = true
 	}
@@ -119,17 +95,4 @@ func (l *problemLog) report(problems []source.Problem) {
 	if l.onCount != nil {
 		l.onCount(len(problems)-warnings, warnings)
 	}
-}
-
-// attributes returns the known parts of a problem as log attributes.
-func attributes(p source.Problem) (out []any) {
-	for _, a := range []struct{ key, value string }{{"file", p.File}, {"object", p.Object}, {"field", p.Field}} {
-		if a.value != "" {
-			out = append(out, a.key, a.value)
-		}
-		if a.key == "file" && p.Line > 0 {
-			out = append(out, "line", p.Line)
-		}
-	}
-	return append(out, "err", p.Err)
 }

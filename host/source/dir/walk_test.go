@@ -3,13 +3,18 @@ package dir
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/host/source"
+	"github.com/sluice-proxy/sluice/host/util/strictyaml"
 )
 
 // problemTexts returns the problems of a directory that still has the Node n1.
@@ -26,51 +31,63 @@ func problemTexts(t *testing.T, root string) string {
 	return strings.Join(out, "\n")
 }
 
-func TestLinkToADirectoryAboveTheSourceIsIgnored(t *testing.T) {
+func TestLinksOutOfTheDirectoryAreNotFollowed(t *testing.T) {
 	base := t.TempDir()
 	root := filepath.Join(base, "manifests")
 	write(t, filepath.Join(root, "sub/z.yaml"), node("n1", "z1"))
 	write(t, filepath.Join(base, "other.yaml"), node("n2", "z1"))
-	for link, to := range map[string]string{"a": "/", "b": "..", "sub/c": "../..", "sub/d": "../sub", "e": "a", "f": "b/manifests/sub"} {
+	for link, to := range map[string]string{
+		"a": "/", "b": "..", "sub/c": "../..", "d.yaml": "../other.yaml", "e.yaml": filepath.Join(base, "other.yaml"), "f.json": "/proc/self/status", // out of it
+		"sub/loop": "../sub", "sub/root": "..", "again": "sub", "README.md": "nowhere", "n.yaml": "sub/z.yaml",
+	} {
 		if err := os.Symlink(to, filepath.Join(root, link)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w := &walker{onDir: func(string) {}}
-	if err := w.walk(root); err != nil || w.folders > 4 || len(w.found) != 2 { // sub, and again through f
-		t.Errorf("%v, %d folders, %v", err, w.folders, w.found)
+	w, err := walkRoot(root)
+	if err != nil || len(w.folders) != 3 || len(w.found) != 3 { // root, sub and again; n.yaml, sub/z.yaml and again/z.yaml
+		t.Fatalf("%v, %d folders, %v", err, len(w.folders), w.found)
 	}
-	texts := problemTexts(t, root)
-	for _, link := range []string{"a", "b", "sub/c", "e"} {
-		if !strings.Contains(texts, link+": leads to a directory that contains the source directory: ignored") {
-			t.Errorf("%s is not reported:\n%s", link, texts)
+	w.root.Close()
+	snap, problems, err := Load(root)
+	if err != nil || len(snap.Nodes) != 1 {
+		t.Errorf("%v, %d Nodes", err, len(snap.Nodes))
+	}
+	for _, c := range []struct {
+		link    string
+		warning bool
+	}{{"a", true}, {"b", true}, {"sub/c", true}, {"d.yaml", false}, {"e.yaml", false}, {"f.json", false}} {
+		if !slices.ContainsFunc(problems, func(p source.Problem) bool {
+			return p.File == c.link && p.Warning == c.warning && strings.Contains(p.Error(), "path escapes from parent")
+		}) {
+			t.Errorf("%s is not reported: %v", c.link, problems)
 		}
 	}
 }
 
-// TestLinksThatMultiplyAreBounded: each folder has two links to the next, so there are 2^40 paths.
+// TestLinksThatMultiplyAreBounded: each of two folders has 70 links to the next, so there are 4,900 paths to the third.
 func TestLinksThatMultiplyAreBounded(t *testing.T) {
-	base := t.TempDir()
-	root := filepath.Join(base, "manifests")
+	root := t.TempDir()
 	write(t, filepath.Join(root, "n.yaml"), node("n1", "z1"))
-	for i := range 40 {
-		here := filepath.Join(base, fmt.Sprint(i))
+	for i := range 3 {
+		here := filepath.Join(root, fmt.Sprintf(".%d", i))
 		err := os.Mkdir(here, 0o700)
-		for _, link := range []string{"x", "y"} {
-			err = errors.Join(err, os.Symlink(fmt.Sprintf("../%d", i+1), filepath.Join(here, link)))
+		for link := range 70 * min(1, 2-i) { // the last one has none
+			err = errors.Join(err, os.Symlink(fmt.Sprintf("../.%d", i+1), filepath.Join(here, fmt.Sprint(link))))
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink("../0", filepath.Join(root, "a")); err != nil {
+	if err := os.Symlink(".0", filepath.Join(root, "a")); err != nil {
 		t.Fatal(err)
 	}
-	w := &walker{onDir: func(string) {}}
-	if err := w.walk(root); err != nil || w.folders != maxFolders {
-		t.Errorf("%v, %d folders", err, w.folders)
+	w, err := walkRoot(root)
+	if err != nil || len(w.folders) != maxFolders {
+		t.Fatalf("%v, %d folders", err, len(w.folders))
 	}
-	if got := problemTexts(t, root); strings.Count(got, "\n") != 0 || !strings.Contains(got, "more than 4096 folders: it and ") {
+	w.root.Close()
+	if got := problemTexts(t, root); strings.Count(got, "more than 4096 folders") != strictyaml.MaxReported || !strings.Contains(got, "and ") {
 		t.Error(got)
 	}
 }
@@ -85,23 +102,6 @@ func TestDeepFoldersAreBounded(t *testing.T) {
 	}
 }
 
-func TestPseudoFileSystemsAreNotWalked(t *testing.T) {
-	root := t.TempDir()
-	write(t, filepath.Join(root, "z.yaml"), node("n1", "z1"))
-	for _, target := range []string{"/proc", "/proc/self/root/proc", "/sys"} {
-		if err := os.Symlink(target, filepath.Join(root, strings.ReplaceAll(target, "/", "_"))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w := &walker{onDir: func(string) {}}
-	if err := w.walk(root); err != nil || w.folders != 1 {
-		t.Errorf("%v, %d folders", err, w.folders)
-	}
-	if got := problemTexts(t, root); strings.Count(got, "is a pseudo file system") != 3 {
-		t.Error(got)
-	}
-}
-
 func TestManifestsTogetherAreBounded(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "a.yaml"), node("n1", "z1"))
@@ -112,20 +112,21 @@ func TestManifestsTogetherAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w := &walker{onDir: func(string) {}}
-	if err := w.walk(root); err != nil || len(w.unreadable) != 2 || w.size > maxTotal {
-		t.Errorf("%v, %v, %d bytes", err, w.unreadable, w.size)
+	w, err := walkRoot(root)
+	if err != nil || len(w.unread) == 0 || len(w.unread) > 2 || w.total > maxTotal {
+		t.Errorf("%v, %v, %d bytes", err, w.unread, w.total)
 	}
+	w.root.Close()
 }
 
 func TestChangeWithoutFreeDescriptorsIsReadLater(t *testing.T) {
 	for _, name := range []string{"a.yaml", "sub/a.yaml"} {
 		root := t.TempDir()
 		write(t, filepath.Join(root, name), node("n1", "a"))
-		r := start(t, root, timedOptions)
+		r := start(t, root, impatient)
 		r.write(name+".new", node("n1", "b"))
 		testenv.WithoutDescriptors(t, func() {
-			// Without an event later: neither name nor size of the file tells that it has changed.
+			// Without an event later.
 			r.must(os.Rename(filepath.Join(root, name+".new"), filepath.Join(root, name)))
 			r.waitForLog("too many open files")
 			r.waitForZones("n1=a")
@@ -134,46 +135,83 @@ func TestChangeWithoutFreeDescriptorsIsReadLater(t *testing.T) {
 	}
 }
 
-func TestScanWithoutFreeDescriptorsAsksForAnother(t *testing.T) {
-	root := t.TempDir()
-	path := filepath.Join(root, "a.yaml")
-	write(t, path, node("n1", "a"))
-	d := newDirectory(root)
-	var err error
-	testenv.WithoutDescriptors(t, func() { err = d.list(pathSet{path: true}, func(string) {}) })
-	if !errors.Is(err, syscall.EMFILE) || d.isRead() {
-		t.Errorf("%v, held %v", err, d.held)
-	}
-	dirty := pathSet{}
-	d.retry(dirty)
-	scan(t, d, dirty)
-	d.finish(<-d.reads)
-	if !dirty[path] || len(d.held) > 0 || !d.isRead() || len(d.files) != 1 {
-		t.Errorf("%v, held %v, %d files", dirty, d.held, len(d.files))
+// TestFileThatCannotBeOpenedKeepsItsObjects, and is not a part of a first state if it can be opened later.
+func TestFileThatCannotBeOpenedKeepsItsObjects(t *testing.T) {
+	old := &file{docs: []*document{{}}}
+	for _, c := range []struct {
+		err       error
+		temporary bool
+	}{{syscall.EMFILE, true}, {syscall.EACCES, false}} {
+		open := func() (*os.File, error) { return nil, &fs.PathError{Op: "open", Path: "a.yaml", Err: c.err} }
+		f := readFile(t.Context(), time.Now(), "a.yaml", open, old)
+		if len(f.docs) != 1 || f.info != nil || f.temporary != c.temporary || !strings.Contains(f.problem.Error(), "keeping the objects of its last valid version") {
+			t.Errorf("%v: %+v, %v", c.err, f, f.problem)
+		}
 	}
 }
 
-// TestUnreadableFileIsNotReadAgain: reading it beside the scans would never end.
-func TestUnreadableFileIsNotReadAgain(t *testing.T) {
-	d := newDirectory(t.TempDir())
+// TestFileThatIsWrittenIsReadLater: decoding a torn List is expensive, because it is none.
+func TestFileThatIsWrittenIsReadLater(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.yaml")
+	write(t, path, node("n1", "a")+strings.Repeat("# a comment\n", 1<<16))
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				at := time.Unix(int64(i), 0)
+				_ = os.Chtimes(path, at, at)
+			}
+		}
+	}()
+	open := func() (*os.File, error) { return os.Open(path) }
+	old := &file{docs: []*document{{}, {}}}
+	testenv.Eventually(t, "a change while the file is read", func() bool {
+		f := readFile(t.Context(), time.Now(), "a.yaml", open, old)
+		return f.temporary && f.info == nil && len(f.docs) == 2
+	})
+	close(stop)
+	<-stopped
+	if f := readFile(t.Context(), time.Now(), "a.yaml", open, old); f.temporary || f.info == nil || len(f.docs) != 1 {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestOversizedFileKeepsItsObjects(t *testing.T) {
+	d := &directory{root: t.TempDir()}
 	path := filepath.Join(d.root, "a.yaml")
 	write(t, path, node("n1", "a"))
-	scanAndMerge(t, d)
-	d.stepwise = true
+	scanOnce(t, d)
 	if err := os.Truncate(path, maxFile+1); err != nil {
 		t.Fatal(err)
 	}
-	scan(t, d, nil)
-	d.finish(<-d.reads)
-	changes, problems := d.merge()
+	changes, problems := scanTwice(t, d)
 	if len(changes) > 0 || len(problems) != 1 || !strings.Contains(problems[0].Error(), "larger than 128 MiB; keeping the objects of its last valid version") {
 		t.Errorf("%v, %v", changes, problems)
 	}
-	if scan(t, d, nil); len(d.reading) > 0 {
-		t.Error("the file is read again")
+}
+
+// TestOnlyChangedFilesAreRead: a file of which the times may be too coarse is read again.
+func TestOnlyChangedFilesAreRead(t *testing.T) {
+	d := &directory{root: t.TempDir(), now: time.Now}
+	path := filepath.Join(d.root, "a.yaml")
+	write(t, path, node("n1", "a"))
+	if _, changed, err := d.scan(t.Context()); err != nil || !changed {
+		t.Errorf("at first: %t, %v", changed, err)
 	}
-	if scan(t, d, pathSet{path: true}); len(d.reading) == 0 {
-		t.Error("the file is not read again after an event")
+	if _, changed, err := d.scan(t.Context()); err != nil || !changed {
+		t.Errorf("a file that was just written: %t, %v", changed, err)
 	}
-	d.finish(<-d.reads)
+	before := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(path, before, before); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []bool{true, false, false} {
+		if _, changed, err := d.scan(t.Context()); err != nil || changed != want {
+			t.Errorf("scan %d of an old file: %t, want %t; %v", i, changed, want, err)
+		}
+	}
 }

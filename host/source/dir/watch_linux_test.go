@@ -14,7 +14,7 @@ import (
 func TestWritesNextToTheDirectoryAreNotReceived(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "manifests")
 	write(t, filepath.Join(root, "a.yaml"), node("n1", "a"))
-	r := start(t, root, timedOptions)
+	r := start(t, root, Options{})
 	r.waitForZones("n1=a")
 	watches := func(path string) (n int) {
 		var s syscall.Stat_t

@@ -26,15 +26,6 @@ func pseudoFileSystem(f *os.File) string {
 	return pseudoName(&s)
 }
 
-// PseudoFileSystem is pseudoFileSystem of a path.
-func PseudoFileSystem(path string) string {
-	var s unix.Statfs_t
-	if err := unix.Statfs(path, &s); err != nil {
-		return ""
-	}
-	return pseudoName(&s)
-}
-
 func pseudoName(s *unix.Statfs_t) string {
 	switch uint32(s.Type) { // the field's width differs between architectures
 	case unix.PROC_SUPER_MAGIC:

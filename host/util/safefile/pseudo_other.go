@@ -7,8 +7,5 @@ import "os"
 // pseudoFileSystem is supported on Linux only.
 func pseudoFileSystem(*os.File) string { return "" }
 
-// PseudoFileSystem is supported on Linux only.
-func PseudoFileSystem(string) string { return "" }
-
 // owner is supported on Linux only.
 func owner(os.FileInfo) (uid int, ok bool) { return 0, false }
