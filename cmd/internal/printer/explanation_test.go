@@ -79,6 +79,9 @@ func TestInputsArePrintedEscapedWithTheirAge(t *testing.T) {
 
 func TestReasonOfManyEndpointsIsPrintedOnce(t *testing.T) {
 	p := &api.Pool{Port: "http"}
+	for i := range 4 {
+		p.Endpoints = append(p.Endpoints, api.Endpoint{Address: fmt.Sprint("10.0.1.", i, ":80"), Why: "ready", Steps: []api.Step{{Plugin: "zones"}}})
+	}
 	for i := range 9 {
 		e := api.Endpoint{Address: fmt.Sprint("10.0.0.", i, ":80"), Why: "ready", Steps: []api.Step{{Plugin: "zones", Reason: "zone a keeps 80 %"}}}
 		if i%3 == 2 {
@@ -89,7 +92,7 @@ func TestReasonOfManyEndpointsIsPrintedOnce(t *testing.T) {
 	var out strings.Builder
 	printPool(&out, p, []string{"zones"})
 	for _, want := range []string{
-		`(?m)^  10.0.0.1:80 .* \(1\)$`, `(?m)^  10.0.0.2:80 .* ready; zones: zone b gets the rest$`, `(?m)^  \(1\) 6 endpoints: ready; zones: zone a keeps 80 %$`,
+		`(?m)^  10.0.1.3:80 .* ready$`, `(?m)^  10.0.0.1:80 .* \(1\)$`, `(?m)^  10.0.0.2:80 .* ready; zones: zone b gets the rest$`, `(?m)^  \(1\) 6 endpoints: ready; zones: zone a keeps 80 %$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out.String()) {
 			t.Errorf("no %q in\n%s", want, out.String())

@@ -6,8 +6,11 @@ import (
 	"strconv"
 )
 
-// manyAlike is from how many endpoints on a reason is printed once, below the table, and not with each of them.
-const manyAlike = 4
+// A reason of manyAlike endpoints or more is printed once, below the table, and not with each of them, unless it is as short as "ready".
+const (
+	manyAlike = 4
+	shortText = 16 // bytes
+)
 
 // reasons are why endpoints have their weights. What many endpoints have has a number in the table.
 type reasons struct {
@@ -22,7 +25,7 @@ func newReasons(texts []string) *reasons {
 		r.endpoints[t]++
 	}
 	for _, t := range texts {
-		if r.endpoints[t] >= manyAlike && r.numbers[t] == 0 {
+		if r.endpoints[t] >= manyAlike && len(t) > shortText && r.numbers[t] == 0 {
 			r.numbered = append(r.numbered, t)
 			r.numbers[t] = len(r.numbered)
 		}
