@@ -2,6 +2,8 @@ package host_test
 
 import (
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -32,6 +34,24 @@ func TestDocumentsAreShort(t *testing.T) {
 		body, _, _ = strings.Cut(body, "\n## ")
 		if n := len(strings.Fields(body)); n > decisionWords {
 			t.Errorf("RATIONALE.md: %s: %d words, more than %d", title, n, decisionWords)
+		}
+	}
+}
+
+// pronouns stand for a noun that is better repeated.
+var pronouns = regexp.MustCompile(`.{0,40}\b([Tt]hose (that|who|whose|which)|of which|[Oo]ne that)\b.{0,40}`)
+
+// TestProseRepeatsTheNoun checks what CONTRIBUTING.md says of style, outside of examples.
+func TestProseRepeatsTheNoun(t *testing.T) {
+	for _, file := range markdownFiles(t) {
+		if filepath.Base(file) == "CONTRIBUTING.md" {
+			continue // which names them
+		}
+		text, err := os.ReadFile(file)
+		must(t, err)
+		flat := strings.Join(strings.Fields(fence.ReplaceAllString(string(text), "")), " ")
+		for _, found := range pronouns.FindAllString(flat, -1) {
+			t.Errorf("%s: repeat the noun: …%s…", file, found)
 		}
 	}
 }
