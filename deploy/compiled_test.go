@@ -87,8 +87,8 @@ func TestBundledPluginsAreCompiledInTheImage(t *testing.T) {
 	check(1)
 }
 
-// BenchmarkFirstStart starts the image's program with one of its plugins on a node without a cache, and reports how long loading it has taken,
-// with its self-test.
+// BenchmarkFirstStart starts the image's program with one of its plugins on a node without a cache, and reports how long loading
+// it has taken, with its self-test.
 func BenchmarkFirstStart(b *testing.B) {
 	dir := b.TempDir()
 	img, err := buildImage(b.Context(), "..", filepath.Join(dir, "image"))
@@ -108,7 +108,8 @@ func BenchmarkFirstStart(b *testing.B) {
 	}
 }
 
-// firstStart runs the image's program until it has programmed a node without Services, and returns how long it has taken to load a plugin.
+// firstStart runs the image's program until it has programmed a node without Services, and returns how long it has taken to load
+// a plugin.
 func (i *image) firstStart(b *testing.B, plugin string) time.Duration {
 	b.Helper()
 	dir := b.TempDir()

@@ -207,8 +207,8 @@ func (n *node) waitForLog(p *process, text string) {
 	testenv.Eventually(n, "logs "+text, func() bool { return strings.Contains(p.String(), text) }, p.String)
 }
 
-// waitForPlugins waits until all plugins of overlays/policies are loaded, without compiling them: locality in a chain and in a shadow,
-// lifecycle.
+// waitForPlugins waits until all plugins of overlays/policies are loaded, without compiling them: locality in a chain and in a
+// shadow, lifecycle.
 func (n *node) waitForPlugins(p *process) {
 	n.Helper()
 	for _, plugin := range []string{"lifecycle", "locality", "locality/shadow"} {

@@ -51,7 +51,8 @@ func (c *cluster) sh(commands string) string {
 	return p.String()
 }
 
-// TestOverlaysAreValid validates each overlay with an API server (strict, dry run), and its configuration with sluice in the image.
+// TestOverlaysAreValid validates each overlay with an API server (strict, dry run), and its configuration with sluice in the
+// image.
 func TestOverlaysAreValid(t *testing.T) {
 	c := newCluster(t)
 	c.sh(`for c in no-init some-nodes pods namespaces ipvs-modules modules-configmap modules-image pull-secret prometheus kubectl controller; do
@@ -85,8 +86,8 @@ printf 'configMapGenerator: [{name: sluice-modules, namespace: sluice-system, fi
 	}
 }
 
-// withoutOperator returns a file with the objects of an overlay without those of the Prometheus Operator, whose types the API server does not
-// have, and checks that there are these.
+// withoutOperator returns a file with the objects of an overlay without those of the Prometheus Operator, whose types the API
+// server does not have, and checks that there are these.
 func (c *cluster) withoutOperator(dir string) string {
 	c.Helper()
 	var kept []string

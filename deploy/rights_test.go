@@ -142,7 +142,8 @@ func TestImageForwardsWithManifestRights(t *testing.T) {
 	}
 }
 
-// checkPluginProcesses checks that plugins run in processes without rights, with all layers of the confinement that this kernel has.
+// checkPluginProcesses checks that plugins run in processes without rights, with all layers of the confinement that this kernel
+// has.
 func checkPluginProcesses(t *testing.T, agent int) {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")

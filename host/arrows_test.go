@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// maxArrowsUp is how many percent of the arrows between the files of a package may run back up: a file that uses another one is above it, in the
-// order of the files with the fewest such arrows.
+// maxArrowsUp is how many percent of the arrows between the files of a package may run back up: a file that uses another one is
+// above it, in the order of the files with the fewest such arrows.
 const maxArrowsUp = 16
 
 // knots are the packages with more, in percent, and why. The numbers only get smaller.
@@ -93,7 +93,8 @@ func packagesBelow(t *testing.T, root string) (out []string) {
 // arrow leads from a file to one that it uses.
 type arrow struct{ from, to string }
 
-// arrowsOf returns the arrows between the files of a package: uses of what is declared at its top level, of fields and of methods.
+// arrowsOf returns the arrows between the files of a package: uses of what is declared at its top level, of fields and of
+// methods.
 func arrowsOf(t *testing.T, folder string) []arrow {
 	t.Helper()
 	set := token.NewFileSet()
@@ -140,8 +141,8 @@ func (emptyPackages) Import(path string) (*types.Package, error) {
 	return p, nil
 }
 
-// arrowsUp returns the arrows that run back up in the best order that is found: files move to the place where the fewest of theirs do, until
-// none moves.
+// arrowsUp returns the arrows that run back up in the best order that is found: files move to the place where the fewest of
+// theirs do, until none moves.
 func arrowsUp(arrows []arrow) (up []arrow) {
 	var order []string
 	for _, a := range arrows {
@@ -158,7 +159,8 @@ func arrowsUp(arrows []arrow) (up []arrow) {
 		for _, file := range slices.Clone(order) {
 			at := slices.Index(order, file)
 			rest := slices.Delete(slices.Clone(order), at, at+1)
-			// best is the place with the fewest arrows of the file up, which are those to files before it and from files after it.
+			// best is the place with the fewest arrows of the file up, which are those to files before it and from files after
+			// it.
 			n := 0
 			for _, other := range rest {
 				n += uses[arrow{other, file}]

@@ -29,8 +29,8 @@ var (
 )
 
 // TestBoundsInDocumentsAreTheCodes compares the bounds in SECURITY.md and other documents that name a constant, a variable or a
-// field of the configuration with its value: "300 ms (`engine.firstAnswerWait`)", "256 MiB (`pluginLimits.memoryMiB`)". A fraction
-// 1/20 is a constant 20. In SECURITY.md and the sections "Bounds" of READMEs, each name in parentheses must be a bound.
+// field of the configuration with its value: "300 ms (`engine.firstAnswerWait`)", "256 MiB (`pluginLimits.memoryMiB`)". A
+// fraction 1/20 is a constant 20. In SECURITY.md and the sections "Bounds" of READMEs, each name in parentheses must be a bound.
 func TestBoundsInDocumentsAreTheCodes(t *testing.T) {
 	tr, err := readTree()
 	if err != nil {
@@ -103,8 +103,8 @@ func quoted(number, unit string) constant.Value {
 	return v
 }
 
-// value evaluates the declaration of a constant or variable; its value is unknown if it is not made of numbers and constants of the
-// packages here and of time.
+// value evaluates the declaration of a constant or variable; its value is unknown if it is not made of numbers and constants of
+// the packages here and of time.
 func (tr *tree) value(name string, e ast.Expr) constant.Value {
 	pkg, _, _ := strings.Cut(name, ".")
 	switch e := e.(type) {

@@ -419,8 +419,8 @@ func (tr *tree) hasTest(name string) bool {
 	return false
 }
 
-// checkCommand checks subcommands and flags of sluice and of the programs in bin. A flag without a program is one of sluice's: others'
-// come with the name of their program.
+// checkCommand checks subcommands and flags of sluice and of the programs in bin. A flag without a program is one of sluice's:
+// others' come with the name of their program.
 func (tr *tree) checkCommand(fields []string) string {
 	if len(fields) == 0 {
 		return ""

@@ -85,7 +85,8 @@ func TestCoreImportsOnlyItself(t *testing.T) {
 	}
 }
 
-// TestRoomsImportOneWay checks that a folder of host imports those only that the picture of host/README.md shows below or beside it.
+// TestRoomsImportOneWay checks that a folder of host imports those only that the picture of host/README.md shows below or beside
+// it.
 func TestRoomsImportOneWay(t *testing.T) {
 	rooms := map[string][]string{
 		"util":       nil,
@@ -151,8 +152,8 @@ func TestStateAPIIsTypesOnly(t *testing.T) {
 	}
 }
 
-// TestKubectlPluginIsSmall checks that of this module the kubectl plugin links what reads and prints an agent's state, and nothing of what
-// decides or programs.
+// TestKubectlPluginIsSmall checks that of this module the kubectl plugin links what reads and prints an agent's state, and
+// nothing of what decides or programs.
 func TestKubectlPluginIsSmall(t *testing.T) {
 	all := packages(t)
 	allowed := []string{"cmd/internal/bundle", "cmd/internal/flagrange", "cmd/internal/printer", "host/node/agent/api", "host/node/agent/stateclient", "host/util/printable", "host/util/spelling"}
@@ -270,8 +271,8 @@ func TestNothingLinksToPrivateFunctions(t *testing.T) {
 	}
 }
 
-// TestUnsafeIsForSystemCallsOnly checks that a new version of Go or of wazero finds nothing of its private structures in use: they cannot be
-// reached without one of the two packages.
+// TestUnsafeIsForSystemCallsOnly checks that a new version of Go or of wazero finds nothing of its private structures in use:
+// they cannot be reached without one of the two packages.
 func TestUnsafeIsForSystemCallsOnly(t *testing.T) {
 	allowed := map[string]string{
 		"host/plugin/confine":      "arguments of Landlock's system calls",

@@ -13,12 +13,12 @@ import (
 	"testing"
 )
 
-// sleepReason matches the comment behind a sleep of a test. Pace is that of a load or of changes that a test makes; nothing happens in a period
-// in which something wrong would; time passes where the clock itself is the condition.
+// sleepReason matches the comment behind a sleep of a test. Pace is that of a load or of changes that a test makes; nothing
+// happens in a period in which something wrong would; time passes where the clock itself is the condition.
 var sleepReason = regexp.MustCompile(`^// (pace of|nothing happens|time passes)\b`)
 
-// TestTestsDoNotSleep checks that tests watch for a condition (testenv.Eventually) or run in a bubble of testing/synctest, whose sleeps take no
-// time: any other sleep has one of the reasons behind it.
+// TestTestsDoNotSleep checks that tests watch for a condition (testenv.Eventually) or run in a bubble of testing/synctest, whose
+// sleeps take no time: any other sleep has one of the reasons behind it.
 func TestTestsDoNotSleep(t *testing.T) {
 	checked := 0
 	err := filepath.WalkDir("..", func(name string, d fs.DirEntry, err error) error {

@@ -51,8 +51,8 @@ func (e Endpoint) Local() bool { return e.Conditions()&Local != 0 }
 // Chosen reports whether it gets new connections by the default rules, that is without a policy.
 func (e Endpoint) Chosen() bool { return e.Conditions()&Chosen != 0 }
 
-// Eligible reports whether it may have capacity: it is ready, terminating and still serving, or Held. That of any other endpoint is 0,
-// whatever a plugin sets.
+// Eligible reports whether it may have capacity: it is ready, terminating and still serving, or Held. That of any other endpoint
+// is 0, whatever a plugin sets.
 func (e Endpoint) Eligible() bool { return e.Conditions()&Eligible != 0 }
 
 // Held reports whether it is eligible only because the policy's panic hold is in force: it was ready until recently.
@@ -67,12 +67,12 @@ func (e Endpoint) Zone() StringID { return StringID(u32(e.p, abi.EndpointZone)) 
 // ZoneIndex returns the index of its zone for Request.Zone, or -1.
 func (e Endpoint) ZoneIndex() int { return zoneIndex(u16(e.p, abi.EndpointZoneIndex)) }
 
-// Capacity returns how much of an ordinary endpoint there is, in millionths (One), as plugins before have set it. For the first plugin it is One if
-// the default rules use the endpoint, whatever the hints, else 0.
+// Capacity returns how much of an ordinary endpoint there is, in millionths (One), as plugins before have set it. For the first
+// plugin it is One if the default rules use the endpoint, whatever the hints, else 0.
 func (e Endpoint) Capacity() int { return int(u32(e.p, abi.EndpointCapacity)) }
 
-// Share returns what each unit of its capacity gets of the connections of its group, relative to the other endpoints, as plugins before
-// have set it. For the first plugin it is One, or 0 if its topology hints are not for this node.
+// Share returns what each unit of its capacity gets of the connections of its group, relative to the other endpoints, as plugins
+// before have set it. For the first plugin it is One, or 0 if its topology hints are not for this node.
 func (e Endpoint) Share() int { return int(u32(e.p, abi.EndpointShare)) }
 
 // Load returns Capacity times Share: what the endpoint gets of the connections of its group, relative to the other endpoints.
@@ -108,7 +108,8 @@ func (e Endpoint) Connections() (n int, counted bool) {
 	return int(v), true
 }
 
-// Addr is an IP address and a port. Use As16 for netip.AddrFrom16(a.As16()).Unmap(), with which a module is larger by a twentieth.
+// Addr is an IP address and a port. Use As16 for netip.AddrFrom16(a.As16()).Unmap(), with which a module is larger by a
+// twentieth.
 type Addr struct {
 	ip   [16]byte
 	port uint16
@@ -120,8 +121,8 @@ func (a Addr) As16() [16]byte { return a.ip }
 // Port returns the port.
 func (a Addr) Port() uint16 { return a.port }
 
-// Hash returns a hash of the address and port that is the same on every node. Addresses that differ in one bit have unrelated hashes. It
-// is not cryptographic: who chooses addresses can choose hashes.
+// Hash returns a hash of the address and port that is the same on every node. Addresses that differ in one bit have unrelated
+// hashes. It is not cryptographic: who chooses addresses can choose hashes.
 func (a Addr) Hash() uint32 {
 	p := unsafe.Pointer(&a.ip)
 	h := (u64(p, 0) ^ uint64(a.port)<<48) * 0x9E3779B97F4A7C15

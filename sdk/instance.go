@@ -86,8 +86,8 @@ const (
 // length of the response, or a negative code with in.err set.
 //
 // In a Go guest a call compiles to a dozen wasm instructions, a comparison to four and storing a pointer to ten. For few
-// endpoints half the cost of a call is here. So this is one function that reads two fields at a time and takes the slow
-// path, Request.view, only for requests with outcomes, values or groups, or that are not laid out without gaps, as abi.Encoder does.
+// endpoints half the cost of a call is here. So this is one function that reads two fields at a time and takes the slow path,
+// Request.view, only for requests with outcomes, values or groups, or that are not laid out without gaps, as abi.Encoder does.
 func (in *instance) decide(req unsafe.Pointer, size uint64, resp unsafe.Pointer, room uint64) int64 {
 	if size < abi.LeastRequest {
 		return in.failShort(size)

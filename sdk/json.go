@@ -252,8 +252,8 @@ func nameOf(text []byte) string {
 // numberText returns the number at the start of text.
 func numberText(text []byte) string { return string(text[:endOfValue(text, 0)]) }
 
-// parseString returns the string at the start of text, and the number of bytes that it takes. Like encoding/json, it replaces what is not
-// UTF-8, and halves of surrogate pairs, by U+FFFD.
+// parseString returns the string at the start of text, and the number of bytes that it takes. Like encoding/json, it replaces
+// what is not UTF-8, and halves of surrogate pairs, by U+FFFD.
 func parseString(text []byte) (s string, n int) {
 	n = endOfString(text, 0)
 	in := text[1 : n-1]

@@ -49,7 +49,8 @@ func NewNativePlugin(newPlugin func() Plugin, settings []byte) (*NativePlugin, e
 	return &NativePlugin{instance: instance{plugin: p}, role: role, counters: counters, keys: keys, revision: fmt.Sprintf("native:%T:%x", p, sum[:8])}, nil
 }
 
-// Decide calls the plugin. As in the sandbox, it sees only the inputs that it needs, and the keys that it declares, and a panic is returned as an error.
+// Decide calls the plugin. As in the sandbox, it sees only the inputs that it needs, and the keys that it declares, and a panic
+// is returned as an error.
 func (n *NativePlugin) Decide(req *abi.Request, resp *abi.Response) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -20,8 +20,9 @@ type Plugin interface {
 	Decide(req *Request, resp *Response) error
 }
 
-// Describer is implemented by a Plugin whose manifest the native tests know: Manifest returns the text of its file plugin.json, embedded. In the
-// sandbox it is the module that has it, and the host says which role it is. Without the method, the role is RoleShare in native tests.
+// Describer is implemented by a Plugin whose manifest the native tests know: Manifest returns the text of its file plugin.json,
+// embedded. In the sandbox it is the module that has it, and the host says which role it is. Without the method, the role is
+// RoleShare in native tests.
 type Describer interface {
 	Manifest() string
 }
@@ -56,7 +57,8 @@ type Need uint32
 const (
 	// NeedConnections asks for Endpoint.Connections.
 	NeedConnections Need = abi.NeedConnections
-	// NeedOutcomes asks for Request.Outcomes and Request.TotalOutcomes: the data plane then counts what becomes of new connections.
+	// NeedOutcomes asks for Request.Outcomes and Request.TotalOutcomes: the data plane then counts what becomes of new
+	// connections.
 	NeedOutcomes Need = abi.NeedOutcomes
 	// NeedNodes asks for Zone.Nodes, Zone.MilliCPU and Request.NodeIndex, for which the host lists all Nodes of the cluster.
 	NeedNodes Need = abi.NeedNodes
@@ -66,9 +68,10 @@ const (
 	NeedEndpointState Need = abi.NeedEndpointState
 )
 
-// Keyer is implemented by a Plugin that reads labels, annotations or resource requests of Pods, labels of Nodes, labels or annotations of
-// Services, or labels of their namespaces. Keys is called after Configure and must always return the same keys for the same settings, at most 16. A value
-// has the number of its key: Request.PodValue counts the keys of Pods and Nodes only, Request.ServiceValue the others only.
+// Keyer is implemented by a Plugin that reads labels, annotations or resource requests of Pods, labels of Nodes, labels or
+// annotations of Services, or labels of their namespaces. Keys is called after Configure and must always return the same keys for
+// the same settings, at most 16. A value has the number of its key: Request.PodValue counts the keys of Pods and Nodes only,
+// Request.ServiceValue the others only.
 type Keyer interface {
 	Keys() []string
 }

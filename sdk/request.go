@@ -249,7 +249,8 @@ func (r *Request) Endpoint(i int) Endpoint {
 // NumGroups returns the number of groups of endpoints that share the connections, at least 1.
 func (r *Request) NumGroups() int { return max(1, int(u32(r.base, abi.ReqGroupsCount))) }
 
-// GroupPart returns what group i of NumGroups gets of the connections, relative to the other groups; One without groups. It panics if i is out of range.
+// GroupPart returns what group i of NumGroups gets of the connections, relative to the other groups; One without groups. It
+// panics if i is out of range.
 func (r *Request) GroupPart(i int) int {
 	if i == 0 && u32(r.base, abi.ReqGroupsCount) == 0 {
 		return One

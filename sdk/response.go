@@ -31,8 +31,8 @@ const MaxEndpointState = abi.MaxEndpointState
 // MaxStateLen is the largest state for a Service port and pool, in bytes.
 const MaxStateLen = abi.MaxStateLen
 
-// Response is what a plugin decides. Initially every endpoint keeps its capacity and share, no connection is reset or shed, no requeue is
-// requested and the state is empty. Methods that take the index of an endpoint panic if it is out of range.
+// Response is what a plugin decides. Initially every endpoint keeps its capacity and share, no connection is reset or shed, no
+// requeue is requested and the state is empty. Methods that take the index of an endpoint panic if it is out of range.
 type Response struct {
 	buf         unsafe.Pointer
 	count       uint32
@@ -64,16 +64,16 @@ func (r *Response) result(i int) unsafe.Pointer {
 	return unsafe.Add(r.buf, abi.RespSize+i*abi.ResultSize)
 }
 
-// SetCapacity sets the capacity of endpoint i: how much of an ordinary endpoint there is, in millionths (One), 0 for no new connections. It is
-// for plugins with RoleExclude and RoleReduce.
+// SetCapacity sets the capacity of endpoint i: how much of an ordinary endpoint there is, in millionths (One), 0 for no new
+// connections. It is for plugins with RoleExclude and RoleReduce.
 func (r *Response) SetCapacity(i, capacity int) {
 	r.set |= setCapacity
 	putU32(r.result(i), abi.ResultValue, uint32(min(max(capacity, 0), math.MaxUint32)))
 }
 
-// SetShare sets what each unit of the capacity of endpoint i gets of the new connections of its group, relative to the other endpoints: the host
-// multiplies it by the capacity, and scales groups to their parts. 0 is for no new connections. It is for plugins with RoleShare,
-// RoleLocality, RolePick and RoleAdjust.
+// SetShare sets what each unit of the capacity of endpoint i gets of the new connections of its group, relative to the other
+// endpoints: the host multiplies it by the capacity, and scales groups to their parts. 0 is for no new connections. It is for
+// plugins with RoleShare, RoleLocality, RolePick and RoleAdjust.
 func (r *Response) SetShare(i, share int) {
 	r.set |= setShare
 	putU32(r.result(i), abi.ResultValue, uint32(min(max(share, 0), math.MaxUint32)))
@@ -82,9 +82,9 @@ func (r *Response) SetShare(i, share int) {
 // Value returns the capacity or share that has been set for endpoint i, or that of the request.
 func (r *Response) Value(i int) int { return int(u32(r.result(i), abi.ResultValue)) }
 
-// SetGroups divides the endpoints into groups and sets the part of the new connections that each group gets, relative to the others, whatever the
-// endpoints that it has. It is for plugins with RoleShare. Every endpoint is in group 0 until SetGroup. More than MaxGroups make the decision
-// fail, and so does an endpoint in a group that there is not.
+// SetGroups divides the endpoints into groups and sets the part of the new connections that each group gets, relative to the
+// others, whatever the endpoints that it has. It is for plugins with RoleShare. Every endpoint is in group 0 until SetGroup. More
+// than MaxGroups make the decision fail, and so does an endpoint in a group that there is not.
 func (r *Response) SetGroups(parts ...uint32) {
 	r.set |= setGroups
 	if len(parts) > MaxGroups {
@@ -142,8 +142,9 @@ func (r *Response) SetResetAfter(i int, d Duration) {
 	putU32(r.result(i), abi.ResultResetAfter, ceilMilliseconds(d))
 }
 
-// SetShed resets a part of the connections to endpoint i that are established, in thousandths, spread evenly over the next minute:
-// permille is clamped to 0 (none) to 1000. The host may reset fewer. Their clients then reconnect, also to other endpoints.
+// SetShed resets a part of the connections to endpoint i that are established, in thousandths, spread evenly over the next
+// minute: permille is clamped to 0 (none) to 1000. The host may reset fewer. Their clients then reconnect, also to other
+// endpoints.
 func (r *Response) SetShed(i, permille int) {
 	p := r.result(i)
 	putU32(p, abi.ResultFlags, u32(p, abi.ResultFlags)&0xFFFF|uint32(min(max(permille, 0), abi.MaxShedPermille))<<16)
@@ -199,9 +200,9 @@ func (r *Response) SetState(state []byte) {
 	r.state = append(r.state[:0], state...)
 }
 
-// SetEndpointState stores a copy of the state of endpoint i for the next request that has the endpoint, about the same Service port and pool. A
-// shorter one is filled with zeros; endpoints for which a decision sets none have none afterwards. It is for plugins with NeedEndpointState. A
-// state of more than 32 bytes makes the decision fail.
+// SetEndpointState stores a copy of the state of endpoint i for the next request that has the endpoint, about the same Service
+// port and pool. A shorter one is filled with zeros; endpoints for which a decision sets none have none afterwards. It is for
+// plugins with NeedEndpointState. A state of more than 32 bytes makes the decision fail.
 func (r *Response) SetEndpointState(i int, state []byte) {
 	_ = r.result(i) // i is in range
 	r.hasTail = true
@@ -220,8 +221,9 @@ func (r *Response) SetEndpointState(i int, state []byte) {
 	clear(to[copy(to, state):])
 }
 
-// Count adds n to a counter of the plugin, by its number in the manifest: the metric sluice_plugin_counter_total. It is for what the decision begins,
-// such as an ejection: decisions that have no effect are not counted. Negative numbers, and counters that the manifest does not have, are ignored.
+// Count adds n to a counter of the plugin, by its number in the manifest: the metric sluice_plugin_counter_total. It is for what
+// the decision begins, such as an ejection: decisions that have no effect are not counted. Negative numbers, and counters that
+// the manifest does not have, are ignored.
 func (r *Response) Count(counter, n int) {
 	if uint(counter) < abi.MaxCounters && n > 0 {
 		r.hasTail = true
@@ -232,7 +234,8 @@ func (r *Response) Count(counter, n int) {
 // SetBalance sets the algorithm that picks endpoints for new connections.
 func (r *Response) SetBalance(b Balance) { r.hasTail, r.balance = true, b }
 
-// writeTail writes states of endpoints, reasons, state and groups at offset table and returns their end, or an error and its code.
+// writeTail writes states of endpoints, reasons, state and groups at offset table and returns their end, or an error and its
+// code.
 func (r *Response) writeTail(table, room uint64) (end uint64, code int64, err error) {
 	if r.err != nil {
 		return 0, abi.CodeFailed, r.err

@@ -6,14 +6,15 @@ import (
 	"strconv"
 )
 
-// ParseSettings parses a policy's settings, a JSON object. fields declares the fields that it may have and where their values go, see
-// Fields. Fields that the settings do not name, or that are null, keep their value, so set defaults first. Empty settings change nothing.
+// ParseSettings parses a policy's settings, a JSON object. fields declares the fields that it may have and where their values go,
+// see Fields. Fields that the settings do not name, or that are null, keep their value, so set defaults first. Empty settings
+// change nothing.
 //
-// An unknown field, a wrong type, or a number outside its range is an error that names the field, such as "groups[1].percent: 101 is
-// not 0 to 100". Names are case-sensitive, and of two fields with the same name the last one counts.
+// An unknown field, a wrong type, or a number outside its range is an error that names the field, such as "groups[1].percent: 101
+// is not 0 to 100". Names are case-sensitive, and of two fields with the same name the last one counts.
 //
-// Call it in Configure, once for each of the settings of an instance. It uses neither reflection nor encoding/json, with which a module
-// is nearly twice as large.
+// Call it in Configure, once for each of the settings of an instance. It uses neither reflection nor encoding/json, with which a
+// module is nearly twice as large.
 func ParseSettings(settings []byte, fields func(*Fields)) error {
 	if skipSpace(settings, 0) == len(settings) {
 		settings = []byte("null")
@@ -28,8 +29,8 @@ func ParseSettings(settings []byte, fields func(*Fields)) error {
 	return parseObject(value, "", fields)
 }
 
-// Fields are the fields of a JSON object. Each method declares one; a function that gets Fields must declare all that it knows, in the
-// same order always. After an error the methods do nothing.
+// Fields are the fields of a JSON object. Each method declares one; a function that gets Fields must declare all that it knows,
+// in the same order always. After an error the methods do nothing.
 type Fields struct {
 	members []member
 	path    string // of the object, "" for the settings themselves
@@ -109,8 +110,8 @@ func (f *Fields) Float(name string, into *float64, least, most float64) {
 	}
 }
 
-// Duration declares a duration from least to most, a text such as "30s", "1m30s" or "500ms": one to four integers of at most five digits, each
-// with the unit h, m, s or ms, as in the Gateway API (GEP-2257).
+// Duration declares a duration from least to most, a text such as "30s", "1m30s" or "500ms": one to four integers of at most five
+// digits, each with the unit h, m, s or ms, as in the Gateway API (GEP-2257).
 func (f *Fields) Duration(name string, into *Duration, least, most Duration) {
 	v := f.value(name, `"`, "a duration such as 30s or 1m30s")
 	if v == nil {
@@ -230,8 +231,8 @@ func (f *Fields) find(name string) (value []byte) {
 	return value
 }
 
-// value returns the value of a field that begins with one of the characters of start, nil if it is absent or null. Any other value is an
-// error.
+// value returns the value of a field that begins with one of the characters of start, nil if it is absent or null. Any other
+// value is an error.
 func (f *Fields) value(name, start, want string) []byte {
 	v := f.find(name)
 	if v == nil || isNull(v) {

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// unmarshalSettings is an implementation of ParseSettings with encoding/json and reflection, the reference in tests. The fields are those of
-// the struct that into points to, with their names and ranges in tags:
+// unmarshalSettings is an implementation of ParseSettings with encoding/json and reflection, the reference in tests. The fields
+// are those of the struct that into points to, with their names and ranges in tags:
 //
 //	Percent int64 `json:"percent" range:"1,100"`
 func unmarshalSettings(settings []byte, into any) error {
@@ -42,8 +42,8 @@ func unmarshalSettings(settings []byte, into any) error {
 	return unmarshalValue(object, reflect.ValueOf(into).Elem(), "", "")
 }
 
-// unmarshalValue parses JSON into a value; path is that of its field, "" for the settings themselves, and limits its range. It goes
-// through objects and lists by itself, because encoding/json ignores the case of names, and its errors have no index.
+// unmarshalValue parses JSON into a value; path is that of its field, "" for the settings themselves, and limits its range. It
+// goes through objects and lists by itself, because encoding/json ignores the case of names, and its errors have no index.
 func unmarshalValue(text json.RawMessage, into reflect.Value, path, limits string) error {
 	kind := into.Kind()
 	switch d := into.Addr().Interface().(type) {

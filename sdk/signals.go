@@ -55,8 +55,9 @@ func (r *Request) ConnectionsAge() (age Duration, counted bool) {
 	return Duration(ms) * Millisecond, true
 }
 
-// PodValue returns the value of a key for the Pod of endpoint i, or its Node. key counts the keys of Pods and Nodes among those that the plugin
-// declares, see Keyer. present is false if the object does not have it or is unknown. PodValue panics if i or key is out of range.
+// PodValue returns the value of a key for the Pod of endpoint i, or its Node. key counts the keys of Pods and Nodes among those
+// that the plugin declares, see Keyer. present is false if the object does not have it or is unknown. PodValue panics if i or key
+// is out of range.
 func (r *Request) PodValue(i, key int) (text StringID, present bool) {
 	if uint(key) >= uint(u32(r.base, abi.ReqPodKeys)) {
 		panic(outOfRange)
@@ -68,8 +69,8 @@ func (r *Request) PodValue(i, key int) (text StringID, present bool) {
 	return value(p, key)
 }
 
-// ServiceValue returns the value of a key for the Service or its namespace. key counts the keys of these among those that the plugin declares,
-// see Keyer. present is false if the object does not have it. ServiceValue panics if key is out of range.
+// ServiceValue returns the value of a key for the Service or its namespace. key counts the keys of these among those that the
+// plugin declares, see Keyer. present is false if the object does not have it. ServiceValue panics if key is out of range.
 func (r *Request) ServiceValue(key int) (text StringID, present bool) {
 	if uint(key) >= uint(u32(r.base, abi.ReqServiceValuesCount)) {
 		panic(outOfRange)

@@ -8,8 +8,8 @@ type Time int64
 // Sub returns the duration t-u.
 func (t Time) Sub(u Time) Duration { return Duration(t-u) * Millisecond }
 
-// Duration is a length of time in nanoseconds, as time.Duration, and converts from and to it. A module without package time is smaller by
-// an eighth.
+// Duration is a length of time in nanoseconds, as time.Duration, and converts from and to it. A module without package time is
+// smaller by an eighth.
 type Duration int64
 
 // Common durations.

@@ -278,7 +278,8 @@ func (a *agent) ask(ctx context.Context, f func(context.Context, *stateclient.Cl
 	return fmt.Errorf("node %s: %w", a.node, err)
 }
 
-// askAll asks agents side by side, so that one that is slow holds no other up. f is called concurrently, with the index of the agent.
+// askAll asks agents side by side, so that one that is slow holds no other up. f is called concurrently, with the index of the
+// agent.
 func askAll(ctx context.Context, all []*agent, f func(context.Context, int, *stateclient.Client) error) []error {
 	errs := make([]error, len(all))
 	next := make(chan int)

@@ -18,7 +18,8 @@ import (
 	"k8s.io/client-go/transport/spdy"
 )
 
-// forward connects to a port of a Pod through the API server. There is no local port that other users of this machine could connect to.
+// forward connects to a port of a Pod through the API server. There is no local port that other users of this machine could
+// connect to.
 func (c *cluster) forward(ctx context.Context, pod string, port int32) (net.Conn, error) {
 	url := c.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(c.agentNamespace).Name(pod).SubResource("portforward").URL()
 	transport, upgrader, err := spdy.RoundTripperFor(c.config)

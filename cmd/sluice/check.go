@@ -59,7 +59,8 @@ exit code is 1 if something required is missing.`,
 	return cmd
 }
 
-// checkPlugins checks whether plugins can run, loads those of a configuration, and checks the permissions for the inputs that they declare.
+// checkPlugins checks whether plugins can run, loads those of a configuration, and checks the permissions for the inputs that
+// they declare.
 func checkPlugins(ctx context.Context, in *inputFlags, cfg *config.Config) []probe.Finding {
 	executable := probe.Finding{Group: "plugins", Name: "executable memory", State: probe.OK}
 	if err := wasm.CheckExecutable(); err != nil {

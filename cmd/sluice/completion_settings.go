@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/manifest"
 )
 
-// completeSettings completes the names in the settings of a plugin, JSON text, by the manifest of the module, which is the first argument and a file.
+// completeSettings completes the names in the settings of a plugin, JSON text, by the manifest of the module, which is the first
+// argument and a file.
 func completeSettings(_ *cobra.Command, args []string, text string) ([]string, cobra.ShellCompDirective) {
 	const directive = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	if len(args) == 0 || isImage(args[0]) {
@@ -41,8 +42,8 @@ func completeSettings(_ *cobra.Command, args []string, text string) ([]string, c
 	return out, directive
 }
 
-// nameToComplete returns what is before the name of a field at the end of a JSON object, and the beginning of the name; ok is false if something else is
-// there, such as a value, or a field of an object within.
+// nameToComplete returns what is before the name of a field at the end of a JSON object, and the beginning of the name; ok is
+// false if something else is there, such as a value, or a field of an object within.
 func nameToComplete(text string) (before, name string, ok bool) {
 	if strings.TrimSpace(text) == "" {
 		return "{", "", true

@@ -209,7 +209,8 @@ func printNodeBindings(w io.Writer, cfg *config.Config, node string, cluster *mo
 	}
 }
 
-// printBindingNodes prints on which Nodes bindings for some of them apply, if Nodes are known, and returns those that apply on none.
+// printBindingNodes prints on which Nodes bindings for some of them apply, if Nodes are known, and returns those that apply on
+// none.
 func printBindingNodes(w io.Writer, cfg *config.Config, cluster *model.Snapshot) (findings []string) {
 	if len(cluster.Nodes) == 0 {
 		return nil

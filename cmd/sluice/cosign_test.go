@@ -19,7 +19,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
-// TestCosignAndSluiceVerifyEachOther: the real cosign 3, with registries that list referrers and that do not, keys of both kinds, and both formats.
+// TestCosignAndSluiceVerifyEachOther: the real cosign 3, with registries that list referrers and that do not, keys of both kinds,
+// and both formats.
 func TestCosignAndSluiceVerifyEachOther(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds cosign")

@@ -15,7 +15,8 @@ var (
 	examples       = regexp.MustCompile("(?ms)^ *```.*?^ *```$|^    .*?$")
 )
 
-// TestDocumentedCommandsHaveTheirFlags checks each command line of sluice in the documents: its command exists, and has the flags.
+// TestDocumentedCommandsHaveTheirFlags checks each command line of sluice in the documents: its command exists, and has the
+// flags.
 func TestDocumentedCommandsHaveTheirFlags(t *testing.T) {
 	root := newRootCommand()
 	commands := 0

@@ -20,7 +20,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-// Each bundled plugin that boutique/sluice.yaml does not use, and locality and lifecycle, has an example, with settings that it accepts, and is bound to a Service.
+// Each bundled plugin that boutique/sluice.yaml does not use, and locality and lifecycle, has an example, with settings that it
+// accepts, and is bound to a Service.
 func TestExamplesOfBundledPlugins(t *testing.T) {
 	bundled := map[string]func() sdk.Plugin{"locality": locality.New, "lifecycle": lifecycle.New, "canary": canary.New, "capacity": capacity.New,
 		"least-loaded": leastloaded.New, "maglev": maglev.New, "outlier": outlier.New, "rebalance": rebalance.New, "subset": subset.New}

@@ -131,7 +131,8 @@ func (in *inputFlags) explain(ctx context.Context, name model.Name) (*api.Explan
 	return out, state.AddRequests(out, x)
 }
 
-// addKernel adds the weights in the kernel to an explanation, which is that of the sluice that runs or of another plan. If it cannot, note is the reason.
+// addKernel adds the weights in the kernel to an explanation, which is that of the sluice that runs or of another plan. If it
+// cannot, note is the reason.
 func addKernel(ctx context.Context, x *api.Explanation, running bool) (note string) {
 	modes := dataplane.All()
 	programmed, err := modes.Read(ctx)

@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/whatif/simulation"
 )
 
-// TestEveryNumberOfTheCommandLineHasARange: NaN, infinity and what no field can have are errors of the command line, of every command.
+// TestEveryNumberOfTheCommandLineHasARange: NaN, infinity and what no field can have are errors of the command line, of every
+// command.
 func TestEveryNumberOfTheCommandLineHasARange(t *testing.T) {
 	checked := 0
 	var walk func(*cobra.Command)

@@ -176,8 +176,8 @@ func lacksPods(cluster *model.Snapshot, needs func(*model.Service) kube.Needs) b
 	return false
 }
 
-// failing returns what is not in force as configured: plugins, and policies and annotations of Services; filter is the name of one
-// Service, or "".
+// failing returns what is not in force as configured: plugins, and policies and annotations of Services; filter is the name of
+// one Service, or "".
 func failing(loadErr error, result *planner.Result, filter string) (out []string) {
 	if loadErr != nil {
 		out = append(out, strings.Split(loadErr.Error(), "\n")...)
@@ -230,8 +230,8 @@ func warn(text string) { fmt.Fprintf(stderr, "sluice: warning: %s\n", printable.
 // maxNodes bounds how many Nodes an error names.
 const maxNodes = 10
 
-// missingNode returns a text if the cluster does not have the Node to plan for: with the Nodes that a directory has. Manifests without any
-// Node are good for every one.
+// missingNode returns a text if the cluster does not have the Node to plan for: with the Nodes that a directory has. Manifests
+// without any Node are good for every one.
 func (in *inputFlags) missingNode(node string, cluster *model.Snapshot) string {
 	switch names := slices.Sorted(maps.Keys(cluster.Nodes)); {
 	case cluster.Nodes[node] != nil, in.source != "" && len(names) == 0:

@@ -49,7 +49,8 @@ func main() {
 	os.Exit(untilSignal(func(ctx context.Context) int { return execute(ctx, os.Args[1:]) }))
 }
 
-// untilSignal calls run with a context that ends with the first signal to stop. If run does not return in time, the process ends without it.
+// untilSignal calls run with a context that ends with the first signal to stop. If run does not return in time, the process ends
+// without it.
 func untilSignal(run func(context.Context) int) (exitCode int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -60,7 +61,8 @@ func untilSignal(run func(context.Context) int) (exitCode int) {
 	return run(ctx)
 }
 
-// stopTimeout is how long a command may take to return after a signal. With the time that it takes to end, the process ends within 2 s.
+// stopTimeout is how long a command may take to return after a signal. With the time that it takes to end, the process ends
+// within 2 s.
 const stopTimeout = 1800 * time.Millisecond
 
 // stopExtension is by how many nanoseconds a command has prolonged stopTimeout, to hand over to kube-proxy.
@@ -71,8 +73,8 @@ func extendStop(d time.Duration) { stopExtension.Store(int64(d)) }
 // maxStacks bounds what endLate prints, in bytes.
 const maxStacks = 256 << 10
 
-// endLate ends the process although its command has not returned, and prints what it waits for. The kernel keeps forwarding; what has
-// changed since the last checkpoint is not in it.
+// endLate ends the process although its command has not returned, and prints what it waits for. The kernel keeps forwarding; what
+// has changed since the last checkpoint is not in it.
 func endLate() {
 	stacks := make([]byte, maxStacks)
 	fmt.Fprintf(stderr, "sluice: still running %s after a signal to stop, which is a bug: the process ends without waiting for\n%s\n",
@@ -90,8 +92,8 @@ var compileCommand = []string{"sluice", "compile-plugin"}
 // processCommand is the command line of the processes in which plugins run. It is not for users either.
 var processCommand = []string{"sluice", "plugin-process"}
 
-// precompiled is set by the build of the image (-ldflags "-X main.precompiled=…"): names and digests of the code of bundled plugins, which is in
-// the folder "compiled" beside the program.
+// precompiled is set by the build of the image (-ldflags "-X main.precompiled=…"): names and digests of the code of bundled
+// plugins, which is in the folder "compiled" beside the program.
 var precompiled = ""
 
 // precompiledPlugins returns the code of bundled plugins that came with this program.

@@ -57,7 +57,8 @@ func applied(req *abi.Request, role abi.Role, resp *abi.Response) (parts []float
 	return parts, weights
 }
 
-// checkWeights returns an error if no answer leaves an endpoint for new connections, and warnings about answers that do not or that are rounded.
+// checkWeights returns an error if no answer leaves an endpoint for new connections, and warnings about answers that do not or
+// that are rounded.
 func checkWeights(all []sampleAnswer, role abi.Role) (warnings []string, err error) {
 	value := "a share"
 	if role.WritesCapacity() {
@@ -90,7 +91,8 @@ func checkWeights(all []sampleAnswer, role abi.Role) (warnings []string, err err
 	return warnings, err
 }
 
-// mostEndpoints of a sample that is checked against rounding: with more endpoints than the sum of weights can be, any difference is lost.
+// mostEndpoints of a sample that is checked against rounding: with more endpoints than the sum of weights can be, any difference
+// is lost.
 const mostEndpoints = 100
 
 // mostRounding is by what factor rounding may change what an endpoint gets without a warning.
@@ -168,7 +170,8 @@ func balanceOf(all []sampleAnswer, caps *plan.Caps) string {
 	return ""
 }
 
-// A sequence of requests for one Service, each with the state of the answer before. In each, one endpoint has left and a new one has come.
+// A sequence of requests for one Service, each with the state of the answer before. In each, one endpoint has left and a new one
+// has come.
 const (
 	sequenceLength    = 512
 	sequenceEndpoints = 10

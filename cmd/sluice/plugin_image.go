@@ -170,8 +170,8 @@ in both formats of cosign, which plugins[].verify and 'cosign verify --key' chec
 	return cmd
 }
 
-// signImage adds signatures of a key to an image, in both formats of cosign, unless it has them. One is enough for nodes, so a registry may refuse
-// bundles, or to list them.
+// signImage adds signatures of a key to an image, in both formats of cosign, unless it has them. One is enough for nodes, so a
+// registry may refuse bundles, or to list them.
 func signImage(ctx context.Context, client *registry.Client, key *signature.PrivateKey, ref imageref.Ref) error {
 	all, noBundle := client.Signatures(ctx, ref)
 	bundles, simple := signature.Set{}, signature.Set{}
@@ -271,7 +271,8 @@ replaced, and stays as it is if the pull fails. Prints the reference by digest, 
 	return cmd
 }
 
-// writeModule writes a module into a new file, or with replace also in place of one: readers see all of the old file or all of the new one.
+// writeModule writes a module into a new file, or with replace also in place of one: readers see all of the old file or all of
+// the new one.
 func writeModule(file string, module []byte, replace bool) error {
 	open := func() (*os.File, error) { return os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644) }
 	if replace {

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
-// TestPluginTravelsThroughARegistry: from an author's file to a registry with users, and by tag or digest to another folder and into a
-// configuration.
+// TestPluginTravelsThroughARegistry: from an author's file to a registry with users, and by tag or digest to another folder and
+// into a configuration.
 func TestPluginTravelsThroughARegistry(t *testing.T) {
 	reg := ociregistry.Start(t, ociregistry.Options{Users: true, Deletes: true})
 	module := moduleThatKeeps(t)

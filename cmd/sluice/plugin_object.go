@@ -38,8 +38,8 @@ type pluginUse struct {
 	Settings   []string `json:"settings"`
 }
 
-// printPluginObject prints the ServicePlugin that registers an image under the last part of its name. ServicePolicies of the namespaces
-// may use it, with all settings that the module says it has; without namespaces, only ClusterServicePolicies may.
+// printPluginObject prints the ServicePlugin that registers an image under the last part of its name. ServicePolicies of the
+// namespaces may use it, with all settings that the module says it has; without namespaces, only ClusterServicePolicies may.
 func printPluginObject(w io.Writer, ref imageref.Ref, module []byte, key *signature.PrivateKey, namespaces []string) error {
 	o := pluginObject{APIVersion: "sluice.dev/v1alpha1", Kind: "ServicePlugin"}
 	if o.Metadata.Name = path.Base(ref.Name()); scaffold.CheckName(o.Metadata.Name) != nil {

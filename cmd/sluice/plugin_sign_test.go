@@ -21,7 +21,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/util/printable"
 )
 
-// TestImageIsSignedWhereReferrersAreRefused: by a proxy or an old registry. The older format is enough for nodes, and signing again adds nothing.
+// TestImageIsSignedWhereReferrersAreRefused: by a proxy or an old registry. The older format is enough for nodes, and signing
+// again adds nothing.
 func TestImageIsSignedWhereReferrersAreRefused(t *testing.T) {
 	reg := ociregistry.Start(t, ociregistry.Options{})
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: reg.Addr})

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
-// TestRunRecordsAndReplayCompares records a node in a network namespace while an endpoint is added, and replays that while it runs, and after it was
-// killed, with a policy and without.
+// TestRunRecordsAndReplayCompares records a node in a network namespace while an endpoint is added, and replays that while it
+// runs, and after it was killed, with a policy and without.
 func TestRunRecordsAndReplayCompares(t *testing.T) {
 	module := filepath.Join(testenv.Plugins(t, "plugins/locality"), "locality.wasm")
 	line := `mkdir m; cat > m/a.yaml <<EOF

@@ -45,8 +45,9 @@ func cmdRespond(ts *testscript.TestScript, _ bool, args []string) {
 	nodeOf(ts).kernel.SetResponse(model.EndpointKey{Addr: addr, Protocol: model.TCP}, r)
 }
 
-// traffic ADDRESS:PORT CONNECTIONS DURATION: advances the clock, reads outcomes twice a second, makes so many connections before each
-// reading, each from a port of its own, and plans after it. It prints how many connections failed, and the time of the last one since the start.
+// traffic ADDRESS:PORT CONNECTIONS DURATION: advances the clock, reads outcomes twice a second, makes so many connections before
+// each reading, each from a port of its own, and plans after it. It prints how many connections failed, and the time of the last
+// one since the start.
 func cmdTraffic(ts *testscript.TestScript, _ bool, args []string) {
 	n := nodeOf(ts)
 	to, err := netip.ParseAddrPort(args[0])
@@ -75,9 +76,9 @@ func cmdTraffic(ts *testscript.TestScript, _ bool, args []string) {
 	fmt.Fprintf(ts.Stdout(), "%d failed, the last one after %v\n", failed, last)
 }
 
-// hold ADDRESS:PORT CLIENTS DURATION [LIFETIME [ENDPOINT LIFETIME]]...: advances the clock, with clients that have a connection each and
-// connect again when it ends: after its lifetime, which can differ by endpoint, or because it is shed. The connections are counted each
-// second. It prints how many were shed, and how many each endpoint has in the end.
+// hold ADDRESS:PORT CLIENTS DURATION [LIFETIME [ENDPOINT LIFETIME]]...: advances the clock, with clients that have a connection
+// each and connect again when it ends: after its lifetime, which can differ by endpoint, or because it is shed. The connections
+// are counted each second. It prints how many were shed, and how many each endpoint has in the end.
 func cmdHold(ts *testscript.TestScript, _ bool, args []string) {
 	n := nodeOf(ts)
 	to, err := netip.ParseAddrPort(args[0])

@@ -95,7 +95,8 @@ func printEvents(out io.Writer, r *simulation.Result) {
 	}
 }
 
-// printSeries prints samples that are evenly spread; what is counted is since the line above, and of maxima the largest since then.
+// printSeries prints samples that are evenly spread; what is counted is since the line above, and of maxima the largest since
+// then.
 func printSeries(out io.Writer, r *simulation.Result, run *simulation.Run) {
 	fmt.Fprintf(out, "\nWith %s over time (connections/s; largest overload, most pools and sums since the line above)\n", verdict.Label(run.Config))
 	w := printer.NewTable(out)

@@ -101,7 +101,8 @@ func userKubeconfig() (string, error) {
 	return file, nil
 }
 
-// withObjects returns a configuration with the policies and plugins of sluice.dev. What is wrong with them is printed to standard error.
+// withObjects returns a configuration with the policies and plugins of sluice.dev. What is wrong with them is printed to standard
+// error.
 func (f *sourceFlags) withObjects(ctx context.Context, cfg *config.Config) (*config.Config, error) {
 	out, wrong, err := f.checkObjects(ctx, cfg)
 	for _, err := range wrong {

@@ -171,7 +171,8 @@ func TestChartLints(t *testing.T) {
 	}
 }
 
-// TestValuesAreDocumentedAndChecked compares values.yaml, its comments and values.schema.json, and the schema with the configuration of sluice.
+// TestValuesAreDocumentedAndChecked compares values.yaml, its comments and values.schema.json, and the schema with the
+// configuration of sluice.
 func TestValuesAreDocumentedAndChecked(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
 	if err != nil {
@@ -263,8 +264,8 @@ func TestBadValuesAreNamed(t *testing.T) {
 	}
 }
 
-// TestReleaseAtAnAPIServer installs, upgrades, rolls back and removes a release at a real API server, which has no kubelets: what is refused, what is
-// found in the cluster, and what an upgrade keeps.
+// TestReleaseAtAnAPIServer installs, upgrades, rolls back and removes a release at a real API server, which has no kubelets: what
+// is refused, what is found in the cluster, and what an upgrade keeps.
 func TestReleaseAtAnAPIServer(t *testing.T) {
 	ctx := t.Context()
 	_, err := binaries.Find(binaries.Cluster()...)
@@ -423,7 +424,8 @@ spec:
       containers: [{name: kube-proxy, image: registry.example.com/kube-proxy}]
 `
 
-// TestKindsAreEqualToKustomize compares the chart of the kinds with the kustomization. The kinds stay when the chart is uninstalled.
+// TestKindsAreEqualToKustomize compares the chart of the kinds with the kustomization. The kinds stay when the chart is
+// uninstalled.
 func TestKindsAreEqualToKustomize(t *testing.T) {
 	tools, err := binaries.Find("kubectl")
 	testenv.Require(t, err)

@@ -59,8 +59,8 @@ func (b *builder) run(ctx context.Context, env []string, args ...string) (string
 	return out.String(), nil
 }
 
-// sluice builds the binary for a platform and returns it with the licenses of all its modules. precompiled is what it has to know of compiled
-// plugins.
+// sluice builds the binary for a platform and returns it with the licenses of all its modules. precompiled is what it has to know
+// of compiled plugins.
 func (b *builder) sluice(ctx context.Context, p platform, precompiled string) ([]oci.File, error) {
 	out := filepath.Join(b.temp, "sluice-"+p.arch)
 	// -buildvcs=false makes the binary independent of the clone; the version identifies the sources.
@@ -126,8 +126,8 @@ var isLicense = regexp.MustCompile(`(?i)^(licen[cs]e|copying)([-.](txt|md|apache
 
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|notice|copying|copyright|patents)([.-].*)?$`)
 
-// licenses collects the license and notice files of the modules in a binary, and Go's license, and says by module which licenses these are.
-// A license that is not known is an error.
+// licenses collects the license and notice files of the modules in a binary, and Go's license, and says by module which licenses
+// these are. A license that is not known is an error.
 func (b *builder) licenses(ctx context.Context, info *buildinfo.BuildInfo) (files []oci.File, ids map[string]string, err error) {
 	args := []string{"list", "-m", "-f", "{{.Path}}\t{{.Dir}}", module}
 	for _, m := range info.Deps {

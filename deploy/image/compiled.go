@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/deploy/image/oci"
 )
 
-// compiled returns the entries of compiled plugins for a platform, and what the program has to know of them. The compiler is built for the
-// platform, so it runs here if this machine can run programs of that platform: itself, or with QEMU.
+// compiled returns the entries of compiled plugins for a platform, and what the program has to know of them. The compiler is
+// built for the platform, so it runs here if this machine can run programs of that platform: itself, or with QEMU.
 func (b *builder) compiled(ctx context.Context, p platform) (files []oci.File, pairs string, err error) {
 	runner, err := runnerOf(p)
 	if err != nil {
@@ -49,8 +49,8 @@ func (b *builder) compiled(ctx context.Context, p platform) (files []oci.File, p
 	return files, strings.TrimSpace(string(out)), err
 }
 
-// emulators are the command lines of QEMU that run programs of the architectures for which plugins can be compiled. -cpu max has all
-// features of processors that the engine asks for.
+// emulators are the command lines of QEMU that run programs of the architectures for which plugins can be compiled. -cpu max has
+// all features of processors that the engine asks for.
 func emulators() map[string][]string {
 	return map[string][]string{"amd64": {"qemu-x86_64", "-cpu", "max"}, "arm64": {"qemu-aarch64", "-cpu", "max"}}
 }

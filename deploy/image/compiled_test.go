@@ -33,7 +33,8 @@ func smallBuilder(t *testing.T) *builder {
 	return b
 }
 
-// TestPluginsAreCompiledForEachArchitecture: by a compiler for the architecture, which uses the code that it has written when it runs again.
+// TestPluginsAreCompiledForEachArchitecture: by a compiler for the architecture, which uses the code that it has written when it
+// runs again.
 func TestPluginsAreCompiledForEachArchitecture(t *testing.T) {
 	testenv.RequireProgram(t, "qemu-x86_64", "qemu-user")
 	b := smallBuilder(t)

@@ -11,13 +11,14 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
 )
 
-// flow is a connection: who makes it, where to, and what its server says, a regular expression: its name, and that of the source it saw.
+// flow is a connection: who makes it, where to, and what its server says, a regular expression: its name, and that of the source
+// it saw.
 type flow struct{ from, to, want string }
 
 const denied = "refused|timedOut|unreachable"
 
-// connectivity is what works without policies. web-1, client-1 and other are on n1, web-2 and client-2 on n2; other has the port 9080 of its node.
-// Services: web with the NodePort 31080, local with 31081 and external traffic policy Local, other.
+// connectivity is what works without policies. web-1, client-1 and other are on n1, web-2 and client-2 on n2; other has the port
+// 9080 of its node. Services: web with the NodePort 31080, local with 31081 and external traffic policy Local, other.
 var connectivity = []flow{
 	{"client-1", "{web-1}:8080", "web-1 client-1"},
 	{"client-1", "{web-2}:8080", "web-2 client-1"},

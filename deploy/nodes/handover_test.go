@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 )
 
-// TestHandOver follows deploy/README.md from kube-proxy in modes iptables and ipvs to sluice and back, under load, with many Services too.
-// No new connection may fail, and no long one may be broken.
+// TestHandOver follows deploy/README.md from kube-proxy in modes iptables and ipvs to sluice and back, under load, with many
+// Services too. No new connection may fail, and no long one may be broken.
 func TestHandOver(t *testing.T) {
 	if os.Getenv(enabledHandOver) == "" {
 		t.Skip("make test-handover")
@@ -42,7 +42,8 @@ type handOver struct {
 	services        int
 }
 
-// patience is how long a hand-over may take to be complete: virtual servers are looked at once a minute, and end with their connections.
+// patience is how long a hand-over may take to be complete: virtual servers are looked at once a minute, and end with their
+// connections.
 const patience = 5 * time.Minute
 
 func (h handOver) test(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 // drain is how long the servers go on after SIGTERM.
 const drain = 5 * time.Second
 
-// timeout is how long a client waits, for a connection and for each answer. Beside other tests, a process gets no processor for seconds; so
-// do Pods without a request of CPU time.
+// timeout is how long a client waits, for a connection and for each answer. Beside other tests, a process gets no processor for
+// seconds; so do Pods without a request of CPU time.
 const timeout = 15 * time.Second
 
 const nodePort, healthPort = 30080, 31999
@@ -75,7 +75,8 @@ spec:
 // clientNode is where the Pods of clients are. Their names are commands of load.
 var clientNode = map[string]string{"connect": "n1", "hold": "n2"}
 
-// traffic is load from a Pod through the cluster IP, new and long connections, and from outside through the NodePorts of all workers.
+// traffic is load from a Pod through the cluster IP, new and long connections, and from outside through the NodePorts of all
+// workers.
 type traffic struct {
 	*cluster
 	outside *testnet.Program
@@ -103,13 +104,15 @@ func (c *cluster) load() *traffic {
 	return t
 }
 
-// atFailure is the standard error of a client outside. It logs what the workers know of the connections that are stuck, as soon as one has failed.
+// atFailure is the standard error of a client outside. It logs what the workers know of the connections that are stuck, as soon
+// as one has failed.
 type atFailure struct {
 	*cluster
 	once sync.Once
 }
 
-// stuck prints connections without an answer, to the NodePort and to its endpoints, IPVS's too, counters, and what Pods have not accepted yet.
+// stuck prints connections without an answer, to the NodePort and to its endpoints, IPVS's too, counters, and what Pods have not
+// accepted yet.
 var stuck = fmt.Sprintf(`date -u +%%T.%%N; grep -E 'UNREPLIED|SYN_(SENT|RECV)' /proc/net/nf_conntrack | grep -E 'dport=(%d|8080) '; `+
 	`grep -E 'SYN_(RECV|SENT)' /proc/net/ip_vs_conn; cat /proc/net/stat/nf_conntrack /proc/net/ip_vs_stats /proc/net/netstat; ip neigh; nft list tables; uptime; `+
 	`for pod in /run/netns/*; do nsenter --net=$pod sh -c 'ss -tan state syn-recv; ss -tln'; done`, nodePort)
@@ -125,7 +128,8 @@ func (f *atFailure) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// end ends the load. No connection may have failed, and no long one may have been broken unless its server ended, as it does if restarted.
+// end ends the load. No connection may have failed, and no long one may have been broken unless its server ended, as it does if
+// restarted.
 func (t *traffic) end(what string, restarted bool) {
 	t.Helper()
 	t.must(t.outside.End(syscall.SIGTERM, time.Minute))

@@ -1,5 +1,5 @@
-// Package nodes follows deploy/README.md on real kubelets, under load, and runs a part of Kubernetes' own network tests with sluice. It tries
-// network plugins beside sluice too.
+// Package nodes follows deploy/README.md on real kubelets, under load, and runs a part of Kubernetes' own network tests with
+// sluice. It tries network plugins beside sluice too.
 package nodes
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/realcluster"
 )
 
-// enabled are the environment variables that make test-nodes, make test-cni and make test-handover set: the tests take minutes, and need root and
-// Debian 12. The second has the names of network plugins.
+// enabled are the environment variables that make test-nodes, make test-cni and make test-handover set: the tests take minutes,
+// and need root and Debian 12. The second has the names of network plugins.
 const enabledNodes, enabledPlugins, enabledHandOver = "SLUICE_TEST_NODES", "SLUICE_TEST_CNI", "SLUICE_TEST_HANDOVER"
 
 func TestMain(m *testing.M) {

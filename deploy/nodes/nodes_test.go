@@ -115,7 +115,8 @@ const (
 	sluicePods    = "app.kubernetes.io/name=sluice"
 )
 
-// TestReadmeOnRealNodes runs the commands of deploy/README.md in order, under load: no new connection may fail, and no long one may be broken.
+// TestReadmeOnRealNodes runs the commands of deploy/README.md in order, under load: no new connection may fail, and no long one
+// may be broken.
 func TestReadmeOnRealNodes(t *testing.T) {
 	tests, err := programs.FindSuite()
 	testenv.Require(t, err)
@@ -236,8 +237,8 @@ func (c *cluster) logs() string {
 	return logs
 }
 
-// noWarnings: nothing that the kubelets say about the starts of sluice's Pods makes an operator ask. On a busy machine, a start may
-// take longer than until the first probe.
+// noWarnings: nothing that the kubelets say about the starts of sluice's Pods makes an operator ask. On a busy machine, a start
+// may take longer than until the first probe.
 func (c *cluster) noWarnings() {
 	c.Helper()
 	for _, pod := range strings.Fields(c.kubectl("-n", "sluice-system", "get", "pods", "-l", sluicePods, "-o", "name")) {

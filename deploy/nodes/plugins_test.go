@@ -40,8 +40,8 @@ var policies = []struct {
 	}},
 }
 
-// TestBesideNetworkPlugins installs sluice in place of kube-proxy in clusters of network plugins. Both proxies have to forward alike, with the
-// same sources, and the plugin's policies have to see the Pods at both ends.
+// TestBesideNetworkPlugins installs sluice in place of kube-proxy in clusters of network plugins. Both proxies have to forward
+// alike, with the same sources, and the plugin's policies have to see the Pods at both ends.
 func TestBesideNetworkPlugins(t *testing.T) {
 	names := os.Getenv(enabledPlugins)
 	if names == "" {

@@ -13,8 +13,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
 )
 
-// What runs of Kubernetes' network tests: those of Services, and others that a Service proxy makes true. Not: those that this kernel (SCTP) or
-// cluster (load balancers, network policies, six workers) cannot run, and session affinity timeouts, which take up to 20 minutes each.
+// What runs of Kubernetes' network tests: those of Services, and others that a Service proxy makes true. Not: those that this
+// kernel (SCTP) or cluster (load balancers, network policies, six workers) cannot run, and session affinity timeouts, which take
+// up to 20 minutes each.
 const (
 	focus = `\[sig-network\].*(Services |Conntrack|Traffic Distribution|HostPort|KubeProxy|EndpointSlice|NoSNAT|Service CIDRs|Topology Hints|should check kube-proxy urls)`
 	skip  = `Alpha|Beta|LoadBalancer|Disruptive|Flaky|IPv6DualStack|Networking-IPv6|Internet.connection|LocalhostNodePorts|Serial|NetworkPolicy|Netpol|SCTP|sctp|affinity timeout`

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestDashboard checks the names in each query and the layout. That Prometheus parses the queries, and that sluice serves what they select,
-// is a test of cmd/sluice/e2e.
+// TestDashboard checks the names in each query and the layout. That Prometheus parses the queries, and that sluice serves what
+// they select, is a test of cmd/sluice/e2e.
 func TestDashboard(t *testing.T) {
 	var board struct {
 		Panels []struct {

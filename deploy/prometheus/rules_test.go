@@ -118,7 +118,8 @@ var (
 	recorded     = regexp.MustCompile(`\b(?:node|service):\w+:\w+`)
 )
 
-// documented returns the metrics that host/node/metrics/README.md lists; the tests there compare that list with what sluice serves.
+// documented returns the metrics that host/node/metrics/README.md lists; the tests there compare that list with what sluice
+// serves.
 func documented(t *testing.T) map[string]bool {
 	t.Helper()
 	all, prefix := map[string]bool{}, ""

@@ -102,8 +102,9 @@ func kinds(dir string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// archive writes the files of a folder as a compressed tar archive in which they are below another one: symbolic links as what they lead to, in
-// the order of their names, with the time of the commit. edit, unless nil, changes a file, by its name in the folder.
+// archive writes the files of a folder as a compressed tar archive in which they are below another one: symbolic links as what
+// they lead to, in the order of their names, with the time of the commit. edit, unless nil, changes a file, by its name in the
+// folder.
 func (r *release) archive(name, root, dir string, edit func(name, text string) (string, error)) error {
 	var files []oci.File
 	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {

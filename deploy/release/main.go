@@ -1,5 +1,5 @@
-// Command release makes everything of a release from a clean clone, and verifies a release by making it again. The same commit, version and Go
-// version give the same files on every machine, except for signatures.
+// Command release makes everything of a release from a clean clone, and verifies a release by making it again. The same commit,
+// version and Go version give the same files on every machine, except for signatures.
 package main
 
 import (

@@ -33,7 +33,8 @@ func writeFile(t *testing.T, name, text string) string {
 	return name
 }
 
-// vulnerabilities writes a database of govulncheck, and returns its URL. entry is "" or the one entry, about the standard library.
+// vulnerabilities writes a database of govulncheck, and returns its URL. entry is "" or the one entry, about the standard
+// library.
 func vulnerabilities(t *testing.T, entry string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -66,8 +67,8 @@ func must(t *testing.T, dir, name string, args ...string) string {
 	return out
 }
 
-// TestRelease makes a release from a clone, verifies it from another one, and uses what is in it: cosign verifies the image in a registry in both
-// formats, and Helm reads the charts. It is about the commit, not about files that have changed since.
+// TestRelease makes a release from a clone, verifies it from another one, and uses what is in it: cosign verifies the image in a
+// registry in both formats, and Helm reads the charts. It is about the commit, not about files that have changed since.
 func TestRelease(t *testing.T) {
 	if os.Getenv("SLUICE_TEST_RELEASE") == "" {
 		t.Skip("make test-release: builds everything of a release, twice")

@@ -104,8 +104,8 @@ func (r *release) sum(lines *bytes.Buffer, name string) (string, error) {
 	return text, nil
 }
 
-// sign attaches to the image in the layout what is said about it: software bills of materials and, with a key, signatures in both formats of cosign and the
-// provenance. SHA256SUMS is signed beside it.
+// sign attaches to the image in the layout what is said about it: software bills of materials and, with a key, signatures in both
+// formats of cosign and the provenance. SHA256SUMS is signed beside it.
 func (r *release) sign(ctx context.Context) error {
 	layout, err := oci.New(r.path("image"))
 	if err != nil {

@@ -15,15 +15,15 @@ import (
 // pageAddress is the address of sluice's status page on the node, in the node's network namespace.
 const pageAddress = "127.0.0.1:10251"
 
-// Environment variables of the process inside the namespaces: the socket at which it forwards connections to the status page, and the
-// page's URL for browsers of this machine.
+// Environment variables of the process inside the namespaces: the socket at which it forwards connections to the status page, and
+// the page's URL for browsers of this machine.
 const (
 	pageSocket = "SLUICE_DEMO_PAGE_SOCKET"
 	pageURL    = "SLUICE_DEMO_PAGE_URL"
 )
 
-// offerPage listens on a loopback address of this machine, and forwards connections to the process inside the namespaces: no browser is
-// there. If that is not possible, the demo has no page to show.
+// offerPage listens on a loopback address of this machine, and forwards connections to the process inside the namespaces: no
+// browser is there. If that is not possible, the demo has no page to show.
 func offerPage() (stop func()) {
 	none := func() {}
 	if testnet.Inside() {
@@ -48,7 +48,8 @@ func offerPage() (stop func()) {
 	}
 }
 
-// servePage forwards the connections of offerPage to the status page. It returns the URL for browsers of this machine; "": there is none.
+// servePage forwards the connections of offerPage to the status page. It returns the URL for browsers of this machine; "": there
+// is none.
 func (d *demo) servePage() string {
 	l, err := net.Listen("unix", os.Getenv(pageSocket))
 	if os.Getenv(pageSocket) == "" || err != nil {

@@ -66,8 +66,8 @@ type slice struct {
 // paths of the files that the experiments use.
 type paths struct{ sluice, plugins string }
 
-// newCluster starts a cluster without Pods. Its node runs sluice in a mode, with a policy for all Services: the chain of plugins, or
-// the default rules if it is empty.
+// newCluster starts a cluster without Pods. Its node runs sluice in a mode, with a policy for all Services: the chain of plugins,
+// or the default rules if it is empty.
 func newCluster(p paths, mode string, delay time.Duration, chain []step) (c *cluster, err error) {
 	c = &cluster{delay: delay, slices: make(chan slice, 64)}
 	c.written.Go(c.write)

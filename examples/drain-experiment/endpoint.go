@@ -16,11 +16,12 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// server is what runs in a Pod, in a process of its own: it sends a line to each connection, "name client-address", and then echoes.
+// server is what runs in a Pod, in a process of its own: it sends a line to each connection, "name client-address", and then
+// echoes.
 type server struct {
 	name string
-	// limit is how many connections it serves at a time; a connection beyond it is reset. It begins with cold of them, and reaches
-	// limit after warmUp, as caches fill.
+	// limit is how many connections it serves at a time; a connection beyond it is reset. It begins with cold of them, and
+	// reaches limit after warmUp, as caches fill.
 	limit, cold int
 	warmUp      time.Duration
 	// After SIGTERM it stops accepting connections stopAccepting later, and exits when the last one has ended, or after grace.

@@ -23,8 +23,8 @@ func TestMain(m *testing.M) {
 	testnet.Main(m)
 }
 
-// shortForm is as quick as possible. Connections last longer than Pods take to start, and the limit of a Pod is more than six standard
-// deviations above its load.
+// shortForm is as quick as possible. Connections last longer than Pods take to start, and the limit of a Pod is more than six
+// standard deviations above its load.
 func shortForm() size {
 	z := longForm()
 	z.pods, z.batch, z.clients, z.limit = 4, 2, 200, 100

@@ -95,8 +95,8 @@ func (e *experiment) within(d time.Duration) *experiment {
 	return e
 }
 
-// balances promises that no connection fails, that new Pods have at most this part of the connections at the end, and that no Pod has ever had
-// more than most of them.
+// balances promises that no connection fails, that new Pods have at most this part of the connections at the end, and that no Pod
+// has ever had more than most of them.
 func (e *experiment) balances(share, most float64) *experiment {
 	e.promise = fmt.Sprintf("none, at most %.0f %% to new Pods at the end, and never more than %.0f %% to one Pod", 100*share, 100*most)
 	e.expect = func(r *result) bool {
@@ -164,8 +164,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// restart restarts all Pods as a Deployment with maxUnavailable does: it deletes a batch and creates as many, and goes on when those are
-// ready. It begins again until there were enough connections, and returns when the last deleted Pod is gone.
+// restart restarts all Pods as a Deployment with maxUnavailable does: it deletes a batch and creates as many, and goes on when
+// those are ready. It begins again until there were enough connections, and returns when the last deleted Pod is gone.
 func (z *size) restart(preStop time.Duration, connections int) func(context.Context, *cluster, *load) error {
 	return func(ctx context.Context, c *cluster, l *load) error {
 		var wg sync.WaitGroup

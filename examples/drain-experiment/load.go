@@ -16,9 +16,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// load is a number of clients, each with one connection at a time. A client connects, reads the name of the server, waits, checks with an
-// echo that the connection still works, and closes it. Those with long connections only check. The number of connections at a time is constant,
-// so that what is measured does not depend on how fast the machine is.
+// load is a number of clients, each with one connection at a time. A client connects, reads the name of the server, waits, checks
+// with an echo that the connection still works, and closes it. Those with long connections only check. The number of connections
+// at a time is constant, so that what is measured does not depend on how fast the machine is.
 type load struct {
 	host    *testnet.Host
 	to      netip.AddrPort
@@ -90,7 +90,8 @@ func (t *timers) Pop() any { panic("never called") }
 // run connects until stop. All sockets are those of the host's namespace, as all calls are made on one thread in it.
 func (l *load) run() error {
 	return l.host.Do(func() (err error) {
-		// More ports than connections: a port that is used again while conntrack remembers its last connection leads to the same endpoint.
+		// More ports than connections: a port that is used again while conntrack remembers its last connection leads to the same
+		// endpoint.
 		_ = os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("1024 65535"), 0)
 		if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 			return os.NewSyscallError("epoll_create1", err)

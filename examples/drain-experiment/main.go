@@ -1,5 +1,6 @@
-// Command drain-experiment runs sluice with real servers in network namespaces, and measures what clients and endpoints see of rolling
-// restarts, scale-ups and failing endpoints, with the default rules and with policies. It touches nothing outside its namespaces.
+// Command drain-experiment runs sluice with real servers in network namespaces, and measures what clients and endpoints see of
+// rolling restarts, scale-ups and failing endpoints, with the default rules and with policies. It touches nothing outside its
+// namespaces.
 package main
 
 import (

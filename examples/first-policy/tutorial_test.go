@@ -33,7 +33,8 @@ type step struct {
 	measured bool // numbers of the output vary
 }
 
-// TestTutorial runs all commands of the README in one shell, as they are written, and compares their output with what the README shows.
+// TestTutorial runs all commands of the README in one shell, as they are written, and compares their output with what the README
+// shows.
 func TestTutorial(t *testing.T) {
 	testenv.RequireProgram(t, "bash", "bash")
 	testenv.RequireProgram(t, "make", "make")

@@ -13,8 +13,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// TestClientsThatReturnAfterTheTimeoutMayMove: with a timeout of 125 s, clients that return every 120 s stay, and of those that return every 130 s
-// some get another endpoint. The fake forwards by what remains of the plan in each mode, by a clock of its own.
+// TestClientsThatReturnAfterTheTimeoutMayMove: with a timeout of 125 s, clients that return every 120 s stay, and of those that
+// return every 130 s some get another endpoint. The fake forwards by what remains of the plan in each mode, by a clock of its
+// own.
 func TestClientsThatReturnAfterTheTimeoutMayMove(t *testing.T) {
 	for _, caps := range backends() {
 		for _, at := range []string{"10.96.0.10:80/TCP ClusterIP", "[fd00:10:96::a]:80/TCP ClusterIP", "203.0.113.2:80/TCP LoadBalancer"} {

@@ -13,9 +13,9 @@ import (
 
 // Backend programs plans into a data plane. Callers serialize calls.
 //
-// For every plan p that fits Caps, see plan.Fit, Read(Apply(p)) == Normalize(p, Caps()), and a second Apply(p) sends nothing. If any message fails,
-// every frontend is in its old or its new state, never without endpoints, and the next Apply converges. Connections to
-// endpoints that stay are never reset. State that sluice does not own is not modified.
+// For every plan p that fits Caps, see plan.Fit, Read(Apply(p)) == Normalize(p, Caps()), and a second Apply(p) sends nothing. If
+// any message fails, every frontend is in its old or its new state, never without endpoints, and the next Apply converges.
+// Connections to endpoints that stay are never reset. State that sluice does not own is not modified.
 type Backend interface {
 	// Caps returns what the data plane can represent. It is constant for the lifetime of the Backend.
 	Caps() plan.Caps
@@ -81,8 +81,8 @@ type OutcomeCounters struct {
 	Refused uint64
 }
 
-// ConnectionCounter is implemented by backends whose data plane counts open connections itself. Calls are serialized with those of
-// Backend.
+// ConnectionCounter is implemented by backends whose data plane counts open connections itself. Calls are serialized with those
+// of Backend.
 type ConnectionCounter interface {
 	// CountConnections adds the open connections through the given frontends to the endpoints that are in count. Other endpoints
 	// are not added.
@@ -91,17 +91,17 @@ type ConnectionCounter interface {
 
 // Resetter is implemented by backends whose data plane balances TCP connections that conntrack does not know. Others reset them.
 type Resetter interface {
-	// ResetTCP makes the data plane answer the next packets of these connections with RST, and returns how many it cannot remember. The
-	// caller deletes their conntrack entries afterwards: before, a packet could be balanced in between. Calls may overlap with those of
-	// Backend, except for Close, and with each other.
+	// ResetTCP makes the data plane answer the next packets of these connections with RST, and returns how many it cannot
+	// remember. The caller deletes their conntrack entries afterwards: before, a packet could be balanced in between. Calls may
+	// overlap with those of Backend, except for Close, and with each other.
 	ResetTCP(ctx context.Context, list []plan.Connection) (left int, err error)
 }
 
-// UDPRemover is implemented by backends that remember which frontends of UDP they have removed without a delta that names them. Calls are
-// serialized with those of Backend.
+// UDPRemover is implemented by backends that remember which frontends of UDP they have removed without a delta that names them.
+// Calls are serialized with those of Backend.
 type UDPRemover interface {
-	// RemovedUDP returns the UDP frontends that were in the data plane, but not in the plan, when an Apply compared the two, since the last
-	// call: another process, or another version of this one, has programmed them.
+	// RemovedUDP returns the UDP frontends that were in the data plane, but not in the plan, when an Apply compared the two,
+	// since the last call: another process, or another version of this one, has programmed them.
 	RemovedUDP() []plan.Key
 }
 

@@ -1,5 +1,5 @@
-// Package controller implements `sluice controller`: it makes the status of ServicePlugins, ServicePolicies and ClusterServicePolicies of what
-// nodes report. Nodes do not need it: without it, only status stands still.
+// Package controller implements `sluice controller`: it makes the status of ServicePlugins, ServicePolicies and
+// ClusterServicePolicies of what nodes report. Nodes do not need it: without it, only status stands still.
 package controller
 
 import (

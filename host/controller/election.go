@@ -20,8 +20,8 @@ const (
 	renewEach     = 2 * time.Second
 )
 
-// election elects one of several processes by a Lease, as client-go's leaderelection does, which would link the types of all API groups into
-// the program that runs on each node.
+// election elects one of several processes by a Lease, as client-go's leaderelection does, which would link the types of all API
+// groups into the program that runs on each node.
 type election struct {
 	leases              rest.Interface
 	namespace, identity string

@@ -49,8 +49,8 @@ func (m *module) check(settings string) error {
 	return errors.New(strings.Join(out, "; "))
 }
 
-// ReadModule reads the module of an image or of a bundled plugin, and verifies its signature if a key, in PEM, is not "". reason is why it cannot, in
-// a word.
+// ReadModule reads the module of an image or of a bundled plugin, and verifies its signature if a key, in PEM, is not "". reason
+// is why it cannot, in a word.
 type ReadModule func(ctx context.Context, source *v1alpha1.PluginSource, key string) (module []byte, reason string, err error)
 
 // modules reads the modules of ServicePlugins, once each: the digest says what they are.
@@ -75,7 +75,8 @@ func newModules(read ReadModule) *modules {
 	return &modules{read: read, known: map[string]*reading{}, wake: make(chan struct{}, 1)}
 }
 
-// get returns the module of a plugin, nil if it has not been read, and whether it will be. It adds what identifies the module to wanted.
+// get returns the module of a plugin, nil if it has not been read, and whether it will be. It adds what identifies the module to
+// wanted.
 func (m *modules) get(p *v1alpha1.ServicePlugin, wanted map[string]bool) (_ *module, pending bool) {
 	key, signer := identity(p)
 	if key == "" {

@@ -115,7 +115,8 @@ func (v *view) count(name model.ObjectName, of *policy.Object, s *v1alpha1.Polic
 	return out
 }
 
-// everywhere reports whether a policy is in force on all nodes for sure. It looks at no node: most policies of a large cluster are.
+// everywhere reports whether a policy is in force on all nodes for sure. It looks at no node: most policies of a large cluster
+// are.
 func (v *view) everywhere(name model.ObjectName, of *policy.Object, specVersion string) bool {
 	if of == nil || of.Nodes.Restricted() || v.omitted || len(v.failing[name]) > 0 || !hasRead(v.least[name.Kind], specVersion) {
 		return false

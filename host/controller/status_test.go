@@ -242,8 +242,8 @@ func TestConflictsOfTargets(t *testing.T) {
 	}
 }
 
-// TestStatusAtScale: with 10,000 policies and 5,000 reports the controller takes less than 200 MiB, and a sweep looks at each node and each policy,
-// and not at all pairs.
+// TestStatusAtScale: with 10,000 policies and 5,000 reports the controller takes less than 200 MiB, and a sweep looks at each
+// node and each policy, and not at all pairs.
 func TestStatusAtScale(t *testing.T) {
 	policies, nodes := 10_000, 5_000
 	if testing.Short() {
@@ -286,8 +286,8 @@ func TestStatusAtScale(t *testing.T) {
 	runtime.KeepAlive(l)
 }
 
-// TestHostileObjects: a policy with the name of one that is gone has a status of its own; reports about what is not there, or from a Node that is
-// gone, change nothing; and a tenant learns of plugins only what its policy needs.
+// TestHostileObjects: a policy with the name of one that is gone has a status of its own; reports about what is not there, or
+// from a Node that is gone, change nothing; and a tenant learns of plugins only what its policy needs.
 func TestHostileObjects(t *testing.T) {
 	l := shop(t)
 	l.apply("ServicePolicy", "shop/mine", onWeb)

@@ -179,8 +179,8 @@ func (v *view) statuses() (out []*write) {
 	return out
 }
 
-// specVersion returns a resource version from which on a node that has read the kind has the object's spec: the one at which the controller saw
-// this generation first, which its status remembers.
+// specVersion returns a resource version from which on a node that has read the kind has the object's spec: the one at which the
+// controller saw this generation first, which its status remembers.
 func specVersion(o metav1.Object, observedGeneration int64, known string) string {
 	if observedGeneration == o.GetGeneration() && known != "" {
 		return known

@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/planner"
 )
 
-// maxAnnotationLines bounds how many errors in the annotations of Services are logged in a minute: their owners can change them all the
-// time. Those of a step that are not logged are counted in one line.
+// maxAnnotationLines bounds how many errors in the annotations of Services are logged in a minute: their owners can change them
+// all the time. Those of a step that are not logged are counted in one line.
 const maxAnnotationLines = 60
 
 // annotationLog bounds the log of errors in annotations.

@@ -10,9 +10,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend"
 )
 
-// Repairs are at least minRepairInterval apart, which bounds the work that a process that keeps changing the data plane can cause. A repair
-// that takes long delays the next one by ten times its duration, but at most by maxRepairInterval: it also seems to take long if the
-// machine stands still.
+// Repairs are at least minRepairInterval apart, which bounds the work that a process that keeps changing the data plane can
+// cause. A repair that takes long delays the next one by ten times its duration, but at most by maxRepairInterval: it also seems
+// to take long if the machine stands still.
 const (
 	minRepairInterval = 500 * time.Millisecond
 	maxRepairInterval = 30 * time.Second

@@ -40,7 +40,8 @@ type Options struct {
 	// SignalsPeriod is the minimum time between two readings of the outcomes of connections, and between two
 	// counts of open connections. Zero: neither is read.
 	SignalsPeriod time.Duration
-	// ThreadCPU returns the CPU time that the calling thread has used. Nil: readings and steps count with the time that they take.
+	// ThreadCPU returns the CPU time that the calling thread has used. Nil: readings and steps count with the time that they
+	// take.
 	ThreadCPU func() time.Duration
 	// Once makes Run return when the initial state is programmed and all plugins have answered, or a minute later.
 	Once bool
@@ -91,9 +92,9 @@ func (s *syncState) succeeded() {
 	s.unprogrammed, s.failed, s.backoff, s.retryAt, s.lastLoggedError = 0, nil, 0, time.Time{}, ""
 }
 
-// How long a step waits for the answers of plugins. A call takes some microseconds; its Service is then programmed once
-// instead of twice. An answer that comes later has a step of its own. Nothing waits for the first step, except for what it
-// programs: it waits for as long as a chain of three plugins takes for 10,000 Services, which would otherwise be programmed twice.
+// How long a step waits for the answers of plugins. A call takes some microseconds; its Service is then programmed once instead
+// of twice. An answer that comes later has a step of its own. Nothing waits for the first step, except for what it programs: it
+// waits for as long as a chain of three plugins takes for 10,000 Services, which would otherwise be programmed twice.
 const (
 	answerWait      = 2 * time.Millisecond
 	firstAnswerWait = 300 * time.Millisecond
@@ -231,8 +232,8 @@ func (e *Engine) Run(ctx context.Context) error {
 			timer.Reset(sleep)
 		}
 		if sleep == 0 {
-			// A step never waits, so in a backlog this goroutine would keep its P. The runtime looks for network events, and gives the garbage
-			// collector's workers their share in small pieces, only where a goroutine makes way.
+			// A step never waits, so in a backlog this goroutine would keep its P. The runtime looks for network events, and
+			// gives the garbage collector's workers their share in small pieces, only where a goroutine makes way.
 			runtime.Gosched()
 		}
 	}

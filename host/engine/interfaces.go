@@ -29,25 +29,26 @@ type NodeRememberer interface {
 
 // ConnTable modifies the kernel's connection tracking table.
 type ConnTable interface {
-	// Reset ends the connections through the given frontends to the given endpoints. The next packet of a TCP connection is answered
-	// with RST, by a data plane that is told of it first unless tcp is nil; that of another protocol starts a new connection.
+	// Reset ends the connections through the given frontends to the given endpoints. The next packet of a TCP connection is
+	// answered with RST, by a data plane that is told of it first unless tcp is nil; that of another protocol starts a new
+	// connection.
 	Reset(ctx context.Context, resets []plan.Reset, tcp backend.Resetter) (plan.ResetCount, error)
-	// DeleteStaleUDP deletes the UDP flows of a family for which stale returns true, and returns their number. stale is called with the
-	// destination of a flow and the source of its replies, which is the destination unless the flow was translated. It may be true only for
-	// flows to the given frontends. DeleteStaleUDP is called outside of the loop, one call at a time, works in the calling thread, and may
-	// overlap with the other methods.
+	// DeleteStaleUDP deletes the UDP flows of a family for which stale returns true, and returns their number. stale is called
+	// with the destination of a flow and the source of its replies, which is the destination unless the flow was translated. It
+	// may be true only for flows to the given frontends. DeleteStaleUDP is called outside of the loop, one call at a time, works
+	// in the calling thread, and may overlap with the other methods.
 	DeleteStaleUDP(ctx context.Context, f model.Family, frontends []plan.Key, stale func(to, endpoint netip.AddrPort) bool) (int, error)
-	// DeleteUnreplied deletes the entries of connections through the given frontends to the given endpoints that have had no answer, and
-	// returns their number. It is called outside of the loop, one call at a time, works in the calling thread, and may overlap with the
-	// other methods.
+	// DeleteUnreplied deletes the entries of connections through the given frontends to the given endpoints that have had no
+	// answer, and returns their number. It is called outside of the loop, one call at a time, works in the calling thread, and
+	// may overlap with the other methods.
 	DeleteUnreplied(ctx context.Context, to []plan.Reset) (int, error)
 }
 
 // ConnShedder is implemented by a ConnTable that resets part of the connections to endpoints.
 type ConnShedder interface {
-	// Shed resets the established connections that the sheds select, as Reset does. deferred are the sheds that it has not begun with
-	// and that are to be repeated; nil: none. It is called outside of the loop, one call at a time, at least a second apart, and may
-	// overlap with the methods of ConnTable.
+	// Shed resets the established connections that the sheds select, as Reset does. deferred are the sheds that it has not begun
+	// with and that are to be repeated; nil: none. It is called outside of the loop, one call at a time, at least a second apart,
+	// and may overlap with the methods of ConnTable.
 	Shed(ctx context.Context, sheds []plan.Shed, tcp backend.Resetter) (n plan.ResetCount, deferred []bool, err error)
 }
 
@@ -60,8 +61,8 @@ type ConnCounter interface {
 
 // Plugins calls plugins outside of the loop.
 type Plugins interface {
-	// Call begins calls, and returns those that have been answered since the last time, see policy.Call. It waits for answers for at most this
-	// long, and not for those that are likely to take longer.
+	// Call begins calls, and returns those that have been answered since the last time, see policy.Call. It waits for answers for
+	// at most this long, and not for those that are likely to take longer.
 	Call(calls []*policy.Call, wait time.Duration) []*policy.Call
 	// Ready receives a value when there are answers.
 	Ready() <-chan struct{}

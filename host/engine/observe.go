@@ -57,10 +57,12 @@ type Event struct {
 	At       time.Time
 	Duration time.Duration
 	Count    int // connections, flows or changes
-	// Omitted: of CheckpointSaved: states of endpoints beyond the limit; of OutcomesRead: endpoints beyond the limit of the data plane; of connections
-	// that were reset: plan.ResetCount.Uncertain; of UnrepliedDeleted: endpoints of frontends beyond the limit; of StaleFlowsDeleted: frontends beyond the limit.
+	// Omitted: of CheckpointSaved: states of endpoints beyond the limit; of OutcomesRead: endpoints beyond the limit of the data
+	// plane; of connections that were reset: plan.ResetCount.Uncertain; of UnrepliedDeleted: endpoints of frontends beyond the
+	// limit; of StaleFlowsDeleted: frontends beyond the limit.
 	Omitted int
-	// Objects and Processes are, with DriftDetected, the first objects that were changed and the processes that did, as far as known.
+	// Objects and Processes are, with DriftDetected, the first objects that were changed and the processes that did, as far as
+	// known.
 	Objects, Processes string
 	Err                error
 }
@@ -79,7 +81,8 @@ const (
 	DriftDetected                      // another process changed the data plane; Count: changes
 	// OutcomesRead: of Count endpoints, in Duration of CPU time, or failed. Without At, nothing needs outcomes any more.
 	OutcomesRead
-	// ConnectionsCounted: the open connections to Count endpoints, in Duration of CPU time. Without At, nothing needs them any more.
+	// ConnectionsCounted: the open connections to Count endpoints, in Duration of CPU time. Without At, nothing needs them any
+	// more.
 	ConnectionsCounted
 )
 

@@ -11,8 +11,8 @@ import (
 // would otherwise make a step of 10 to 30 ms.
 const maxIntake = 64
 
-// changeQueue buffers changes from the source, which it never blocks. A change replaces an earlier one of the same object, so
-// the queue never grows beyond the size of the cluster. Namespaces take turns, so that a change in one does not wait for thousands in
+// changeQueue buffers changes from the source, which it never blocks. A change replaces an earlier one of the same object, so the
+// queue never grows beyond the size of the cluster. Namespaces take turns, so that a change in one does not wait for thousands in
 // another. The changes of a Service and of its EndpointSlices that wait together stay together, in their order: without some of
 // them, the Service would have no endpoints for a moment.
 type changeQueue struct {
@@ -104,8 +104,8 @@ func (q *changeQueue) append(l *span, at int32) {
 	l.last, q.links[at].inNamespace = at, 0
 }
 
-// take returns the changes that the next step takes, about limit, and how many are left. serviceOf returns the Service of a change, zero if it has
-// none. Dividing 5,000 changes takes a millisecond.
+// take returns the changes that the next step takes, about limit, and how many are left. serviceOf returns the Service of a
+// change, zero if it has none. Dividing 5,000 changes takes a millisecond.
 func (q *changeQueue) take(limit int, serviceOf func(*model.Change) model.Name) (out []model.Change, left int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

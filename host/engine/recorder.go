@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// Recorder receives what the planner is given, in this order, at times of the planner's clock. Its methods are called from the engine's loop and must not
-// block. They may retain their arguments, which nobody modifies.
+// Recorder receives what the planner is given, in this order, at times of the planner's clock. Its methods are called from the
+// engine's loop and must not block. They may retain their arguments, which nobody modifies.
 type Recorder interface {
 	// OnChanges receives the changes of a step; the time is zero until the initial state is complete.
 	OnChanges(at time.Time, changes []model.Change)

@@ -69,8 +69,8 @@ func (o *countingObserver) OnEvent(e engine.Event) {
 	}
 }
 
-// TestShedTakesAMinuteOfTrueTime while the wall clock is set, the machine is suspended and sluice restarts, at any times: no connection
-// is reset early, none twice, and in no second more than the limit.
+// TestShedTakesAMinuteOfTrueTime while the wall clock is set, the machine is suspended and sluice restarts, at any times: no
+// connection is reset early, none twice, and in no second more than the limit.
 func TestShedTakesAMinuteOfTrueTime(t *testing.T) {
 	seeds := uint64(10)
 	if testing.Short() {
@@ -248,8 +248,8 @@ func (a *askedTable) Shed(_ context.Context, _ []plan.Shed, tcp backend.Resetter
 	return plan.ResetCount{}, nil, nil
 }
 
-// TestResetsGoToTheBackendInUse: a switch of the backend waits for those in progress, the next ones go to the new backend, and to none if it
-// has not to be told.
+// TestResetsGoToTheBackendInUse: a switch of the backend waits for those in progress, the next ones go to the new backend, and to
+// none if it has not to be told.
 func TestResetsGoToTheBackendInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))

@@ -43,8 +43,8 @@ type schedule struct {
 }
 
 const (
-	// readTimeout bounds a reading of outcomes, and a count by the backend. The next Apply waits for the latter at most that long, see
-	// mayInterrupt.
+	// readTimeout bounds a reading of outcomes, and a count by the backend. The next Apply waits for the latter at most that
+	// long, see mayInterrupt.
 	readTimeout = 2 * time.Second
 	// Bounds of the CPU time that readings of outcomes and counts of open connections take: one part in so many of one processor.
 	maxReadShare  = 20
@@ -58,7 +58,8 @@ func (s *schedule) begin(period, delay time.Duration) {
 	*s = schedule{active: true, interval: period, nextAt: time.Now().Add(delay), lastAt: time.Now()}
 }
 
-// done records a reading that has succeeded, and schedules the next one so that readings take at most one part in share of a processor.
+// done records a reading that has succeeded, and schedules the next one so that readings take at most one part in share of a
+// processor.
 func (s *schedule) done(period, cpu time.Duration, share int) {
 	s.interval = max(period, time.Duration(share)*cpu)
 	s.lastAt = time.Now()
@@ -68,8 +69,8 @@ func (s *schedule) done(period, cpu time.Duration, share int) {
 // mayInterrupt reports whether a count gives way to programming. One that would be too late does not.
 func (s *schedule) mayInterrupt() bool { return time.Since(s.lastAt) < staleIntervals*s.interval }
 
-// readSignals starts the readings that are due, and returns when the next one is, zero if that follows from another step. There is none
-// before the data plane is programmed, nor while it is not in line with the plan.
+// readSignals starts the readings that are due, and returns when the next one is, zero if that follows from another step. There
+// is none before the data plane is programmed, nor while it is not in line with the plan.
 func (e *Engine) readSignals(ctx context.Context) time.Time {
 	if e.SignalsPeriod <= 0 || e.Once || !e.sync.done || e.sync.full {
 		return time.Time{}
@@ -175,9 +176,9 @@ func countersOf(all map[model.EndpointKey]backend.OutcomeCounters) iter.Seq2[mod
 	}
 }
 
-// readFailed handles the failure of a reading or count, which is repeated after its interval, or after a part of it if it gave way to programming:
-// at once, constant changes would make it begin again all the time.
-// It reports whether the reading has failed. Repetitions of an error are logged at debug level.
+// readFailed handles the failure of a reading or count, which is repeated after its interval, or after a part of it if it gave
+// way to programming: at once, constant changes would make it begin again all the time. It reports whether the reading has
+// failed. Repetitions of an error are logged at debug level.
 func (e *Engine) readFailed(s *schedule, kind EventKind, msg string, cpu time.Duration, err error) bool {
 	switch {
 	case err == nil:

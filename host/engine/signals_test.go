@@ -125,7 +125,8 @@ func TestSlowReadingDelaysNoService(t *testing.T) {
 	})
 }
 
-// TestChangesDoNotInterruptReadings: neither small ones all the time, nor a Service with thousands of endpoints, which takes many steps.
+// TestChangesDoNotInterruptReadings: neither small ones all the time, nor a Service with thousands of endpoints, which takes many
+// steps.
 func TestChangesDoNotInterruptReadings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, plans := &signalsPlugin{Plugin: policytest.Plugin{Inputs: abi.NeedOutcomes}}, &planCounter{}

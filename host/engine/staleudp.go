@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/planner"
 )
 
-// staleUDP are the frontends whose UDP flows may be stale. These are deleted outside of the loop, once the plan that makes them stale is
-// programmed, as often as their part of a processor allows: what comes meanwhile is one deletion. It survives failures and a change of the
-// backend; a new process begins with all frontends that it programs.
+// staleUDP are the frontends whose UDP flows may be stale. These are deleted outside of the loop, once the plan that makes them
+// stale is programmed, as often as their part of a processor allows: what comes meanwhile is one deletion. It survives failures
+// and a change of the backend; a new process begins with all frontends that it programs.
 type staleUDP struct {
 	pending map[plan.Key]bool
 	former  map[netip.Addr]bool // addresses that serve NodePorts no longer
@@ -30,8 +30,8 @@ type staleUDP struct {
 const (
 	// maxGoneUDP bounds the frontends that are gone in staleUDP.pending. One takes some 100 bytes.
 	maxGoneUDP = 100_000
-	// maxStaleUDPShare bounds the CPU time of deletions: one part in so many of one processor. The flows of all Services wait for the next
-	// one, so that maxStaleUDPPause goes first.
+	// maxStaleUDPShare bounds the CPU time of deletions: one part in so many of one processor. The flows of all Services wait for
+	// the next one, so that maxStaleUDPPause goes first.
 	maxStaleUDPShare = 20
 	maxStaleUDPPause = 5 * time.Second
 	staleUDPTimeout  = 30 * time.Second
@@ -112,8 +112,8 @@ func (s *staleUDP) take(failed map[plan.Key]error) (list []plan.Key) {
 	return list
 }
 
-// deleteStaleUDP starts a deletion if one is due. The data plane must be in line with the plan: what is balanced again must find the new
-// rules. It returns when the next one is due, zero if that follows from another step.
+// deleteStaleUDP starts a deletion if one is due. The data plane must be in line with the plan: what is balanced again must find
+// the new rules. It returns when the next one is due, zero if that follows from another step.
 func (e *Engine) deleteStaleUDP(ctx context.Context) time.Time {
 	s, now := &e.stale, time.Now()
 	if e.ConnTable == nil || e.sync.full || s.job.running {
@@ -231,7 +231,8 @@ func (e *Engine) staleUDPDeleted(ctx context.Context, families []deletedUDP, lis
 	s.flows = nil
 }
 
-// stopStaleUDP ends the deletion that runs, and deletes the flows of frontends that are gone, of which a new process does not know.
+// stopStaleUDP ends the deletion that runs, and deletes the flows of frontends that are gone, of which a new process does not
+// know.
 func (e *Engine) stopStaleUDP() {
 	s := &e.stale
 	s.job.wait(true)

@@ -83,8 +83,8 @@ func (e *Engine) step(ctx context.Context) time.Time {
 	return earliest(e.sync.retryAt, e.sync.requeueAt, e.deleteStaleUDP(ctx), e.deleteUnreplied(ctx), repairAt, e.save(now), e.readSignals(ctx), e.updates.summarize(e.Log, time.Now()))
 }
 
-// stepTime returns how long a step has taken, without the time for which it waited for a processor: smaller steps would wait as long.
-// begin is the CPU time of the thread at its beginning; the loop may have changed threads since.
+// stepTime returns how long a step has taken, without the time for which it waited for a processor: smaller steps would wait as
+// long. begin is the CPU time of the thread at its beginning; the loop may have changed threads since.
 func (e *Engine) stepTime(took, begin time.Duration) time.Duration {
 	if used := e.ThreadCPU() - begin; used > 0 {
 		return min(took, used)

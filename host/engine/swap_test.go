@@ -62,8 +62,8 @@ func TestSwapBeforeTheFirstSync(t *testing.T) {
 	})
 }
 
-// TestSwapProgramsWhatFitsTheNewBackend: what the former backend could not represent is exact at once where the new one can, and the other way
-// round; a swap that fails changes nothing.
+// TestSwapProgramsWhatFitsTheNewBackend: what the former backend could not represent is exact at once where the new one can, and
+// the other way round; a swap that fails changes nothing.
 func TestSwapProgramsWhatFitsTheNewBackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		coarse := fake.Everything()

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// unreplied are the endpoints that get no new connections any more, with the time when the connections to them that have had no answer are
-// deleted from the connection tracking table.
+// unreplied are the endpoints that get no new connections any more, with the time when the connections to them that have had no
+// answer are deleted from the connection tracking table.
 type unreplied struct {
 	due     map[plan.Reset]time.Time
 	omitted int // that were not added because of maxUnreplied, since the last deletion
@@ -20,8 +20,8 @@ type unreplied struct {
 }
 
 const (
-	// A connection that has begun when its endpoint loses its weight has this time for an answer. Hosts answer a handshake at once. A client
-	// that has waited as long for an answer over UDP has sent its question again (resolv.conf(5): 5 s).
+	// A connection that has begun when its endpoint loses its weight has this time for an answer. Hosts answer a handshake at
+	// once. A client that has waited as long for an answer over UDP has sent its question again (resolv.conf(5): 5 s).
 	handshakeWait = 250 * time.Millisecond
 	datagramWait  = 5 * time.Second
 
@@ -31,8 +31,8 @@ const (
 	maxUnrepliedShare = 20
 	unrepliedTimeout  = 5 * time.Second
 
-	// A listing that finds nothing, as most do, is followed by a pause, which doubles from one to the next: listing an empty table takes 8 ms of a
-	// processor where it has 262,144 buckets, ten times as much as programming a change.
+	// A listing that finds nothing, as most do, is followed by a pause, which doubles from one to the next: listing an empty
+	// table takes 8 ms of a processor where it has 262,144 buckets, ten times as much as programming a change.
 	minIdlePause, maxIdlePause = 4 * time.Second, 16 * time.Second
 )
 
@@ -59,8 +59,8 @@ func (u *unreplied) add(r plan.Reset, now time.Time) {
 	u.dueAt = earliest(u.dueAt, u.due[r])
 }
 
-// take returns the endpoints that are due and still get no new connections, except those of frontends that are not programmed as planned:
-// these wait.
+// take returns the endpoints that are due and still get no new connections, except those of frontends that are not programmed as
+// planned: these wait.
 func (u *unreplied) take(p *plan.Plan, failed map[plan.Key]error, now time.Time) (list []plan.Reset) {
 	u.dueAt = time.Time{}
 	for r, at := range u.due {
@@ -79,8 +79,8 @@ func (u *unreplied) take(p *plan.Plan, failed map[plan.Key]error, now time.Time)
 	return list
 }
 
-// deleteUnreplied starts a deletion if one is due, outside of the loop. The data plane must be in line with the plan: what is balanced
-// again must find the new rules. It returns when the next one is due, zero if that follows from another step.
+// deleteUnreplied starts a deletion if one is due, outside of the loop. The data plane must be in line with the plan: what is
+// balanced again must find the new rules. It returns when the next one is due, zero if that follows from another step.
 func (e *Engine) deleteUnreplied(ctx context.Context) time.Time {
 	u := &e.unreplied
 	if e.ConnTable == nil || e.Once || e.sync.full || u.job.running || len(u.due) == 0 {
@@ -102,7 +102,8 @@ func (e *Engine) deleteUnreplied(ctx context.Context) time.Time {
 	return time.Time{}
 }
 
-// idlePause returns and remembers the pause for a listing that finds nothing: the shortest one again after a time without listings.
+// idlePause returns and remembers the pause for a listing that finds nothing: the shortest one again after a time without
+// listings.
 func (u *unreplied) idlePause(found bool, now time.Time) time.Duration {
 	switch {
 	case found:

@@ -189,7 +189,8 @@ func TestDeletionsTakeABoundedTime(t *testing.T) {
 	}
 }
 
-// TestFruitlessListingsAreSeldom: changes go on and on. Where connections without an answer are found, the table is listed again soon.
+// TestFruitlessListingsAreSeldom: changes go on and on. Where connections without an answer are found, the table is listed again
+// soon.
 func TestFruitlessListingsAreSeldom(t *testing.T) {
 	for _, found := range []int{0, 1} {
 		synctest.Test(t, func(t *testing.T) {

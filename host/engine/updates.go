@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// summaryInterval is for how long updates are added up before a line of the log tells of them. Each one has a line at debug level.
+// summaryInterval is for how long updates are added up before a line of the log tells of them. Each one has a line at debug
+// level.
 const summaryInterval = time.Minute
 
 // updates are the updates of the data plane that no line at info level has told of.

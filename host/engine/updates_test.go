@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 )
 
-// TestUpdatesAreSummarizedOnceAMinute: each has a line at debug level that says what has changed and why, and a line a minute tells of all.
+// TestUpdatesAreSummarizedOnceAMinute: each has a line at debug level that says what has changed and why, and a line a minute
+// tells of all.
 func TestUpdatesAreSummarizedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))

@@ -16,7 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/util/ipaddr"
 )
 
-// TestAddressesAreParsedAsKubernetesDoes: objects that older API servers have accepted stay, with leading zeros, which are decimal.
+// TestAddressesAreParsedAsKubernetesDoes: objects that older API servers have accepted stay, with leading zeros, which are
+// decimal.
 func TestAddressesAreParsedAsKubernetesDoes(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	parts := []string{"0", "00", "1", "01", "001", "010", "08", "09", "099", "0255", "255", "256", "0256", "000000000010", "", "-1", "+1", "1e1", "0x1", "a"}

@@ -53,8 +53,8 @@ func (p *problems) protocol(field string, proto *corev1.Protocol) (model.Protoco
 	return m, ok
 }
 
-// podName returns the Pod that an endpoint of a namespace refers to. Pods of other namespaces are not its own: their labels are not
-// for the owner of the slice to use.
+// podName returns the Pod that an endpoint of a namespace refers to. Pods of other namespaces are not its own: their labels are
+// not for the owner of the slice to use.
 func podName(ref *corev1.ObjectReference, namespace string) string {
 	if ref == nil || ref.Kind != "Pod" || ref.Namespace != "" && ref.Namespace != namespace || len(ref.Name) > 253 {
 		return ""

@@ -10,8 +10,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 )
 
-// Narrow removes from an object of sluice.dev what the configuration does not convert, such as its status, which changes more often than the
-// rest. Of labels and annotations, a digest stays, as the only annotation: with it, objects differ after every write but those of a status.
+// Narrow removes from an object of sluice.dev what the configuration does not convert, such as its status, which changes more
+// often than the rest. Of labels and annotations, a digest stays, as the only annotation: with it, objects differ after every
+// write but those of a status.
 func Narrow(o metav1.Object) {
 	meta := metav1.ObjectMeta{Name: o.GetName(), Namespace: o.GetNamespace(), UID: o.GetUID(), CreationTimestamp: o.GetCreationTimestamp(), Generation: o.GetGeneration(), ResourceVersion: o.GetResourceVersion()}
 	if meta.ResourceVersion != "" {

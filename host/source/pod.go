@@ -46,8 +46,8 @@ func (k *PodKeys) Union(other *PodKeys) PodKeys {
 // maxLabel is the longest value of a label, in bytes.
 const maxLabel = 63
 
-// Pod converts a Pod: what keys name, or everything without keys. The value is never nil. An annotation that is too long counts as
-// absent; it is a problem if keys name it.
+// Pod converts a Pod: what keys name, or everything without keys. The value is never nil. An annotation that is too long counts
+// as absent; it is a problem if keys name it.
 func Pod(o *corev1.Pod, keys *PodKeys) (*model.Pod, []Problem) {
 	v, problems := PodMetadata(&o.ObjectMeta, keys)
 	if keys == nil || keys.Full {

@@ -60,8 +60,8 @@ func Service(o *corev1.Service) (*model.Service, Skip, []Problem) {
 	return s, "", p.all()
 }
 
-// settings bounds the annotation. Of one that is too long one byte too many is left: no policy accepts it, and the last good settings
-// stay in force.
+// settings bounds the annotation. Of one that is too long one byte too many is left: no policy accepts it, and the last good
+// settings stay in force.
 func settings(text string) string {
 	if len(text) > model.MaxSettings {
 		return strings.Clone(text[:model.MaxSettings+1])
@@ -69,7 +69,8 @@ func settings(text string) string {
 	return text
 }
 
-// maxPolicyName is the maximum length of the name of a policy in bytes. One byte more is kept of a longer text, so that it names none.
+// maxPolicyName is the maximum length of the name of a policy in bytes. One byte more is kept of a longer text, so that it names
+// none.
 const maxPolicyName = 253
 
 func policyName(text string) string {

@@ -1,4 +1,5 @@
-// Command canary is a sluice plugin that gives groups of endpoints fixed shares of new connections. See README.md and package canary.
+// Command canary is a sluice plugin that gives groups of endpoints fixed shares of new connections. See README.md and package
+// canary.
 package main
 
 import (

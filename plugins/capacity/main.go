@@ -1,4 +1,5 @@
-// Command capacity is a sluice plugin that weighs endpoints by a capacity that their Pods declare. See README.md and package capacity.
+// Command capacity is a sluice plugin that weighs endpoints by a capacity that their Pods declare. See README.md and package
+// capacity.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command least-loaded is a sluice plugin that gives endpoints with fewer open connections more new ones. See README.md and package
-// leastloaded.
+// Command least-loaded is a sluice plugin that gives endpoints with fewer open connections more new ones. See README.md and
+// package leastloaded.
 package main
 
 import (

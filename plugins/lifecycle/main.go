@@ -1,5 +1,5 @@
-// Command lifecycle is a sluice plugin that gives endpoints that have just started, and endpoints that terminate, less than their share. See
-// README.md and package lifecycle.
+// Command lifecycle is a sluice plugin that gives endpoints that have just started, and endpoints that terminate, less than their
+// share. See README.md and package lifecycle.
 package main
 
 import (

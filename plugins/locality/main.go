@@ -1,5 +1,5 @@
-// Command locality is a sluice plugin that divides new connections between zones, or other groups of endpoints, by capacity or by priority.
-// See README.md and package locality.
+// Command locality is a sluice plugin that divides new connections between zones, or other groups of endpoints, by capacity or by
+// priority. See README.md and package locality.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Command maglev is a sluice plugin that sends each client to the same endpoint from every node. See README.md and package maglev.
+// Command maglev is a sluice plugin that sends each client to the same endpoint from every node. See README.md and package
+// maglev.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Command outlier is a sluice plugin that ejects endpoints that do not answer or refuse connections. See README.md and package outlier.
+// Command outlier is a sluice plugin that ejects endpoints that do not answer or refuse connections. See README.md and package
+// outlier.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command rebalance is a sluice plugin that moves established connections to new endpoints after a scale-up. See README.md and package
-// rebalance.
+// Command rebalance is a sluice plugin that moves established connections to new endpoints after a scale-up. See README.md and
+// package rebalance.
 package main
 
 import (

@@ -2,8 +2,8 @@
 // sides use it. It imports the standard library only. ../ABI.md is the contract.
 package abi
 
-// Version of the ABI. Minor versions only append: fields, records, needs and kinds of keys. A host refuses a guest of another major
-// version.
+// Version of the ABI. Minor versions only append: fields, records, needs and kinds of keys. A host refuses a guest of another
+// major version.
 const (
 	Major = 2
 	Minor = 1
@@ -80,8 +80,8 @@ const (
 	MaxShedPermille  = 1000    // ShedPermille is 0 to this
 )
 
-// Bounds of the sum of the weights in the data plane: nftables represents as many exactly. With BalanceSourceHash less, so that each unit has
-// more entries of the table.
+// Bounds of the sum of the weights in the data plane: nftables represents as many exactly. With BalanceSourceHash less, so that
+// each unit has more entries of the table.
 const (
 	MaxTotal     = 1000
 	MaxHashTotal = 100

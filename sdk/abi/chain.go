@@ -8,10 +8,10 @@ import (
 	"slices"
 )
 
-// What a chain of plugins decides is two numbers for each endpoint and one for each group, as in Envoy the health of a host and its
-// load-balancing weight. Capacity is how much of an endpoint there is: plugins that exclude and reduce write it. Share is what each unit of
-// capacity gets: plugins that distribute read capacity and write share. Nobody rounds, and nobody multiplies one by the other, before
-// Weights does at the end of the chain.
+// What a chain of plugins decides is two numbers for each endpoint and one for each group, as in Envoy the health of a host and
+// its load-balancing weight. Capacity is how much of an endpoint there is: plugins that exclude and reduce write it. Share is
+// what each unit of capacity gets: plugins that distribute read capacity and write share. Nobody rounds, and nobody multiplies
+// one by the other, before Weights does at the end of the chain.
 
 var roleNames = [...]string{
 	RoleExclude: "exclude", RoleReduce: "reduce", RoleShare: "share", RoleLocality: "locality", RolePick: "pick", RoleReset: "reset", RoleAdjust: "adjust",
@@ -36,8 +36,9 @@ func (r Role) String() string {
 	return roleNames[r]
 }
 
-// Begin sets the capacity and share of endpoints for the first plugin of a chain, so that Parts are those of the default rules: an endpoint that
-// is ready or held, or chosen because none is, has capacity, and one whose topology hints are not for this node has no share.
+// Begin sets the capacity and share of endpoints for the first plugin of a chain, so that Parts are those of the default rules:
+// an endpoint that is ready or held, or chosen because none is, has capacity, and one whose topology hints are not for this node
+// has no share.
 func (r *Request) Begin() {
 	const kind = HintedZone | HintedNode
 	hints, chosen := false, [kind + 1]bool{}
@@ -80,7 +81,8 @@ func AnswerOf(resp *Response) Answer {
 	return a
 }
 
-// PartOf returns the part of all connections that the group of endpoint i gets if every group has capacity, 0 to 1; nil without groups.
+// PartOf returns the part of all connections that the group of endpoint i gets if every group has capacity, 0 to 1; nil without
+// groups.
 func (a Answer) PartOf(i int) *float64 {
 	if len(a.Groups) == 0 {
 		return nil
@@ -99,7 +101,8 @@ func (a Answer) PartOf(i int) *float64 {
 	return &part
 }
 
-// Apply makes the answer of a plugin to the request the input of the next plugin. An endpoint that is not eligible has no capacity.
+// Apply makes the answer of a plugin to the request the input of the next plugin. An endpoint that is not eligible has no
+// capacity.
 func (r *Request) Apply(role Role, a Answer) {
 	switch {
 	case role.WritesCapacity():
@@ -125,12 +128,12 @@ func (r *Request) Apply(role Role, a Answer) {
 	}
 }
 
-// load is what an endpoint gets within its group, relative to the others. The conversion keeps the product from being fused into a sum, which
-// would differ between architectures.
+// load is what an endpoint gets within its group, relative to the others. The conversion keeps the product from being fused into
+// a sum, which would differ between architectures.
 func (e *Endpoint) load() float64 { return float64(float64(e.Capacity) * float64(e.Share)) }
 
-// Parts appends to dst the part of the new connections that each endpoint gets, 0 to 1, or nil if none has capacity and a share. A group
-// without any leaves its part to the others in proportion to theirs; if these have no part, to all by capacity and share.
+// Parts appends to dst the part of the new connections that each endpoint gets, 0 to 1, or nil if none has capacity and a share.
+// A group without any leaves its part to the others in proportion to theirs; if these have no part, to all by capacity and share.
 func (r *Request) Parts(dst []float64) []float64 {
 	n := max(1, len(r.Groups))
 	var room [2 * MaxGroups]float64
@@ -185,13 +188,13 @@ func TotalFor(balance uint8) int {
 // tolerance is the relative error of the part of equal endpoints together that Weights accepts in favour of a smaller sum.
 const tolerance = 0.01
 
-// maxSearched is up to how many different parts Weights looks for the smallest weights: more are not a few groups, and the search costs
-// as much for each.
+// maxSearched is up to how many different parts Weights looks for the smallest weights: more are not a few groups, and the search
+// costs as much for each.
 const maxSearched = 16
 
-// Weights stores in dst, of the length of parts, the smallest integers with the ratios of the parts, whose sum is 1: to a hundredth if the
-// sum of the integers can be at most maxTotal, or else as exactly as that permits. A part above 0 has at least 1, even if the sum exceeds
-// maxTotal.
+// Weights stores in dst, of the length of parts, the smallest integers with the ratios of the parts, whose sum is 1: to a
+// hundredth if the sum of the integers can be at most maxTotal, or else as exactly as that permits. A part above 0 has at least
+// 1, even if the sum exceeds maxTotal.
 func Weights(dst []uint16, parts []float64, maxTotal int) {
 	type class struct {
 		part   float64

@@ -50,8 +50,8 @@ func ParseKeys(text string) ([]string, error) {
 // kinds are the kinds of keys that a name follows.
 var kinds = [...]string{KeyPodLabel, KeyPodAnnotation, KeyNodeLabel, KeyServiceLabel, KeyServiceAnnotation, KeyNamespaceLabel}
 
-// IsEndpointKey reports whether the values of a declared key are in Endpoint.Values: those of Pods and Nodes. Otherwise they are in
-// Request.ServiceValues.
+// IsEndpointKey reports whether the values of a declared key are in Endpoint.Values: those of Pods and Nodes. Otherwise they are
+// in Request.ServiceValues.
 func IsEndpointKey(key string) bool { return IsPodKey(key) || strings.HasPrefix(key, KeyNodeLabel) }
 
 // IsPodKey reports whether a declared key is of Pods.

@@ -3,9 +3,9 @@ package abi
 import "strconv"
 
 // The wire form. ../ABI.md specifies every field; a test compares its tables with the offsets and sizes below. Everything is
-// little-endian. Headers, records and sections are 8-byte aligned, and so must be the buffers that sluice_alloc returns. Offsets are
-// in bytes from the start of the message. Minor versions append fields to headers or records and increase the header length or
-// stride: read by those, not by the sizes below.
+// little-endian. Headers, records and sections are 8-byte aligned, and so must be the buffers that sluice_alloc returns. Offsets
+// are in bytes from the start of the message. Minor versions append fields to headers or records and increase the header length
+// or stride: read by those, not by the sizes below.
 
 // The first four bytes of a message: "SLRQ" and "SLRP".
 const (
@@ -203,8 +203,8 @@ func MaxResponse(n int) int {
 	return RespSize + n*(ResultSize+MaxEndpointState) + MaxStateLen + MaxReasonCount*ReasonSize + MaxReasonsLen + MaxGroups*GroupSize
 }
 
-// Error codes of sluice_decide, sluice_configure, sluice_needs and sluice_keys; the message goes through sluice.log. Other negative
-// numbers are errors too.
+// Error codes of sluice_decide, sluice_configure, sluice_needs and sluice_keys; the message goes through sluice.log. Other
+// negative numbers are errors too.
 const (
 	CodeFailed        = -1 // the plugin returned an error
 	CodeBadRequest    = -2 // the request could not be read

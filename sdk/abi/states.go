@@ -7,7 +7,8 @@ import (
 	"net/netip"
 )
 
-// EndpointStates are the states of endpoints that a plugin has returned, by address: MaxEndpointState bytes each, not all of them 0.
+// EndpointStates are the states of endpoints that a plugin has returned, by address: MaxEndpointState bytes each, not all of
+// them 0.
 type EndpointStates map[netip.AddrPort][]byte
 
 // StatesOf returns the states in the response to a request.

@@ -22,8 +22,8 @@ func ReadFile(path string) (*Manifest, error) {
 	return m, nil
 }
 
-// FindFile returns the file of the manifest of the plugin in a folder: in it, in the only folder within it that has one, or in the folder above,
-// for one policy in several languages.
+// FindFile returns the file of the manifest of the plugin in a folder: in it, in the only folder within it that has one, or in
+// the folder above, for one policy in several languages.
 func FindFile(dir string) (string, error) {
 	for _, pattern := range []string{"", "*", ".."} {
 		found, _ := filepath.Glob(filepath.Join(dir, pattern, File))

@@ -1,6 +1,6 @@
-// Package manifest is what a module says of itself: title, version, licence, role, inputs and the schema of its settings. An author writes it
-// as a file plugin.json beside the source; the build puts it into the custom section "sluice" of the module, where hosts and tools read it
-// without running the module.
+// Package manifest is what a module says of itself: title, version, licence, role, inputs and the schema of its settings. An
+// author writes it as a file plugin.json beside the source; the build puts it into the custom section "sluice" of the module,
+// where hosts and tools read it without running the module.
 package manifest
 
 import (
@@ -63,8 +63,8 @@ var since = map[string]uint16{"endpointState": 1, "nodeLabels": 1, "namespaceLab
 // Needs returns the names of the inputs that there are.
 func Needs() []string { return slices.Clone(inputs) }
 
-// CheckMinor returns an error if a manifest lists what the minor version of the ABI that its module has does not have: such a module reads and writes
-// nothing of it.
+// CheckMinor returns an error if a manifest lists what the minor version of the ABI that its module has does not have: such a
+// module reads and writes nothing of it.
 func (m *Manifest) CheckMinor(minor uint16) error {
 	listed := slices.Clone(m.Needs)
 	if len(m.Counters) > 0 {
@@ -85,8 +85,8 @@ func (m *Manifest) CheckMinor(minor uint16) error {
 // ABIRole returns the role.
 func (m *Manifest) ABIRole() abi.Role { r, _ := abi.ParseRole(m.Role); return r }
 
-// Parse parses the content of the section. Only the bytes that Encode writes are accepted: so there are no unknown and no repeated fields, no other
-// spelling of their names, and no invalid UTF-8.
+// Parse parses the content of the section. Only the bytes that Encode writes are accepted: so there are no unknown and no
+// repeated fields, no other spelling of their names, and no invalid UTF-8.
 func Parse(content []byte) (*Manifest, error) {
 	m := &Manifest{}
 	if err := decode(content, m); err != nil {

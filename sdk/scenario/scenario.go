@@ -1,5 +1,5 @@
-// Package scenario reads scenarios: timelines of statements with the output that is expected of them, as text; and executes them in
-// virtual time. The verbs belong to its users, see Verbs.
+// Package scenario reads scenarios: timelines of statements with the output that is expected of them, as text; and executes them
+// in virtual time. The verbs belong to its users, see Verbs.
 package scenario
 
 import (
@@ -134,7 +134,8 @@ func Parse(name string, text []byte) (*File, error) {
 	return f, nil
 }
 
-// Format returns the text of the scenario with other expected lines: expect(i) for Statements[i]. What else is in the text stays as it is.
+// Format returns the text of the scenario with other expected lines: expect(i) for Statements[i]. What else is in the text stays
+// as it is.
 func (f *File) Format(expect func(i int) []string) []byte {
 	var out bytes.Buffer
 	next := 0

@@ -187,7 +187,8 @@ func TestWrongUsageLinesPanic(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that what is parsed survives Format with the same expected lines, and that other expected lines change nothing else.
+// FuzzParse checks that what is parsed survives Format with the same expected lines, and that other expected lines change nothing
+// else.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(text))
 	f.Add([]byte("a\r\n> b\r\n>\r\nat 1s\r\nb\r\n"))

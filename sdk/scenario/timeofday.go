@@ -29,7 +29,8 @@ func NextTimeOfDay(t time.Time, timeOfDay time.Duration) time.Time {
 	return at
 }
 
-// Begin returns when the scenario begins: the first time from t on that has the time of day of its first line `clock`, or t without that.
+// Begin returns when the scenario begins: the first time from t on that has the time of day of its first line `clock`, or t
+// without that.
 func (f *File) Begin(t time.Time) time.Time {
 	if f.clock == notSaid {
 		return t

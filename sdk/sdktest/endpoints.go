@@ -28,8 +28,8 @@ func usesLocal(c *scenariotest.Cluster) bool {
 	return c.Service.InternalLocal || c.Service.ExternalLocal
 }
 
-// endpoints applies the Service rules: ready endpoints, in the cluster pool those whose topology hints are for this node if all have
-// hints and one of them matches; without ready endpoints, terminating ones that still serve. They are sorted by address.
+// endpoints applies the Service rules: ready endpoints, in the cluster pool those whose topology hints are for this node if all
+// have hints and one of them matches; without ready endpoints, terminating ones that still serve. They are sorted by address.
 func endpoints(c *scenariotest.Cluster, id uint8) (eps []endpoint) {
 	own := &c.Nodes[0]
 	local := id == abi.PoolLocal
@@ -197,7 +197,8 @@ func nodeLabels(c *scenariotest.Cluster, name string) map[string]string {
 	return nil
 }
 
-// valueOf returns the value of a declared key of an object with labels and annotations, or of its Node or namespace, which has others.
+// valueOf returns the value of a declared key of an object with labels and annotations, or of its Node or namespace, which has
+// others.
 func valueOf(declared string, labels, annotations, others map[string]string, milliCPU int64) abi.Value {
 	kind, name, _ := abi.KeyKind(declared)
 	text, ok := labels[name]

@@ -13,8 +13,9 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/scenario/scenariotest"
 )
 
-// engine runs a plugin in scenarios without a sandbox. It is a second, simple implementation of what the proxy does: of the Service rules
-// (endpoints), of the call of one plugin (pool) and of the outcomes of connections (watch). Tests compare both over random scenarios.
+// engine runs a plugin in scenarios without a sandbox. It is a second, simple implementation of what the proxy does: of the
+// Service rules (endpoints), of the call of one plugin (pool) and of the outcomes of connections (watch). Tests compare both over
+// random scenarios.
 type engine struct {
 	create   func() sdk.Plugin
 	settings string

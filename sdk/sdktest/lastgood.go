@@ -29,8 +29,8 @@ func (r goodRow) share(conditions uint32) scenariotest.Share {
 	return s
 }
 
-// combine makes the last response to req the last good decision. An endpoint whose connections have been reset gets no second reset until
-// its conditions change.
+// combine makes the last response to req the last good decision. An endpoint whose connections have been reset gets no second
+// reset until its conditions change.
 func (p *pool) combine(req *abi.Request) {
 	before := p.good
 	p.good = map[netip.AddrPort]goodRow{}
@@ -51,8 +51,8 @@ func (p *pool) combine(req *abi.Request) {
 	p.balance = p.resp.Balance
 }
 
-// applyLastGood applies the last good decision, if there is one with weight. An endpoint that it does not know in its present conditions
-// gets the mean weight if it has one by the default rules.
+// applyLastGood applies the last good decision, if there is one with weight. An endpoint that it does not know in its present
+// conditions gets the mean weight if it has one by the default rules.
 func (p *pool) applyLastGood(eps []endpoint, d *scenariotest.Decision) {
 	known, sum := 0, 0
 	for i := range eps {

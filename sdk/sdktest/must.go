@@ -38,8 +38,8 @@ func Native(t testing.TB, create func() sdk.Plugin, settings string) *sdk.Native
 	return p
 }
 
-// ZonePercents returns what each zone gets of the new connections with a chain of plugins, in percent. It fails the test if the chain fails or
-// leaves no endpoint.
+// ZonePercents returns what each zone gets of the new connections with a chain of plugins, in percent. It fails the test if the
+// chain fails or leaves no endpoint.
 func ZonePercents(t testing.TB, req *abi.Request, plugins ...*sdk.NativePlugin) map[string]float64 {
 	t.Helper()
 	parts, err := Parts(req, plugins...)

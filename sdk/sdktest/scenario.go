@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/scenario/scenariotest"
 )
 
-// RunScenario executes scenarios natively, as `sluice plugin test` does with the module, each in a subtest, and fails the test where they
-// print something else than expected. pattern is the name of a file, or a pattern of filepath.Match that matches some. If the test program
-// has a boolean flag -update and it is set, the files get what is printed instead.
+// RunScenario executes scenarios natively, as `sluice plugin test` does with the module, each in a subtest, and fails the test
+// where they print something else than expected. pattern is the name of a file, or a pattern of filepath.Match that matches some.
+// If the test program has a boolean flag -update and it is set, the files get what is printed instead.
 func RunScenario(t *testing.T, create func() sdk.Plugin, pattern string) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)

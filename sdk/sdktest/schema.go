@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/manifest"
 )
 
-// CheckSchema checks that a plugin, a sdk.Describer, and the schema in its manifest agree: it takes the defaults, and refuses the values
-// that the schema refuses, and names that the schema does not have. It does not see the ranges of items of lists and maps.
+// CheckSchema checks that a plugin, a sdk.Describer, and the schema in its manifest agree: it takes the defaults, and refuses the
+// values that the schema refuses, and names that the schema does not have. It does not see the ranges of items of lists and maps.
 func CheckSchema(t *testing.T, create func() sdk.Plugin) {
 	t.Helper()
 	d, ok := create().(sdk.Describer)

@@ -31,13 +31,15 @@ func Run(p sdk.Plugin, settings string, req *abi.Request) (*abi.Response, error)
 	return decide(n, req)
 }
 
-// RunChain runs plugins in order, as a host does: each sees the capacities and shares of those before. It returns the response of each.
+// RunChain runs plugins in order, as a host does: each sees the capacities and shares of those before. It returns the response of
+// each.
 func RunChain(req *abi.Request, plugins ...*sdk.NativePlugin) ([]*abi.Response, error) {
 	all, _, err := runChain(req, plugins)
 	return all, err
 }
 
-// Parts runs plugins in order, and returns the part of the new connections that each endpoint gets, 0 to 1; nil if no endpoint gets any.
+// Parts runs plugins in order, and returns the part of the new connections that each endpoint gets, 0 to 1; nil if no endpoint
+// gets any.
 func Parts(req *abi.Request, plugins ...*sdk.NativePlugin) ([]float64, error) {
 	_, last, err := runChain(req, plugins)
 	if err != nil {
@@ -78,10 +80,10 @@ func Answers(resp *abi.Response) []float64 {
 }
 
 // NewRequest returns a request for the cluster pool, of a node in zone, at Now. Endpoints without an address get 10.0.0.1:8080,
-// 10.0.0.2:8080 and so on, and names of Pods: web-0, web-1 and so on; their capacities and shares are those for the first plugin of a chain. nodes is the
-// number of Nodes by zone, with 4 cores each; the node of the request is the first of them. Only plugins with sdk.NeedNodes see
-// them. The request has the zones of nodes and of endpoints. To give endpoints labels or annotations, set Keys of the request and
-// Values of the endpoints, see Values.
+// 10.0.0.2:8080 and so on, and names of Pods: web-0, web-1 and so on; their capacities and shares are those for the first plugin
+// of a chain. nodes is the number of Nodes by zone, with 4 cores each; the node of the request is the first of them. Only plugins
+// with sdk.NeedNodes see them. The request has the zones of nodes and of endpoints. To give endpoints labels or annotations, set
+// Keys of the request and Values of the endpoints, see Values.
 func NewRequest(zone string, nodes map[string]int, endpoints ...abi.Endpoint) *abi.Request {
 	req := &abi.Request{
 		Now: Now, Namespace: "default", Service: "web", PortNumber: 80, Protocol: 6, Family: 4,
@@ -189,8 +191,8 @@ func Watched(e abi.Endpoint, answered, refused, unanswered int) abi.Endpoint {
 	return e
 }
 
-// Values returns values for Endpoint.Values or Request.ServiceValues, in the order of the keys of Pods or Services in Request.Keys.
-// A value that the object does not have is abi.Value{}.
+// Values returns values for Endpoint.Values or Request.ServiceValues, in the order of the keys of Pods or Services in
+// Request.Keys. A value that the object does not have is abi.Value{}.
 func Values(texts ...string) []abi.Value {
 	var values []abi.Value
 	for _, text := range texts {

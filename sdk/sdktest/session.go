@@ -10,15 +10,16 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Session decides for one Service port and pool over time, as a host does: the state of a response is in the next request. It fails
-// the test if the plugin fails.
+// Session decides for one Service port and pool over time, as a host does: the state of a response is in the next request. It
+// fails the test if the plugin fails.
 type Session struct {
 	// Now is the time of the next request, in Unix milliseconds, at first that of NewRequest.
 	Now   int64
 	State []byte
 	// EndpointStates are the states of endpoints, by address.
 	EndpointStates abi.EndpointStates
-	// Endpoints are those of Request. They have addresses. A capacity of 0 stays 0, as if a previous plugin had excluded the endpoint.
+	// Endpoints are those of Request. They have addresses. A capacity of 0 stays 0, as if a previous plugin had excluded the
+	// endpoint.
 	Endpoints []abi.Endpoint
 	// Twice makes Decide repeat each decision in a new instance of the plugin, which must respond the same.
 	Twice bool
@@ -29,7 +30,8 @@ type Session struct {
 	plugin   *sdk.NativePlugin
 }
 
-// NewSession configures a plugin with settings, "" for none. Endpoints get addresses, names, capacities and shares as in NewRequest.
+// NewSession configures a plugin with settings, "" for none. Endpoints get addresses, names, capacities and shares as in
+// NewRequest.
 func NewSession(t testing.TB, create func() sdk.Plugin, settings string, endpoints ...abi.Endpoint) *Session {
 	t.Helper()
 	return &Session{
@@ -73,8 +75,8 @@ func (s *Session) decide(p *sdk.NativePlugin, req *abi.Request) *abi.Response {
 	return resp
 }
 
-// SetConnections sets the open connections of the first endpoints of a request, as they were age ago. A number below 0 is unknown, as
-// are those of the other endpoints.
+// SetConnections sets the open connections of the first endpoints of a request, as they were age ago. A number below 0 is
+// unknown, as are those of the other endpoints.
 func SetConnections(req *abi.Request, age time.Duration, open ...int) {
 	for i, n := range open {
 		if i < len(req.Endpoints) && n >= 0 {

@@ -42,8 +42,8 @@ type Skipped string
 // Error implements error.
 func (s Skipped) Error() string { return string(s) }
 
-// NewReport makes the report of requirements. Those in found have been tried and have the verdict of their error; others are skipped, with the
-// reason why.
+// NewReport makes the report of requirements. Those in found have been tried and have the verdict of their error; others are
+// skipped, with the reason why.
 func NewReport(requirements []Requirement, found map[string]error, why string) *Report {
 	r := &Report{}
 	for _, q := range requirements {

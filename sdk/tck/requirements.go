@@ -1,5 +1,5 @@
-// Package tck is the conformance kit of the plugin ABI: the requirements that a guest is proved against, variants of requests that mean the
-// same, and golden requests and answers for hosts. README.md has the format of the files.
+// Package tck is the conformance kit of the plugin ABI: the requirements that a guest is proved against, variants of requests
+// that mean the same, and golden requests and answers for hosts. README.md has the format of the files.
 package tck
 
 // Level says how much a requirement binds.

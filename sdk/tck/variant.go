@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Variant says how Rewrite changes the form of a request without changing what it says: whatever ABI.md leaves to the host. A guest must
-// answer each variant like the original.
+// Variant says how Rewrite changes the form of a request without changing what it says: whatever ABI.md leaves to the host. A
+// guest must answer each variant like the original.
 type Variant struct {
 	Minor   uint16                 // added to the minor version
 	Widen   int                    // bytes that a later minor version appends to the header and to each record; a multiple of 8

@@ -20,8 +20,8 @@ var (
 	addressLike = regexp.MustCompile(`^[0-9.]+$`)
 )
 
-// Anonymize replaces the names of Services, namespaces and Pods in all parts by hashes. The key of the hashes is random and not kept: nobody
-// can look up a name that is easy to guess.
+// Anonymize replaces the names of Services, namespaces and Pods in all parts by hashes. The key of the hashes is random and not
+// kept: nobody can look up a name that is easy to guess.
 func Anonymize(parts []Part) error {
 	key := make([]byte, 32)
 	if _, err := rand.Read(key); err != nil {

@@ -1,5 +1,5 @@
-// Package flagrange defines flags that are numbers or durations in a range. A value outside of it, and one that is not a number, is an error of
-// the command line.
+// Package flagrange defines flags that are numbers or durations in a range. A value outside of it, and one that is not a number,
+// is an error of the command line.
 package flagrange
 
 import (

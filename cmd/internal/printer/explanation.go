@@ -204,7 +204,8 @@ func printPool(w io.Writer, p *api.Pool, plugins []string) {
 	}
 }
 
-// whyText returns why an endpoint has its weight: what is known of it, the reasons of the plugins, and what happens to its connections.
+// whyText returns why an endpoint has its weight: what is known of it, the reasons of the plugins, and what happens to its
+// connections.
 func whyText(e *api.Endpoint) string {
 	why := []string{e.Why}
 	if e.HeldUntil != nil {

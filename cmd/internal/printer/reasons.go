@@ -6,7 +6,8 @@ import (
 	"strconv"
 )
 
-// A reason of manyAlike endpoints or more is printed once, below the table, and not with each of them, unless it is as short as "ready".
+// A reason of manyAlike endpoints or more is printed once, below the table, and not with each of them, unless it is as short as
+// "ready".
 const (
 	manyAlike = 4
 	shortText = 16 // bytes

@@ -9,8 +9,8 @@ import (
 
 var dashboardMetric = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ([\\w, ]*) ?\\| ")
 
-// checkKubeProxyDashboards checks that sluice serves the metrics and labels which deploy/prometheus/README.md says that public dashboards made
-// for kube-proxy use.
+// checkKubeProxyDashboards checks that sluice serves the metrics and labels which deploy/prometheus/README.md says that public
+// dashboards made for kube-proxy use.
 func checkKubeProxyDashboards(t *testing.T, served string) {
 	t.Helper()
 	readme, err := os.ReadFile("../../../deploy/prometheus/README.md")

@@ -43,7 +43,8 @@ func TestEventsReachTheAPIServer(t *testing.T) {
 	expectEvent("its file", "default", "node/n1", none)
 }
 
-// TestPlanReadsTheCluster: `sluice plan` prints what the sluice of the node has programmed, and `sluice simulate` computes all nodes.
+// TestPlanReadsTheCluster: `sluice plan` prints what the sluice of the node has programmed, and `sluice simulate` computes all
+// nodes.
 func TestPlanReadsTheCluster(t *testing.T) {
 	s := newScene(t, "plan")
 	s.apply(web)

@@ -19,8 +19,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the output in deploy/prometheus/incident.md")
 
-// TestIncident executes deploy/prometheus/incident.md: five nodes, a new module that is cut off on one of them, Prometheus, and nothing but
-// kubectl and promtool to find out. What they print is compared with the document, but for times, hashes and columns.
+// TestIncident executes deploy/prometheus/incident.md: five nodes, a new module that is cut off on one of them, Prometheus, and
+// nothing but kubectl and promtool to find out. What they print is compared with the document, but for times, hashes and columns.
 func TestIncident(t *testing.T) {
 	testenv.RequireProgram(t, "prometheus", "prometheus")
 	testenv.RequireProgram(t, "promtool", "prometheus")
@@ -135,7 +135,8 @@ func (i *incident) sh(command string) (string, error) {
 	return i.network.Node.Run("", append(i.env[:len(i.env):len(i.env)], "sh", "-c", command)...)
 }
 
-// alertDelay is the delay of the alert of the document. Others keep theirs: on a slow machine Prometheus may miss a sluice for a while.
+// alertDelay is the delay of the alert of the document. Others keep theirs: on a slow machine Prometheus may miss a sluice for a
+// while.
 var alertDelay = regexp.MustCompile(`(alert: SluicePluginNotLoaded\n *expr: \|\n.*\n) *for: .*\n`)
 
 // prometheus runs Prometheus with the alerts of the component, and that of this incident without its delay.
@@ -212,7 +213,8 @@ func withoutRunDependent(s string) string {
 	return strings.TrimSpace(s)
 }
 
-// execute executes the commands of the document. actions are those that are described and not commands of these tools: a line "# NAME: …".
+// execute executes the commands of the document. actions are those that are described and not commands of these tools: a line "#
+// NAME: …".
 func (i *incident) execute(actions map[string]func()) {
 	i.Helper()
 	const file = "../../../deploy/prometheus/incident.md"

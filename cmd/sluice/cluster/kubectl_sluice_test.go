@@ -56,8 +56,8 @@ func (p *plugin) fails(want string, args ...string) {
 	}
 }
 
-// stateAPI lets `kubectl sluice` reach the nodes: RBAC as in the component, a stand-in for each kubelet's port forwarding, and Pods of sluice,
-// which are processes in the network namespaces of the nodes.
+// stateAPI lets `kubectl sluice` reach the nodes: RBAC as in the component, a stand-in for each kubelet's port forwarding, and
+// Pods of sluice, which are processes in the network namespaces of the nodes.
 func (s *scene) stateAPI() {
 	s.Helper()
 	rbac, err := filepath.Abs("../../../deploy/kustomize/components/kubectl/rbac.yaml")

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// kubelets replace the scheduler and kubelets for the Pods that controllers create: each gets a node in turn, a network
-// namespace with a server, an address, and readiness. A deleted Pod serves until nobody has connected for its grace period, which is
+// kubelets replace the scheduler and kubelets for the Pods that controllers create: each gets a node in turn, a network namespace
+// with a server, an address, and readiness. A deleted Pod serves until nobody has connected for its grace period, which is
 // therefore long enough on a machine of any speed.
 type kubelets struct {
 	*scene

@@ -30,8 +30,9 @@ func policyObject(kind, name, more, settings string) string {
 	return fmt.Sprintf("apiVersion: sluice.dev/v1alpha1\nkind: %s\nmetadata: {name: %s}\nspec: {%splugins: [{name: spill, settings: %s}]}\n", kind, name, more, settings)
 }
 
-// TestPoliciesAreObjects: applied at the API server, named by explain, followed by weights and connections, over restarts; by layer, port and
-// mode. Of four endpoints one is in this node's zone, and of the cluster's two nodes one: with the policy it has half of the connections.
+// TestPoliciesAreObjects: applied at the API server, named by explain, followed by weights and connections, over restarts; by
+// layer, port and mode. Of four endpoints one is in this node's zone, and of the cluster's two nodes one: with the policy it has
+// half of the connections.
 func TestPoliciesAreObjects(t *testing.T) {
 	s := newScene(t, "objects")
 	s.kinds()

@@ -20,8 +20,8 @@ func TestLabelOfAPodMovesItsShare(t *testing.T) {
 	s.kubectl("label", "pod", "b", "weight=3")
 	config := fmt.Sprintf("\nplugins: [{name: weighing, file: %s}]\npolicies: [{name: weighed, plugins: [{name: weighing}]}]\nallow: [{policies: [weighed]}]\n", s.plugins["weighing"])
 
-	// Without the permission the values are absent, and sluice names it. The account is not that of deploy/, whose requests must all be
-	// granted.
+	// Without the permission the values are absent, and sluice names it. The account is not that of deploy/, whose requests must
+	// all be granted.
 	role, err := s.clusterRole(s.ctx, accountName)
 	s.must(err)
 	reader := func(name string) string {

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// policies returns a configuration with locality and a minimum of endpoints per zone; more is appended. Annotations may choose all policies.
+// policies returns a configuration with locality and a minimum of endpoints per zone; more is appended. Annotations may choose
+// all policies.
 func (s *scene) policies(least int, more string) string {
 	return fmt.Sprintf(`
 plugins:

@@ -45,8 +45,9 @@ func (r *run) tables(name string) bool {
 	return strings.Contains(r.nft("list tables"), " "+name+"\n")
 }
 
-// TestStoppedSluiceHandsOverToKubeProxy: sluice's tables come before those of kube-proxy, and so have to be kept up to date until that has
-// programmed everything, and to go then. No connection may fail, and none may be answered by an endpoint that is no longer one.
+// TestStoppedSluiceHandsOverToKubeProxy: sluice's tables come before those of kube-proxy, and so have to be kept up to date until
+// that has programmed everything, and to go then. No connection may fail, and none may be answered by an endpoint that is no
+// longer one.
 func TestStoppedSluiceHandsOverToKubeProxy(t *testing.T) {
 	for name, situation := range map[string]func(*run) (resume func()){
 		"which has been started beside it": func(r *run) func() {

@@ -25,8 +25,8 @@ import (
 
 var tutorialBlock = regexp.MustCompile("(?ms)^```(sh|text)\n(.*?)^```$")
 
-// TestPolicyTutorial runs the commands of examples/policy-objects/README.md with three nodes, the controller and a registry, and compares what they
-// print with what the page says.
+// TestPolicyTutorial runs the commands of examples/policy-objects/README.md with three nodes, the controller and a registry, and
+// compares what they print with what the page says.
 func TestPolicyTutorial(t *testing.T) {
 	testenv.RequireProgram(t, "make", "make")
 	text, err := os.ReadFile("../../../examples/policy-objects/README.md")

@@ -77,8 +77,9 @@ func (l *load) stop(atLeast int64) int64 {
 	return l.connections.Load()
 }
 
-// TestKillAtRandomTimesFailsNoConnection starts and kills sluice while its Service changes. p2 is always an endpoint. SLUICE_KILL_CONNECTIONS
-// is a number of connections to make: then none may be late either, which only a quiet machine can promise.
+// TestKillAtRandomTimesFailsNoConnection starts and kills sluice while its Service changes. p2 is always an endpoint.
+// SLUICE_KILL_CONNECTIONS is a number of connections to make: then none may be late either, which only a quiet machine can
+// promise.
 func TestKillAtRandomTimesFailsNoConnection(t *testing.T) {
 	n := newNode(t)
 	for i := range 60 { // makes a start take several transactions

@@ -87,8 +87,8 @@ func (n *node) guardIs(state string) bool {
 	return n.metric("sluice_policy_guard", `policy="trial"`, `state="`+state+`"`) == 1
 }
 
-// TestGuardFallsBackFromAPolicyThatPrefersDeadEndpoints has the policy in force after the baseline, and the node falls back from it. That
-// survives a restart, and ends when the policy is repaired.
+// TestGuardFallsBackFromAPolicyThatPrefersDeadEndpoints has the policy in force after the baseline, and the node falls back from
+// it. That survives a restart, and ends when the policy is repaired.
 func TestGuardFallsBackFromAPolicyThatPrefersDeadEndpoints(t *testing.T) {
 	n := newNode(t)
 	plugins := n.plugins("prefer")

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// TestNodePortsOutlastTheNodeAndRestarts: the Node object is deleted by mistake, sluice restarts and is killed, and the Node comes back in another
-// zone.
+// TestNodePortsOutlastTheNodeAndRestarts: the Node object is deleted by mistake, sluice restarts and is killed, and the Node
+// comes back in another zone.
 func TestNodePortsOutlastTheNodeAndRestarts(t *testing.T) {
 	n := newNode(t)
 	outside, err := n.lab.AddHost("outside", netip.MustParseAddr("198.51.100.9"))

@@ -85,7 +85,8 @@ spec: {type: NodePort, clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10], ports: [
 	})
 }
 
-// TestUDPFlowsToATerminatingEndpoint follows a flow while its endpoint terminates and goes, with and without the annotations that keep it.
+// TestUDPFlowsToATerminatingEndpoint follows a flow while its endpoint terminates and goes, with and without the annotations that
+// keep it.
 func TestUDPFlowsToATerminatingEndpoint(t *testing.T) {
 	n := newNode(t)
 	for _, p := range n.pods {

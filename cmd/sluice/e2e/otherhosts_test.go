@@ -11,8 +11,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// TestServicesDoNotTakeOtherHostsAway: Services claim the addresses of another Node, an API server, a gateway and a Pod, as external IPs and as load
-// balancer IPs. In mode ipvs the node adds the addresses of Services to itself, and still reaches these hosts at their other ports.
+// TestServicesDoNotTakeOtherHostsAway: Services claim the addresses of another Node, an API server, a gateway and a Pod, as
+// external IPs and as load balancer IPs. In mode ipvs the node adds the addresses of Services to itself, and still reaches these
+// hosts at their other ports.
 func TestServicesDoNotTakeOtherHostsAway(t *testing.T) {
 	n := newIPVSNode(t)
 	if err := n.lab.Node.AddAddr("lo", netip.MustParseAddr("fd00:192::1")); err != nil {

@@ -32,8 +32,8 @@ func (n *node) pluginProcesses() (pids []int) {
 	return pids
 }
 
-// TestPluginsKilledAtRandomTimesFailNoConnection kills the processes of plugins while endpoints of their Service change. p2 is always an
-// endpoint. Plugins decide again after the last kill. SLUICE_KILL_SECONDS is how long it lasts.
+// TestPluginsKilledAtRandomTimesFailNoConnection kills the processes of plugins while endpoints of their Service change. p2 is
+// always an endpoint. Plugins decide again after the last kill. SLUICE_KILL_SECONDS is how long it lasts.
 func TestPluginsKilledAtRandomTimesFailNoConnection(t *testing.T) {
 	n := newNode(t)
 	plugins := n.plugins("prefer")

@@ -18,8 +18,9 @@ var (
 	byDigest = regexp.MustCompile(`image: \S+@(sha256:[0-9a-f]{64})`)
 )
 
-// TestPublishedPolicy runs the commands of examples/publish-policy/README.md: an author's module goes through a registry to a running sluice, a new
-// version replaces it, and sluice restarts without the registry. Connections are made all the time, and none fails.
+// TestPublishedPolicy runs the commands of examples/publish-policy/README.md: an author's module goes through a registry to a
+// running sluice, a new version replaces it, and sluice restarts without the registry. Connections are made all the time, and
+// none fails.
 func TestPublishedPolicy(t *testing.T) {
 	if os.Getenv("SLUICE_BINARY") != "" {
 		t.Skip("nothing can be built in a test kernel")

@@ -18,8 +18,8 @@ import (
 
 var sample = regexp.MustCompile(`(?m)^(\w+)(?:\{(.*)\})? (\S+)$`)
 
-// checkQueries has Prometheus evaluate all queries of the dashboard over metrics that sluice has served, with the labels that the PodMonitor
-// sets, and checks that each has a result.
+// checkQueries has Prometheus evaluate all queries of the dashboard over metrics that sluice has served, with the labels that the
+// PodMonitor sets, and checks that each has a result.
 func checkQueries(t *testing.T, served string) {
 	testenv.RequireProgram(t, "promtool", "prometheus")
 	const deploy = "../../../deploy/"

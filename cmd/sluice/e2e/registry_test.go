@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// TestRegistryLeadsElsewhere: a registry at a public address redirects to, and names as token services, others of this node, which are listed as
-// hosts without TLS. Those that are public are asked, without the registry's credentials; the others are not.
+// TestRegistryLeadsElsewhere: a registry at a public address redirects to, and names as token services, others of this node,
+// which are listed as hosts without TLS. Those that are public are asked, without the registry's credentials; the others are not.
 func TestRegistryLeadsElsewhere(t *testing.T) {
 	lab, err := testnet.New(netip.MustParseAddr("192.0.2.1"))
 	if err != nil {

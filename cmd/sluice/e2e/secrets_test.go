@@ -42,7 +42,8 @@ func unpack(t *testing.T, bundle io.Reader) string {
 	}
 }
 
-// TestSecretsInURLsAreNotShown: of API servers, proxies, registries and what these lead to, in the log, status, explain, config, metrics, status page and bundle.
+// TestSecretsInURLsAreNotShown: of API servers, proxies, registries and what these lead to, in the log, status, explain, config,
+// metrics, status page and bundle.
 func TestSecretsInURLsAreNotShown(t *testing.T) {
 	const secret = "SECRET" // all of them begin so
 	n := newNode(t)

@@ -139,8 +139,8 @@ func (n *node) filter(pod *testnet.Host, rule string) {
 	}
 }
 
-// TestPluginSeesFailingEndpoints stops an endpoint's process, cuts off its host and closes its port by a filter. The engine's tests show
-// that it takes at most two readings; this one logs how long it takes.
+// TestPluginSeesFailingEndpoints stops an endpoint's process, cuts off its host and closes its port by a filter. The engine's
+// tests show that it takes at most two readings; this one logs how long it takes.
 func TestPluginSeesFailingEndpoints(t *testing.T) {
 	n := newNode(t)
 	n.endpoints(1, 2, 3)

@@ -21,9 +21,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// TestSourceRangesThatChangeOpenAndCloseNothing: a Service's 1,000 source ranges change to others, in parts, while sluice is killed and started.
-// The client, which some range of each generation allows, loses no packet. The stranger, whom none allows, never gets through, also while the
-// Service is deleted and created.
+// TestSourceRangesThatChangeOpenAndCloseNothing: a Service's 1,000 source ranges change to others, in parts, while sluice is
+// killed and started. The client, which some range of each generation allows, loses no packet. The stranger, whom none allows,
+// never gets through, also while the Service is deleted and created.
 func TestSourceRangesThatChangeOpenAndCloseNothing(t *testing.T) {
 	for _, mode := range []string{"nftables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {

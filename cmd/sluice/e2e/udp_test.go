@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// TestUDPFlowsFollowTheirFrontend follows flows from ports that stay the same while frontends come, change hands and go, the last of them
-// while sluice does not run. The Service sip has endpoint p1, and other, which is older, p2.
+// TestUDPFlowsFollowTheirFrontend follows flows from ports that stay the same while frontends come, change hands and go, the last
+// of them while sluice does not run. The Service sip has endpoint p1, and other, which is older, p2.
 func TestUDPFlowsFollowTheirFrontend(t *testing.T) {
 	n := newNode(t)
 	for _, p := range n.pods {

@@ -1,4 +1,5 @@
-// Package oci writes container images as OCI image layouts and archives, without a container runtime. The same input produces the same digest.
+// Package oci writes container images as OCI image layouts and archives, without a container runtime. The same input produces the
+// same digest.
 package oci
 
 import (
@@ -12,13 +13,15 @@ import (
 	"time"
 )
 
-// Pack returns files and their parent directories as a compressed tar archive, sorted by name, with at as all timestamps (zero: 1970).
+// Pack returns files and their parent directories as a compressed tar archive, sorted by name, with at as all timestamps (zero:
+// 1970).
 func Pack(files []File, at time.Time) ([]byte, error) {
 	l, err := newLayer(files, at, gzip.DefaultCompression)
 	return l.gzip, err
 }
 
-// Archive writes a layout as a tar file, with at as all timestamps (zero: 1970). An existing file is replaced after the new one is complete.
+// Archive writes a layout as a tar file, with at as all timestamps (zero: 1970). An existing file is replaced after the new one
+// is complete.
 func Archive(layout, to string, at time.Time) (err error) {
 	if at.IsZero() {
 		at = time.Unix(0, 0)

@@ -39,7 +39,8 @@ type Image struct {
 	Files    []File
 }
 
-// Write writes the layout and returns the digests of its indexes. An existing directory is replaced after the new one is complete.
+// Write writes the layout and returns the digests of its indexes. An existing directory is replaced after the new one is
+// complete.
 func (l Layout) Write(ctx context.Context, dir string) ([]digest.Digest, error) {
 	if err := replaceable(dir); err != nil {
 		return nil, err

@@ -1,5 +1,5 @@
-// Command precompile compiles plugins for its own architecture into the entries of a folder, and prints what sluice needs to trust them:
-// NAME:DIGEST of each, separated by commas. The command image builds it for the platforms of the image, and runs it.
+// Command precompile compiles plugins for its own architecture into the entries of a folder, and prints what sluice needs to
+// trust them: NAME:DIGEST of each, separated by commas. The command image builds it for the platforms of the image, and runs it.
 package main
 
 import (

@@ -1,5 +1,6 @@
-// Command shop runs the boutique on this machine: `shop open MANIFESTS NODE COMMAND…` runs a command on a Node of it, beside the Pods with
-// real servers, in network namespaces. There, `shop connect MANIFESTS SERVICE N` makes connections. Nothing outside the namespaces changes.
+// Command shop runs the boutique on this machine: `shop open MANIFESTS NODE COMMAND…` runs a command on a Node of it, beside the
+// Pods with real servers, in network namespaces. There, `shop connect MANIFESTS SERVICE N` makes connections. Nothing outside the
+// namespaces changes.
 package main
 
 import (

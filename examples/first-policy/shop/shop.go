@@ -43,8 +43,8 @@ func readShop(folder string) (shop, error) {
 	return shop{cluster}, nil
 }
 
-// build creates a Node and the Pods of the served Services. Those of other Nodes are attached in the same way; to sluice, they differ by
-// their EndpointSlices only.
+// build creates a Node and the Pods of the served Services. Those of other Nodes are attached in the same way; to sluice, they
+// differ by their EndpointSlices only.
 func (s shop) build(node string) (*testnet.Lab, error) {
 	n := s.Nodes[node]
 	if n == nil {

@@ -20,8 +20,8 @@ func ReplaceFile(path string, text []byte) error {
 	return nil
 }
 
-// ShortenConntrack shortens conntrack timeouts on the node, so that short connections do not accumulate. Some kernels do not allow
-// this in a user namespace; everything works without.
+// ShortenConntrack shortens conntrack timeouts on the node, so that short connections do not accumulate. Some kernels do not
+// allow this in a user namespace; everything works without.
 func ShortenConntrack(node *testnet.Host) error {
 	return node.Do(func() error {
 		_ = os.WriteFile("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close", []byte("1"), 0)

@@ -1,4 +1,5 @@
-// Package lab has what the programs in examples share: a running sluice on a node of network namespaces, and changes of its files.
+// Package lab has what the programs in examples share: a running sluice on a node of network namespaces, and changes of its
+// files.
 package lab
 
 import (
@@ -112,8 +113,8 @@ func (s *Sluice) LogLines(mark int, words ...string) (out []string, now int) {
 	return out, len(s.log)
 }
 
-// stopTimeout has room for the kernel, which closes inotify instances late on a machine with too much load. After 2 s, sluice itself
-// says what it waits for and exits with 1.
+// stopTimeout has room for the kernel, which closes inotify instances late on a machine with too much load. After 2 s, sluice
+// itself says what it waits for and exits with 1.
 const stopTimeout = time.Minute
 
 // Stop terminates sluice and returns an error if it did not exit cleanly.

@@ -32,7 +32,8 @@ type server struct {
 // plural is the resource of each kind.
 var plural = map[string]string{"ServicePlugin": "serviceplugins", "ServicePolicy": "servicepolicies", "ClusterServicePolicy": "clusterservicepolicies", "NodeReport": "nodereports"}
 
-// write creates (POST), changes (PATCH) or deletes an object of the kinds, with the server's strict validation; dry: without storing it.
+// write creates (POST), changes (PATCH) or deletes an object of the kinds, with the server's strict validation; dry: without
+// storing it.
 func (s *server) write(client *kubernetes.Clientset, verb, manifest string, dry bool) error {
 	s.t.Helper()
 	var o metav1.PartialObjectMetadata
@@ -358,8 +359,8 @@ func (v verber) Patch(contentType string) *rest.Request {
 
 func request(ctx context.Context, r *rest.Request) error { return r.Do(ctx).Error() }
 
-// testOlderObjects checks that an object that an older version of the kinds has stored stays writable, also if a newer rule refuses it, as
-// long as what the rule is about does not change.
+// testOlderObjects checks that an object that an older version of the kinds has stored stays writable, also if a newer rule
+// refuses it, as long as what the rule is about does not change.
 func testOlderObjects(s *server) {
 	ctx := s.t.Context()
 	crd, err := s.Kubectl(ctx, "", "get", "crd", "servicepolicies.sluice.dev", "-o", "json")

@@ -2,7 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ServicePlugin registers a plugin, so that policies can use it by name: where its module is, what it may take, and who may use it.
+// ServicePlugin registers a plugin, so that policies can use it by name: where its module is, what it may take, and who may use
+// it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=spl,categories=sluice
@@ -151,7 +152,8 @@ type PluginUse struct {
 	// +listType=set
 	// +optional
 	Namespaces []string `json:"namespaces,omitempty"`
-	// Settings are the fields that ServicePolicies may set; empty: none. List only fields whose every valid value you would accept.
+	// Settings are the fields that ServicePolicies may set; empty: none. List only fields whose every valid value you would
+	// accept.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253

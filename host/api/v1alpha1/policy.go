@@ -39,8 +39,8 @@ type ServicePolicyList struct {
 
 // ServicePolicySpec is a policy and its targets.
 type ServicePolicySpec struct {
-	// TargetRefs are the Services that the policy applies to. Of two policies for one target, the older one applies. A policy for a port
-	// takes precedence over one for the Service.
+	// TargetRefs are the Services that the policy applies to. Of two policies for one target, the older one applies. A policy for
+	// a port takes precedence over one for the Service.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a.name == b.name && (has(a.sectionName) ? a.sectionName : '') == (has(b.sectionName) ? b.sectionName : '')))",message="the targets must be distinct"

@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// NodeReport is what a node has in force. It has the name of its Node, which owns it, and only that node writes it. The status of plugins
-// and policies is made of the reports of all nodes.
+// NodeReport is what a node has in force. It has the name of its Node, which owns it, and only that node writes it. The status of
+// plugins and policies is made of the reports of all nodes.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=snr,categories=sluice

@@ -12,9 +12,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// CountConnections adds the open connections to the endpoints that are in count: TCP connections that are established, and flows of other
-// protocols with a reply. The kernel leaves out entries that were not translated or have no reply (since Linux 5.18), and the others
-// are counted as they arrive: memory does not depend on the size of the table. The kernel works in the calling thread.
+// CountConnections adds the open connections to the endpoints that are in count: TCP connections that are established, and flows
+// of other protocols with a reply. The kernel leaves out entries that were not translated or have no reply (since Linux 5.18),
+// and the others are counted as they arrive: memory does not depend on the size of the table. The kernel works in the calling
+// thread.
 func (Table) CountConnections(ctx context.Context, count map[model.EndpointKey]uint32) error {
 	if err := dump(ctx, func(e *entry) {
 		if k, ok := e.open(); ok {
@@ -51,15 +52,15 @@ const (
 	contextInterval = 100 * time.Millisecond
 )
 
-// dump calls onEntry for all entries of the table of which the kernel knows that they were translated and have a reply. The entry is
-// valid until onEntry returns.
+// dump calls onEntry for all entries of the table of which the kernel knows that they were translated and have a reply. The entry
+// is valid until onEntry returns.
 func dump(ctx context.Context, onEntry func(*entry)) error {
 	var e entry
 	return receive(ctx, dumpRequest(unix.AF_UNSPEC, statusCounted, statusCounted), func(part []byte) (done bool, err error) { return e.messages(part, onEntry) })
 }
 
-// receive sends a request for a dump and calls onPart for each part of the answer, until it is done. The part is valid until onPart
-// returns.
+// receive sends a request for a dump and calls onPart for each part of the answer, until it is done. The part is valid until
+// onPart returns.
 func receive(ctx context.Context, request []byte, onPart func([]byte) (done bool, err error)) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -102,7 +103,8 @@ func receiveParts(ctx context.Context, fd int, onPart func([]byte) (done bool, e
 	return nil
 }
 
-// dumpRequest returns the message that asks for a dump of the entries of a family whose status has these bits in a mask; mask zero: of all.
+// dumpRequest returns the message that asks for a dump of the entries of a family whose status has these bits in a mask; mask
+// zero: of all.
 func dumpRequest(family byte, status, mask uint32) []byte {
 	const getConntrack = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1 // IPCTNL_MSG_CT_GET
 	native := binary.NativeEndian

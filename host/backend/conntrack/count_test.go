@@ -225,8 +225,8 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// BenchmarkCountConnections counts the connections to 1,000 endpoints in tables of different sizes. A table of a million entries needs a
-// kernel with such a limit: bin/vm exec -kernel 6.12, see host/README.md.
+// BenchmarkCountConnections counts the connections to 1,000 endpoints in tables of different sizes. A table of a million entries
+// needs a kernel with such a limit: bin/vm exec -kernel 6.12, see host/README.md.
 func BenchmarkCountConnections(b *testing.B) {
 	for _, entries := range []int{1000, 100_000, 1_000_000} {
 		b.Run(strconv.Itoa(entries), func(b *testing.B) {

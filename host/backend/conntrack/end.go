@@ -16,8 +16,8 @@ import (
 // endedPerCall is how many connections are ended together.
 const endedPerCall = 500
 
-// picked is a connection to end. Its entry is deleted by its addresses, and only if it is still the same one: the client may have used
-// its port again.
+// picked is a connection to end. Its entry is deleted by its addresses, and only if it is still the same one: the client may have
+// used its port again.
 type picked struct {
 	hash uint32 // of a shed
 	id   uint32
@@ -29,10 +29,11 @@ func pickEntry(c *flowEntry, hash uint32) picked {
 	return picked{hash: hash, id: c.id, tcp: c.continues(), what: c.identity()}
 }
 
-// end deletes the entries of connections of a family, in order, after the data plane has been told of the TCP connections among them. It
-// returns how many entries existed, and how many connections need not be passed again.
+// end deletes the entries of connections of a family, in order, after the data plane has been told of the TCP connections among
+// them. It returns how many entries existed, and how many connections need not be passed again.
 //
-// If the data plane cannot be told, the entries are deleted nevertheless: most connections meet another endpoint, which resets them.
+// If the data plane cannot be told, the entries are deleted nevertheless: most connections meet another endpoint, which resets
+// them.
 func (t *Table) end(ctx context.Context, f model.Family, list []picked, tcp backend.Resetter) (n plan.ResetCount, done int, err error) {
 	var errs []error
 	for chunk := range slices.Chunk(list, endedPerCall) {

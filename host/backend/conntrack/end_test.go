@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// TestDataPlaneIsToldBeforeEntriesAreDeleted, of the TCP connections whose clients may still send. If it cannot be told, they are deleted
-// nevertheless.
+// TestDataPlaneIsToldBeforeEntriesAreDeleted, of the TCP connections whose clients may still send. If it cannot be told, they are
+// deleted nevertheless.
 func TestDataPlaneIsToldBeforeEntriesAreDeleted(t *testing.T) {
 	resets := []plan.Reset{
 		{Frontend: key("10.96.0.10:80", model.TCP), Endpoint: shedEndpoint}, {Frontend: key("10.96.0.10:80", model.UDP), Endpoint: shedEndpoint},

@@ -27,14 +27,14 @@ func (c *flowEntry) established() bool {
 	return c.protocol != unix.IPPROTO_TCP || c.tcpState == tcpEstablished
 }
 
-// unreplied reports whether an entry has seen packets of the client only. A connection of TCP that conntrack meets when it is established
-// counts as established.
+// unreplied reports whether an entry has seen packets of the client only. A connection of TCP that conntrack meets when it is
+// established counts as established.
 func (c *flowEntry) unreplied() bool {
 	return c.status&statusSeenReply == 0 && (c.protocol != unix.IPPROTO_TCP || c.tcpState == tcpSynSent)
 }
 
-// continues reports whether a client may still send packets of a TCP connection: the handshake has begun, and not both sides have closed
-// it. The entry of a connection that both have closed is kept for minutes.
+// continues reports whether a client may still send packets of a TCP connection: the handshake has begun, and not both sides have
+// closed it. The entry of a connection that both have closed is kept for minutes.
 func (c *flowEntry) continues() bool {
 	return c.protocol == unix.IPPROTO_TCP && c.tcpState >= tcpSynReceived && c.tcpState <= tcpCloseWait
 }

@@ -17,8 +17,8 @@ import (
 
 const statusOffload = 1 << 14 // IPS_OFFLOAD
 
-// offload is a node with rules that translate a frontend to an endpoint, and a flowtable, which forwards the packets of established flows past
-// all rules.
+// offload is a node with rules that translate a frontend to an endpoint, and a flowtable, which forwards the packets of
+// established flows past all rules.
 type offload struct {
 	node     *testnet.Host
 	client   net.Conn
@@ -100,7 +100,8 @@ func (o *offload) answers(t *testing.T, endpoint netip.AddrPort) bool {
 	return strings.HasPrefix(string(b[:n]), endpoint.String())
 }
 
-// TestFlowsInAFlowtableEnd: the kernel forwards their packets without conntrack, and finds out that their entries have been deleted.
+// TestFlowsInAFlowtableEnd: the kernel forwards their packets without conntrack, and finds out that their entries have been
+// deleted.
 func TestFlowsInAFlowtableEnd(t *testing.T) {
 	frontend, old, other := netip.MustParseAddrPort("10.96.0.10:53"), netip.MustParseAddrPort("10.244.0.1:5353"), netip.MustParseAddrPort("10.244.0.2:5353")
 	to := key(frontend.String(), model.UDP)

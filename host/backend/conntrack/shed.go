@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// listedPerCall is how many entries may be listed for each call of Shed, on average. Calls are at least 1 s apart and an entry takes
-	// some 2 µs (BenchmarkListToShed), so listing takes about 1 % of a processor.
+	// listedPerCall is how many entries may be listed for each call of Shed, on average. Calls are at least 1 s apart and an
+	// entry takes some 2 µs (BenchmarkListToShed), so listing takes about 1 % of a processor.
 	listedPerCall = 5000
 	// maxPicked bounds how many connections are remembered. Some 230 bytes are allocated for each (BenchmarkListToShed).
 	maxPicked = 100_000
@@ -42,8 +42,8 @@ type shedder struct {
 	lists int // how often it has been listed, for tests
 }
 
-// Shed deletes the entries of the established connections that the sheds select, with the same effect as Reset. deferred reports which
-// sheds have to be repeated because the table may not be listed so soon again; nil: none.
+// Shed deletes the entries of the established connections that the sheds select, with the same effect as Reset. deferred reports
+// which sheds have to be repeated because the table may not be listed so soon again; nil: none.
 //
 // The table is listed when a shed begins, and not for its further steps. The listing is streamed.
 func (t *Table) Shed(ctx context.Context, sheds []plan.Shed, tcp backend.Resetter) (total plan.ResetCount, deferred []bool, err error) {
@@ -151,7 +151,8 @@ func lookUpFlow[T any](byFlow map[plan.Reset]T, c *flowEntry) (found T) {
 	return byFlow[plan.Reset{Frontend: key, Endpoint: c.endpoint}]
 }
 
-// prune sorts the picks, and leaves maxPicked connections in all: of each shed those that are reset first. It returns how many are left.
+// prune sorts the picks, and leaves maxPicked connections in all: of each shed those that are reset first. It returns how many
+// are left.
 func prune(picks map[shedID]*pick, total int) (left int) {
 	for _, p := range picks {
 		slices.SortFunc(p.list, func(a, b picked) int { return cmp.Compare(a.hash, b.hash) })

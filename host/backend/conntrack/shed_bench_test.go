@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// BenchmarkListToShed lists a table of 50,000 connections to one endpoint, picks a fifth of them, and reports the CPU time of an entry.
+// BenchmarkListToShed lists a table of 50,000 connections to one endpoint, picks a fifth of them, and reports the CPU time of an
+// entry.
 func BenchmarkListToShed(b *testing.B) {
 	const n = 50_000
 	if limit := conntrackMax(b); limit < n {

@@ -89,8 +89,8 @@ func shedClient(n int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 9, byte(n / 30000)}), uint16(1024+n%30000))
 }
 
-// TestShedResetsItsShareByHash: over the steps of a minute exactly the connections whose hash is in the share are reset, each step
-// those of its own range, and the table is listed once. Others are not touched.
+// TestShedResetsItsShareByHash: over the steps of a minute exactly the connections whose hash is in the share are reset, each
+// step those of its own range, and the table is listed once. Others are not touched.
 func TestShedResetsItsShareByHash(t *testing.T) {
 	flush(t)
 	n := 10_000
@@ -217,7 +217,8 @@ func TestShedOfIPv6AndUDP(t *testing.T) {
 	}
 }
 
-// TestListingIsBounded: after a long listing, sheds that begin wait for as many calls as the listing was long. Those in progress do not.
+// TestListingIsBounded: after a long listing, sheds that begin wait for as many calls as the listing was long. Those in progress
+// do not.
 func TestListingIsBounded(t *testing.T) {
 	flush(t)
 	createConns(t, conn{shedClient(1), shedFrontend, shedEndpoint, unix.IPPROTO_TCP, tcpEstablished},
@@ -243,7 +244,8 @@ func TestListingIsBounded(t *testing.T) {
 	}
 }
 
-// TestPrunedPicksAreThoseThatAreResetFirst: too many connections to remember are listed again later, and none is missed or reset twice.
+// TestPrunedPicksAreThoseThatAreResetFirst: too many connections to remember are listed again later, and none is missed or reset
+// twice.
 func TestPrunedPicksAreThoseThatAreResetFirst(t *testing.T) {
 	a, b := &pick{until: plan.ShedSpace}, &pick{until: plan.ShedSpace}
 	for i := range 3 * maxPicked / 2 {

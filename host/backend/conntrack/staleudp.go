@@ -15,12 +15,13 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// maxExactDumps is up to how many frontends the kernel is asked for the flows to each. Walking the table without returning an entry takes it
-// a quarter of the time or less in which it returns them all.
+// maxExactDumps is up to how many frontends the kernel is asked for the flows to each. Walking the table without returning an
+// entry takes it a quarter of the time or less in which it returns them all.
 const maxExactDumps = 3
 
-// DeleteStaleUDP deletes the entries of UDP flows of a family for which stale returns true, and returns their number. The kernel leaves out
-// what is not of UDP, or not to one of a few frontends (since Linux 5.8). The table is streamed; memory does not depend on its size.
+// DeleteStaleUDP deletes the entries of UDP flows of a family for which stale returns true, and returns their number. The kernel
+// leaves out what is not of UDP, or not to one of a few frontends (since Linux 5.8). The table is streamed; memory does not
+// depend on its size.
 func (t *Table) DeleteStaleUDP(ctx context.Context, f model.Family, frontends []plan.Key, stale func(to, endpoint netip.AddrPort) bool) (n int, err error) {
 	requests := [][]byte{udpRequest(f, nil)}
 	if len(frontends) <= maxExactDumps {
@@ -61,8 +62,8 @@ const (
 	filterDestPort      = 1 << 5
 )
 
-// udpRequest returns the message that asks for a dump of the UDP entries of a family; if to is not nil, only of those to its port and, in
-// IPv4, its address. Linux (6.18) returns the entries to all other addresses for one of IPv6.
+// udpRequest returns the message that asks for a dump of the UDP entries of a family; if to is not nil, only of those to its port
+// and, in IPv4, its address. Linux (6.18) returns the entries to all other addresses for one of IPv6.
 func udpRequest(f model.Family, to *plan.Key) []byte {
 	flags, addr, proto := uint32(filterProtocol), []byte(nil), appendAttr(nil, attrProtoNum, []byte{unix.IPPROTO_UDP})
 	if to != nil {

@@ -11,9 +11,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// DeleteUnreplied deletes the entries of connections through the given frontends to the given endpoints that have had no answer, and returns
-// their number. Without an entry, the next packet of the client is balanced again: a repeated SYN, or a new connection from
-// a port that the client uses again. The table is listed once per IP family, streamed; memory does not depend on its size.
+// DeleteUnreplied deletes the entries of connections through the given frontends to the given endpoints that have had no answer,
+// and returns their number. Without an entry, the next packet of the client is balanced again: a repeated SYN, or a new
+// connection from a port that the client uses again. The table is listed once per IP family, streamed; memory does not depend on
+// its size.
 func (t *Table) DeleteUnreplied(ctx context.Context, to []plan.Reset) (n int, err error) {
 	wanted, families := map[plan.Reset]bool{}, map[model.Family]bool{}
 	for _, r := range to {
@@ -38,8 +39,8 @@ func (t *Table) DeleteUnreplied(ctx context.Context, to []plan.Reset) (n int, er
 	return n, errors.Join(errs...)
 }
 
-// deleteUnreplied deletes an entry that was listed, unless a reply has come since, or the client has used its port for another connection.
-// The entry's id does not tell these apart: the kernel computes it from where the entry is in memory.
+// deleteUnreplied deletes an entry that was listed, unless a reply has come since, or the client has used its port for another
+// connection. The entry's id does not tell these apart: the kernel computes it from where the entry is in memory.
 func deleteUnreplied(f model.Family, c *flowEntry) (deleted bool, err error) {
 	identity := c.identity()
 	now, err := getEntry(f, identity)

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// TestOnlyConnectionsWithoutAnAnswerAreDeleted: of random connections exactly those through the given frontends to the given endpoints
-// that have seen no packet of the endpoint, and of TCP only those whose handshake has not gone on.
+// TestOnlyConnectionsWithoutAnAnswerAreDeleted: of random connections exactly those through the given frontends to the given
+// endpoints that have seen no packet of the endpoint, and of TCP only those whose handshake has not gone on.
 func TestOnlyConnectionsWithoutAnAnswerAreDeleted(t *testing.T) {
 	const confirmed, seenReply = 1 << 3, statusSeenReply
 	frontends := []netip.AddrPort{shedFrontend, shedNodePort, netip.MustParseAddrPort("10.96.0.11:80"), netip.MustParseAddrPort("[fd00:10:96::a]:80")}

@@ -232,8 +232,8 @@ func compare(a, b float64) int {
 	return 0
 }
 
-// deleteStaleAffinity deletes the affinity entries of a Service port for endpoints that none of its frontends forwards to any more.
-// If such an endpoint returns, it starts without clients.
+// deleteStaleAffinity deletes the affinity entries of a Service port for endpoints that none of its frontends forwards to any
+// more. If such an endpoint returns, it starts without clients.
 func (k *Kernel) deleteStaleAffinity(t *plan.Plan, owner model.PortName) {
 	if !slices.ContainsFunc(slices.Collect(maps.Keys(k.sticky)), func(c affinityKey) bool { return c.port == owner }) {
 		return

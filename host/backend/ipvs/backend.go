@@ -46,7 +46,8 @@ type Backend struct {
 	unprogrammed unprogrammed
 	// declines counts the Applies that left the tables of another mode in force because a frontend failed.
 	declines int
-	// rejectTablesDeleted is set once the reject tables of an earlier DrainAll, and the hold tables of a killed sluice, are deleted.
+	// rejectTablesDeleted is set once the reject tables of an earlier DrainAll, and the hold tables of a killed sluice, are
+	// deleted.
 	rejectTablesDeleted bool
 	failedSysctls       map[string]bool // those that could not be set; logged once
 	drains              drainTracker

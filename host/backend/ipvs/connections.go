@@ -11,7 +11,8 @@ import (
 
 var _ backend.ConnectionCounter = (*Backend)(nil)
 
-// CountConnections implements backend.ConnectionCounter with the kernel's counts: a request for each virtual server of the frontends.
+// CountConnections implements backend.ConnectionCounter with the kernel's counts: a request for each virtual server of the
+// frontends.
 func (b *Backend) CountConnections(ctx context.Context, frontends []plan.Key, count map[model.EndpointKey]uint32) error {
 	counted := map[serverKey]bool{{}: true}
 	for _, f := range frontends {

@@ -15,8 +15,8 @@ import (
 // maxRoutes bounds how many routes of a family Gateways reads.
 const maxRoutes = 50_000
 
-// Gateways returns the gateways of the routes in the main table of this network namespace, sorted. If the address of a Service was one of
-// them, adding it would cut off what is behind it. With an error, they are those that could be read.
+// Gateways returns the gateways of the routes in the main table of this network namespace, sorted. If the address of a Service
+// was one of them, adding it would cut off what is behind it. With an error, they are those that could be read.
 func Gateways() ([]netip.Addr, error) {
 	found := map[netip.Addr]bool{}
 	add := func(ip net.IP) {

@@ -86,7 +86,8 @@ func TestNewConnectionsAreHeldWhileASchedulerChanges(t *testing.T) {
 	}
 }
 
-// TestSchedulersOfOthersStayWhileWeightsAreEqual: taking over kube-proxy's virtual servers leaves them without a scheduler at no time.
+// TestSchedulersOfOthersStayWhileWeightsAreEqual: taking over kube-proxy's virtual servers leaves them without a scheduler at no
+// time.
 func TestSchedulersOfOthersStayWhileWeightsAreEqual(t *testing.T) {
 	testenv.OnceForAllKernels(t)
 	for from, want := range map[string][2][]string{

@@ -221,7 +221,8 @@ func boundVIPsIn(d *env, link string) (bound map[netip.Addr]bool, err error) {
 	return bound, err
 }
 
-// TestAddedVIPsAreLocal moves IPv6 addresses from link to link. The kernel acknowledges an address before packets to it stay on the node.
+// TestAddedVIPsAreLocal moves IPv6 addresses from link to link. The kernel acknowledges an address before packets to it stay on
+// the node.
 func TestAddedVIPsAreLocal(t *testing.T) {
 	d := newEnv(t)
 	err := d.Lab.Node.Do(func() error {

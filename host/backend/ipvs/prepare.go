@@ -14,8 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// modprobe loads a kernel module with the modprobe of a root directory, such as that of the host in a container whose image has none; "" is
-// that of this process.
+// modprobe loads a kernel module with the modprobe of a root directory, such as that of the host in a container whose image has
+// none; "" is that of this process.
 func modprobe(root, module string) error {
 	cmd := exec.Command("modprobe", module)
 	if root != "" {

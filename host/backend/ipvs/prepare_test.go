@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
-// TestModulesAreLoadedWithTheHostsModprobe: this program stands in for modprobe in another root directory, as no test may load modules.
+// TestModulesAreLoadedWithTheHostsModprobe: this program stands in for modprobe in another root directory, as no test may load
+// modules.
 func TestModulesAreLoadedWithTheHostsModprobe(t *testing.T) {
 	program, err := elf.Open("/proc/self/exe")
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// TestNATRulesOfOthersDoNotSeeConnectionsToServices: as in mode nftables, another program's chain at the usual priority neither translates nor
-// marks connections that IPVS is to balance, whoever came first.
+// TestNATRulesOfOthersDoNotSeeConnectionsToServices: as in mode nftables, another program's chain at the usual priority neither
+// translates nor marks connections that IPVS is to balance, whoever came first.
 func TestNATRulesOfOthersDoNotSeeConnectionsToServices(t *testing.T) {
 	const others = `
 table ip others {

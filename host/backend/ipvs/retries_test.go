@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testbed"
 )
 
-// TestRefusedConnectionsAreTriedAgain is the same test as that of mode nftables: IPVS chooses again for a SYN that is repeated after an RST.
+// TestRefusedConnectionsAreTriedAgain is the same test as that of mode nftables: IPVS chooses again for a SYN that is repeated
+// after an RST.
 func TestRefusedConnectionsAreTriedAgain(t *testing.T) {
 	d := newEnv(t)
 	b := d.open()

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Caps returns what IPVS with all schedulers can represent. IPVS accepts weights up to 65535, but wrr walks them from the highest down: of
-// 65535, 65535 and 21845, the third destination got no connection among the first 87,380. So weights are reduced to lowest terms, with a sum
-// of slots.Max as in the nftables backend, and a round of wrr takes at most a thousand connections.
+// Caps returns what IPVS with all schedulers can represent. IPVS accepts weights up to 65535, but wrr walks them from the highest
+// down: of 65535, 65535 and 21845, the third destination got no connection among the first 87,380. So weights are reduced to
+// lowest terms, with a sum of slots.Max as in the nftables backend, and a round of wrr takes at most a thousand connections.
 func Caps() plan.Caps {
 	return capsOf(map[string]bool{"wrr": true, "wlc": true, "mh": true})
 }

@@ -137,8 +137,8 @@ func TestSourceHashSelectsTheSameDestinationForAClient(t *testing.T) {
 	}
 }
 
-// The turns of mh follow the order in which destinations were added, so virtual servers with the same destinations, as on two nodes,
-// can disagree about a client. They do about few.
+// The turns of mh follow the order in which destinations were added, so virtual servers with the same destinations, as on two
+// nodes, can disagree about a client. They do about few.
 func TestSourceHashDependsLittleOnTheOrderOfDestinations(t *testing.T) {
 	requireIPVS(t)
 	d := newEnvOf(t, 8)

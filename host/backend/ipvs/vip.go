@@ -57,8 +57,8 @@ func (b *Backend) bindVIP(a netip.Addr) error {
 	return nil
 }
 
-// awaitFrontend waits until packets to the VIP of a frontend stay on the node, if bindFrontend has just added it. Otherwise the first packets
-// of new connections leave by another route, and conntrack remembers these connections without IPVS.
+// awaitFrontend waits until packets to the VIP of a frontend stay on the node, if bindFrontend has just added it. Otherwise the
+// first packets of new connections leave by another route, and conntrack remembers these connections without IPVS.
 func (b *Backend) awaitFrontend(u *frontendUpdate) error { return b.awaitLocal(u.key.Addr) }
 
 func (b *Backend) awaitLocal(a netip.Addr) error {

@@ -21,7 +21,8 @@ func (r *ruleBuilder) dnat(m *set) *ruleBuilder {
 	)
 }
 
-// keepDestination accepts a connection and ends its destination NAT: what the kernel does when no rule of any chain translates it.
+// keepDestination accepts a connection and ends its destination NAT: what the kernel does when no rule of any chain translates
+// it.
 func (r *ruleBuilder) keepDestination() *ruleBuilder {
 	return r.daddr().emit(&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(nfproto(r.family)), RegAddrMin: unix.NFT_REG32_00})
 }

@@ -100,8 +100,8 @@ func (t *table) flushGroups(x *tx) error {
 	return nil
 }
 
-// flushList brings a list in the kernel to what is wanted. It commits when the transaction is full. Clients of an endpoint that left stay recorded: the rules find
-// out and delete them.
+// flushList brings a list in the kernel to what is wanted. It commits when the transaction is full. Clients of an endpoint that
+// left stay recorded: the rules find out and delete them.
 func (t *table) flushList(x *tx, group affinityID, n int, l *endpointList) error {
 	endpoints, targets := t.endpointsSet(n), t.targetsSet(n)
 	used := make(map[uint16]bool, len(l.programmed))

@@ -26,8 +26,8 @@ const (
 	affinityRooms = 64
 	maxLists      = 1 << 10       // of a group; one or two are in use
 	sharedRoom    = affinityRooms // the number of the room that all share
-	// affinityGC is how often the kernel looks for groups that are full no longer. It goes through the sets of clients each second: with another
-	// interval, nft 1.0.6 cannot load a saved map.
+	// affinityGC is how often the kernel looks for groups that are full no longer. It goes through the sets of clients each
+	// second: with another interval, nft 1.0.6 cannot load a saved map.
 	affinityGC = 10 * time.Second
 	// fullTimeout is for how long a group is listed as full after the last client that could not be recorded.
 	fullTimeout = 5 * time.Minute
@@ -126,8 +126,8 @@ func (s *schema) targetsSet(list int) *set {
 	return n
 }
 
-// clientKey returns the key of the sets of clients: the client and the group id. In IPv6 the id comes first: nft 1.0.6 aborts when it
-// loads a rule that changes a map whose key has something after 16 bytes.
+// clientKey returns the key of the sets of clients: the client and the group id. In IPv6 the id comes first: nft 1.0.6 aborts
+// when it loads a rule that changes a map whose key has something after 16 bytes.
 func (s *schema) clientKey() []field {
 	if s.family == model.IPv6 {
 		return []field{idField, s.addr}

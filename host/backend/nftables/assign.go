@@ -9,10 +9,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// assignSlots gives each endpoint as many of the slots 0 to total-1 as its weight. A slot keeps its endpoint while that
-// is within its quota, so that a change rewrites only the difference. The order of slots does not matter, as they are
-// drawn at random; for those that are chosen by hash see hashSlots. Endpoints are sorted by address and of one family, total is the sum of their weights and not 0. A large pool
-// changes in many steps, each of which calls this, so it makes little garbage.
+// assignSlots gives each endpoint as many of the slots 0 to total-1 as its weight. A slot keeps its endpoint while that is within
+// its quota, so that a change rewrites only the difference. The order of slots does not matter, as they are drawn at random; for
+// those that are chosen by hash see hashSlots. Endpoints are sorted by address and of one family, total is the sum of their
+// weights and not 0. A large pool changes in many steps, each of which calls this, so it makes little garbage.
 func assignSlots(before packedSlots, endpoints []plan.Endpoint, total int) packedSlots {
 	w := endpoints[0].Addr.Addr().BitLen()/8 + 2
 	slots := make(packedSlots, 1+total*w)

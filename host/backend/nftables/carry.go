@@ -172,7 +172,8 @@ func (c *carrier) readRoutes(name string) error {
 	return nil
 }
 
-// findClientsV4 finds the sets of clients that ruleset version 4 has written: in both families, the client comes first in their key.
+// findClientsV4 finds the sets of clients that ruleset version 4 has written: in both families, the client comes first in their
+// key.
 func (c *carrier) findClientsV4() error {
 	_, err := c.from.listSets(func(name string) *set {
 		s := c.from.findAffinitySet(name)

@@ -92,8 +92,8 @@ func TestUpdateCostDoesNotDependOnClusterSize(t *testing.T) {
 	}
 }
 
-// TestPartOfALargePoolIsAllThatIsWritten: the planner changes a pool of more than a thousand endpoints in parts, whose weights have no influence on
-// the slots of the others.
+// TestPartOfALargePoolIsAllThatIsWritten: the planner changes a pool of more than a thousand endpoints in parts, whose weights
+// have no influence on the slots of the others.
 func TestPartOfALargePoolIsAllThatIsWritten(t *testing.T) {
 	testenv.OnceForAllKernels(t)
 	d := newTestEnv(t, 0)

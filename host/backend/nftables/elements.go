@@ -52,8 +52,9 @@ const (
 	handedOffBit = 1 << (slotTables + 2) // of HandOff
 )
 
-// maxRanges bounds the source ranges of a frontend, which are written in one transaction when sluice starts: serviceLimits.sourceRanges is at most
-// 5,000, and while they change in parts a frontend has old and new ones, and its own address.
+// maxRanges bounds the source ranges of a frontend, which are written in one transaction when sluice starts:
+// serviceLimits.sourceRanges is at most 5,000, and while they change in parts a frontend has old and new ones, and its own
+// address.
 const maxRanges = 10_100
 
 // encode returns the elements of a frontend. before are its current ones: endpoints keep their slots where possible.

@@ -8,12 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// grace is the time until no packet is evaluated with rules from before a transaction. It is closed when that is over; nil is over.
+// grace is the time until no packet is evaluated with rules from before a transaction. It is closed when that is over; nil is
+// over.
 //
-// A packet keeps the rules that it began with, but each of its lookups sees the newest elements: during a frontend's move to a set
-// that its rules do not use, it would find the frontend in no set and be dropped. So rules are committed first, and a transaction
-// that moves a frontend to sets of theirs waits. Others do not. Elements that are only added affect no frontend that exists: a
-// packet to a new frontend may be dropped, as before it existed.
+// A packet keeps the rules that it began with, but each of its lookups sees the newest elements: during a frontend's move to a
+// set that its rules do not use, it would find the frontend in no set and be dropped. So rules are committed first, and a
+// transaction that moves a frontend to sets of theirs waits. Others do not. Elements that are only added affect no frontend that
+// exists: a packet to a new frontend may be dropped, as before it existed.
 type grace chan struct{}
 
 // addTo adds it to a list, or nil if it is over.

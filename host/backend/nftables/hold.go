@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// holdName is the name of the hold tables, one per family. While the kernel replaces the scheduler of a virtual server, this has none for
-// an RCU grace period, and IPVS answers new connections with an ICMP error. The hold tables drop their first packets before IPVS sees them,
-// so that clients repeat them.
+// holdName is the name of the hold tables, one per family. While the kernel replaces the scheduler of a virtual server, this has
+// none for an RCU grace period, and IPVS answers new connections with an ICMP error. The hold tables drop their first packets
+// before IPVS sees them, so that clients repeat them.
 const holdName = "sluice-hold"
 
 // HoldTimeout ends a hold in the kernel, should sluice be killed meanwhile.

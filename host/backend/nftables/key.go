@@ -107,7 +107,8 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// isUncommon reports whether few source ranges have a length. Those of registries, clouds and sites are multiples of 4 bits up to 64.
+// isUncommon reports whether few source ranges have a length. Those of registries, clouds and sites are multiples of 4 bits up
+// to 64.
 func isUncommon(f model.Family, bits int) bool {
 	return f == model.IPv6 && (bits%4 != 0 || bits > 64) && bits != 128
 }

@@ -6,14 +6,14 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// hashSlots gives each endpoint as many of total slots as its weight, for a slot table of 1<<class slots that is chosen by a hash of the
-// client's address. total is the sum of the weights. The slots depend on endpoints and weights alone, so every node has the same,
-// whatever it had before.
+// hashSlots gives each endpoint as many of total slots as its weight, for a slot table of 1<<class slots that is chosen by a hash
+// of the client's address. total is the sum of the weights. The slots depend on endpoints and weights alone, so every node has
+// the same, whatever it had before.
 //
-// It is the algorithm of Maglev (Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016, section 3.4):
-// each endpoint has a permutation of the slots, and in turns, endpoints take the next one of theirs that is free. Weights are the
-// frequency of turns. A power of 2 takes the place of the paper's prime: any odd skip generates a permutation of it. Slots from total on stay
-// empty; a client that hits one tries another hash.
+// It is the algorithm of Maglev (Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016,
+// section 3.4): each endpoint has a permutation of the slots, and in turns, endpoints take the next one of theirs that is free.
+// Weights are the frequency of turns. A power of 2 takes the place of the paper's prime: any odd skip generates a permutation of
+// it. Slots from total on stay empty; a client that hits one tries another hash.
 func hashSlots(endpoints []plan.Endpoint, total, class int) []netip.AddrPort {
 	slots := make([]netip.AddrPort, total)
 	permutations := make([]permutation, len(endpoints))

@@ -184,8 +184,8 @@ func changed(a, b []netip.AddrPort) (n int) {
 	return n
 }
 
-// The experiment of the paper's section 5.3 (figure 12): 1000 endpoints, 65537 slots, of which k percent leave at once. The figure has no
-// numbers, so its algorithm runs beside ours. The paper repeats it 200 times.
+// The experiment of the paper's section 5.3 (figure 12): 1000 endpoints, 65537 slots, of which k percent leave at once. The
+// figure has no numbers, so its algorithm runs beside ours. The paper repeats it 200 times.
 func TestAsFewSlotsMoveAsInThePaper(t *testing.T) {
 	testenv.OnceForAllKernels(t)
 	const class, size = 16, 65537

@@ -171,7 +171,8 @@ func TestReadingEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestReadingRunsBesideChanges: readings neither miss endpoints that stay nor delay changes, while others come and leave all the time.
+// TestReadingRunsBesideChanges: readings neither miss endpoints that stay nor delay changes, while others come and leave all the
+// time.
 func TestReadingRunsBesideChanges(t *testing.T) {
 	const stay, changing, changes = 3000, 40, 300
 	d := newTestEnv(t, 0)

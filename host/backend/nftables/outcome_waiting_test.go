@@ -45,7 +45,8 @@ func TestWaitingEndpointsAreAQueue(t *testing.T) {
 	}
 }
 
-// TestChangeCostsTheSameBeyondTheLimitOfCountedEndpoints counts allocated bytes: one counted endpoint leaves, one that waits takes its place.
+// TestChangeCostsTheSameBeyondTheLimitOfCountedEndpoints counts allocated bytes: one counted endpoint leaves, one that waits
+// takes its place.
 func TestChangeCostsTheSameBeyondTheLimitOfCountedEndpoints(t *testing.T) {
 	cost := func(waiting int) uint64 {
 		tab := newTable(model.IPv4, nfnl.New(nil), Slots{}, AffinityLimits{})

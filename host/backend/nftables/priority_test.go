@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// others is a table of another program at the usual priority, which translates Service addresses, a NodePort and an address of its own to p2.
+// others is a table of another program at the usual priority, which translates Service addresses, a NodePort and an address of
+// its own to p2.
 func others(family, addrs, own, to string) string {
 	const table = `
 table %[1]s others {

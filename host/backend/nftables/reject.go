@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rejectName is the name of the reject tables, one per family. After a switch from mode ipvs, VIPs stay local for their IPVS connections,
-// but the rules that guarded them are gone. The reject tables reject new connections to them that are not for IPVS, which would
-// otherwise reach the node's own sockets.
+// rejectName is the name of the reject tables, one per family. After a switch from mode ipvs, VIPs stay local for their IPVS
+// connections, but the rules that guarded them are gone. The reject tables reject new connections to them that are not for IPVS,
+// which would otherwise reach the node's own sockets.
 const rejectName = "sluice-reject"
 
 // rejectPriority runs after IPVS (98 and 99), which does not return the packets that it handles.

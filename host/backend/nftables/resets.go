@@ -18,11 +18,11 @@ import (
 const (
 	// resetsSize bounds the connections of a family that are remembered. See the README for the memory that one takes.
 	resetsSize = 1 << 16
-	// resetTimeout is for how long a connection is remembered whose client sends nothing: the default of conntrack.tcpEstablishedTimeout,
-	// for which its entry would have been kept.
+	// resetTimeout is for how long a connection is remembered whose client sends nothing: the default of
+	// conntrack.tcpEstablishedTimeout, for which its entry would have been kept.
 	resetTimeout = 24 * time.Hour
-	// answeredTimeout is for how long a connection is remembered after its last packet that was answered with RST. An RST can be lost, and
-	// TCP repeats a packet within TCP_RTO_MAX, 2 minutes.
+	// answeredTimeout is for how long a connection is remembered after its last packet that was answered with RST. An RST can be
+	// lost, and TCP repeats a packet within TCP_RTO_MAX, 2 minutes.
 	answeredTimeout = 2 * time.Minute
 	// resetsGC is how often the kernel looks for expired elements.
 	resetsGC = 10 * time.Second
@@ -33,16 +33,16 @@ const (
 )
 
 // newResetsSet returns the set of connections whose conntrack entries were deleted in order to end them. Conntrack takes the next
-// packet of such a connection for the first one of a new connection (net.netfilter.nf_conntrack_tcp_loose), as it takes those of all
-// connections after its table was flushed, and only these are to be reset.
+// packet of such a connection for the first one of a new connection (net.netfilter.nf_conntrack_tcp_loose), as it takes those of
+// all connections after its table was flushed, and only these are to be reset.
 func newResetsSet(s *schema) *set {
 	n := s.addSet(resetsName, s.addr, portField, s.addr, portField).flag(unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT)
 	n.size, n.gc = resetsSize, resetsGC
 	return n
 }
 
-// resetChain answers a packet of a connection in the set. A client that has begun another connection with the same addresses takes it
-// off the set.
+// resetChain answers a packet of a connection in the set. A client that has begun another connection with the same addresses
+// takes it off the set.
 func (r rulesetBuilder) resetChain() chain {
 	return r.chain(chainReset,
 		r.rule().tcpFlags(tcpSYN, tcpSYN).connection().change(r.resets, dynsetDelete, 0).ret(),
@@ -52,8 +52,8 @@ func (r rulesetBuilder) resetChain() chain {
 
 var _ backend.Resetter = (*Backend)(nil)
 
-// ResetTCP implements backend.Resetter. It returns for how many connections there is no room, or no table. A packet that begins a new
-// connection is not answered with RST.
+// ResetTCP implements backend.Resetter. It returns for how many connections there is no room, or no table. A packet that begins a
+// new connection is not answered with RST.
 func (b *Backend) ResetTCP(ctx context.Context, list []plan.Connection) (left int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,8 +82,8 @@ func (b *Backend) ResetTCP(ctx context.Context, list []plan.Connection) (left in
 
 // addResets adds connections of a family to the table that forwards, and reports whether it has room for them.
 //
-// While a table is replaced, two can forward, and the next packet may pass either. The one under tableName is written first: if its
-// successor does not exist afterwards, it copies the connections from there. If neither exists, one was about to be renamed.
+// While a table is replaced, two can forward, and the next packet may pass either. The one under tableName is written first: if
+// its successor does not exist afterwards, it copies the connections from there. If neither exists, one was about to be renamed.
 func addResets(conn *nfnl.Conn, f model.Family, list []plan.Connection) (ok bool, err error) {
 	var elements nfnl.ElementList
 	for _, c := range list {
@@ -123,8 +123,8 @@ func connectionKey(c plan.Connection) (key []byte) {
 	return key
 }
 
-// carryResets copies the connections to reset from the table at from to its successor t, with what remains of their timeouts. ResetTCP
-// writes to both of them already.
+// carryResets copies the connections to reset from the table at from to its successor t, with what remains of their timeouts.
+// ResetTCP writes to both of them already.
 func (b *Backend) carryResets(ctx context.Context, t *table, from *tableState) error {
 	if !t.resets.exists {
 		return nil

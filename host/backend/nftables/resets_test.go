@@ -25,8 +25,8 @@ func (d *testEnv) resets(p *plan.Plan, from *testnet.Host, to string) *testbed.R
 	return &testbed.Resets{Node: d.lab.Node, Client: from, Plan: p, To: netip.MustParseAddrPort(to), Table: &conntrack.Table{}, TCP: d.b}
 }
 
-// TestResetConnectionsMeetRST: the next packet of each connection that is shed, or whose endpoint is reset and keeps its weight, is answered
-// with RST, wherever the client is and whether it is masqueraded or not. No other connection is touched.
+// TestResetConnectionsMeetRST: the next packet of each connection that is shed, or whose endpoint is reset and keeps its weight,
+// is answered with RST, wherever the client is and whether it is masqueraded or not. No other connection is touched.
 func TestResetConnectionsMeetRST(t *testing.T) {
 	d := newTestEnv(t, 3)
 	for _, masquerade := range []string{"never", "always"} {
@@ -124,8 +124,9 @@ func echo(c net.Conn) error {
 	return err
 }
 
-// TestPortOfAResetConnectionCanBeUsedAgain: the next connection from the same addresses is an ordinary one. It survives that conntrack is
-// flushed, as all connections do that are not masqueraded and have one endpoint, and so do those that were never reset.
+// TestPortOfAResetConnectionCanBeUsedAgain: the next connection from the same addresses is an ordinary one. It survives that
+// conntrack is flushed, as all connections do that are not masqueraded and have one endpoint, and so do those that were never
+// reset.
 func TestPortOfAResetConnectionCanBeUsedAgain(t *testing.T) {
 	d := newTestEnv(t, 2)
 	const vip, port = "10.96.0.10:80", 41000

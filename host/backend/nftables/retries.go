@@ -14,9 +14,11 @@ const (
 )
 
 const (
-	// retriesSize bounds the connections of a family that were refused once: 13,000 a second, which take 8 MB. Beyond it, clients are refused at once.
+	// retriesSize bounds the connections of a family that were refused once: 13,000 a second, which take 8 MB. Beyond it, clients
+	// are refused at once.
 	retriesSize = 1 << 16
-	// retryMemory is longer than the second after which a client repeats its SYN, and the three after which it does so if that is lost.
+	// retryMemory is longer than the second after which a client repeats its SYN, and the three after which it does so if that is
+	// lost.
 	retryMemory = 5 * time.Second
 	// retryPriority is after IPVS (98 to 100), which has to see a refusal, or the next SYN would go to the same endpoint.
 	retryPriority = 110
@@ -36,8 +38,8 @@ func (s *schema) checkRetriesSet() error {
 	return nil
 }
 
-// retryChains drop an RST that answers a SYN, once for each connection. Conntrack has already forgotten the connection then, as it does when
-// the first answer is an RST (nf_conntrack_proto_tcp.c), and so the SYN that the client repeats begins a new one.
+// retryChains drop an RST that answers a SYN, once for each connection. Conntrack has already forgotten the connection then, as
+// it does when the first answer is an RST (nf_conntrack_proto_tcp.c), and so the SYN that the client repeats begins a new one.
 func (r rulesetBuilder) retryChains() []chain {
 	base := func(name string, hook int) chain {
 		c := r.hook(name, hook, retryPriority,

@@ -86,8 +86,8 @@ func (r *ruleBuilder) frontendKey(i lookup) *ruleBuilder {
 	return r.proto().dport()
 }
 
-// protocols are those of frontends. nft loads some rules only if they match one first: nft 1.0.6 those with a port before DNAT in a
-// key, and all versions those that translate to a port from a map without the port in its key.
+// protocols are those of frontends. nft loads some rules only if they match one first: nft 1.0.6 those with a port before DNAT in
+// a key, and all versions those that translate to a port from a map without the port in its key.
 var protocols = [...]byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP}
 
 // originalKey loads the same key as it was before DNAT. The rule has to match the protocol first, by ctProtocol.

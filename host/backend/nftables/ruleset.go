@@ -130,10 +130,10 @@ func (r rulesetBuilder) frontendChains(i lookup) []chain {
 	return append(chains, r.poolChains(i, outside)...)
 }
 
-// sourceRangeChains returns the chains of frontends with source ranges. A source is looked up once for each length of a prefix, so
-// adding and deleting a range costs the same however many there are: in an interval set, it costs as much as the set is large.
-// Lengths that are uncommon are looked up for frontends that have such ranges only, so that their number does not slow down others.
-// During a change, a source can be in one set when that is looked up and in another one later, so it is looked up again.
+// sourceRangeChains returns the chains of frontends with source ranges. A source is looked up once for each length of a prefix,
+// so adding and deleting a range costs the same however many there are: in an interval set, it costs as much as the set is large.
+// Lengths that are uncommon are looked up for frontends that have such ranges only, so that their number does not slow down
+// others. During a change, a source can be in one set when that is looked up and in another one later, so it is looked up again.
 func (r rulesetBuilder) sourceRangeChains(i lookup) []chain {
 	ss, p := &r.lookups[i], prefix(i, inside)
 	var common, uncommon []*ruleBuilder
@@ -174,9 +174,9 @@ func (r rulesetBuilder) poolChains(l lookup, scope int) []chain {
 	return append([]chain{r.chain(p+"pools", enter...), r.chain(p+"dispatch", dispatch...)}, more...)
 }
 
-// refuseNodePortChains reject connections to NodePorts without endpoints. A packet that is rejected in the output hook makes send fail
-// with EPERM. Over TCP the ICMP error decides, but a UDP client never reads after that. So a datagram of the node to itself is
-// rejected where it arrives, as kube-proxy does it: its client meets ECONNREFUSED. Chains of type nat do not see it there.
+// refuseNodePortChains reject connections to NodePorts without endpoints. A packet that is rejected in the output hook makes send
+// fail with EPERM. Over TCP the ICMP error decides, but a UDP client never reads after that. So a datagram of the node to itself
+// is rejected where it arrives, as kube-proxy does it: its client meets ECONNREFUSED. Chains of type nat do not see it there.
 func (r rulesetBuilder) refuseNodePortChains() []chain {
 	toItself := func() *ruleBuilder {
 		return r.rule().l4proto(unix.IPPROTO_UDP).interfaceType(expr.MetaKeyOIFTYPE, unix.ARPHRD_LOOPBACK)

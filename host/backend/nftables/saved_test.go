@@ -53,7 +53,8 @@ func savedPlan(t *testing.T) *plan.Plan {
 	return p
 }
 
-// TestSavedRulesetsLoadAgain: a firewall that was saved with nft list ruleset loads again, and sluice has nothing to change in it.
+// TestSavedRulesetsLoadAgain: a firewall that was saved with nft list ruleset loads again, and sluice has nothing to change in
+// it.
 func TestSavedRulesetsLoadAgain(t *testing.T) {
 	for name, nft := range nftPrograms(t) {
 		for _, mode := range []string{"nftables", "ipvs"} {
@@ -127,8 +128,8 @@ add element ip kube-proxy cluster-ips { 10.111.0.1 }
 add element ip kube-proxy service-ips { 10.111.0.1 . tcp . 80 : goto endpoint-1 }
 `
 
-// TestKubeProxysNftWorksBesideOurTables runs what kube-proxy runs, with each nft: it lists chains, sets and maps of all tables of a family, in
-// JSON, checks and applies transactions, and removes its table when it has been rolled back.
+// TestKubeProxysNftWorksBesideOurTables runs what kube-proxy runs, with each nft: it lists chains, sets and maps of all tables of
+// a family, in JSON, checks and applies transactions, and removes its table when it has been rolled back.
 func TestKubeProxysNftWorksBesideOurTables(t *testing.T) {
 	for name, nft := range nftPrograms(t) {
 		for _, mode := range []string{"nftables", "ipvs"} {

@@ -165,8 +165,8 @@ func (s *schema) find(name string) *set {
 	return s.findAffinitySet(name)
 }
 
-// base returns the sets that a table always has. Rules negate a lookup in one of them, so they could not be left out, and ResetTCP
-// writes to another at any time.
+// base returns the sets that a table always has. Rules negate a lookup in one of them, so they could not be left out, and
+// ResetTCP writes to another at any time.
 func (s *schema) base() []*set {
 	sets := []*set{s.lookups[byAddress].frontends, s.externalIPs, s.masqueradeBits}
 	if s.balancing.traits().remembersResets {

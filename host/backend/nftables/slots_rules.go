@@ -61,12 +61,12 @@ func (b Slots) dispatch(r rulesetBuilder, l lookup, scope int) (rules []*ruleBui
 	return append(rules, r.verdicts(l, scope)...), picks
 }
 
-// pick draws a slot, with rules from draw for a size class. A pool of n slots has those from 0 to n-1 and the size class of the next
-// power of two. Drawing until a slot is hit is as even as drawing below n, and the rules do not depend on n.
+// pick draws a slot, with rules from draw for a size class. A pool of n slots has those from 0 to n-1 and the size class of the
+// next power of two. Drawing until a slot is hit is as even as drawing below n, and the rules do not depend on n.
 //
-// With a hash of the client's address instead of a random number, a different one at each try, this is a consistent hash: a client
-// moves only if the slot that it hits changed, or one that it missed is new. Random draws of a class share a chain: for each element that is added
-// to a map, the kernel goes through all rules that use it.
+// With a hash of the client's address instead of a random number, a different one at each try, this is a consistent hash: a
+// client moves only if the slot that it hits changed, or one that it missed is new. Random draws of a class share a chain: for
+// each element that is added to a map, the kernel goes through all rules that use it.
 func (Slots) pick(class int, draw func(class int) *ruleBuilder) (rules []*ruleBuilder) {
 	for _, c := range tries(class) {
 		rules = append(rules, draw(c))

@@ -26,8 +26,8 @@ func sibling(a netip.Addr, bits int) netip.Prefix {
 	return netip.PrefixFrom(a, bits).Masked()
 }
 
-// TestSourceRangesOfEveryLength connects to a frontend for each length of a prefix whose range contains the client, and to one whose
-// range, and those of all greater lengths, are beside it.
+// TestSourceRangesOfEveryLength connects to a frontend for each length of a prefix whose range contains the client, and to one
+// whose range, and those of all greater lengths, are beside it.
 func TestSourceRangesOfEveryLength(t *testing.T) {
 	d := newTestEnv(t, 1)
 	p := parse(t, service(
@@ -76,8 +76,8 @@ func TestSourceRangesOfEveryLength(t *testing.T) {
 	all.Wait()
 }
 
-// TestChangesOfSourceRangesLoseNoConnection changes ranges to others, of other lengths, to none and back, while clients connect that are
-// always allowed.
+// TestChangesOfSourceRangesLoseNoConnection changes ranges to others, of other lengths, to none and back, while clients connect
+// that are always allowed.
 func TestChangesOfSourceRangesLoseNoConnection(t *testing.T) {
 	for _, c := range []struct {
 		key        string
@@ -147,8 +147,8 @@ func TestUpgradeFromVersionFourLosesNoConnection(t *testing.T) {
 	}
 }
 
-// TestNoFrontendIsInAnIntervalSet: the kernel copies a whole interval set of concatenated keys in each transaction that changes it, and
-// looks at all of it for each element that is deleted. So no such set may have elements of all Services.
+// TestNoFrontendIsInAnIntervalSet: the kernel copies a whole interval set of concatenated keys in each transaction that changes
+// it, and looks at all of it for each element that is deleted. So no such set may have elements of all Services.
 func TestNoFrontendIsInAnIntervalSet(t *testing.T) {
 	testenv.OnceForAllKernels(t)
 	for _, b := range []Balancing{Slots{}, &HandOff{}} {
@@ -174,8 +174,8 @@ func TestUncommonSourceRangesAreNotLookedUpForOthers(t *testing.T) {
 	}
 }
 
-// TestRestartWhileSourceRangesChange: sluice ends while the 5,000 ranges of a frontend, the most that it may have, change to 5,000 others, and others
-// are wanted when it starts.
+// TestRestartWhileSourceRangesChange: sluice ends while the 5,000 ranges of a frontend, the most that it may have, change to
+// 5,000 others, and others are wanted when it starts.
 func TestRestartWhileSourceRangesChange(t *testing.T) {
 	testenv.OnceForAllKernels(t)
 	d := newTestEnv(t, 0)

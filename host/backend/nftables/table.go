@@ -95,9 +95,9 @@ func (t *table) need(s *set) {
 }
 
 // In a plan of at least largePlan frontends, the sets for pools of all sizes are created with the first pool. The kernel walks a
-// whole map when a chain gets its first rule that looks it up. With 100,000 slots that takes 150 ms, with none nothing. In a smaller
-// plan, those from 1<<growingClass slots are created with the first of them: a pool that grows passes through all of them, and
-// new rules wait for a grace period.
+// whole map when a chain gets its first rule that looks it up. With 100,000 slots that takes 150 ms, with none nothing. In a
+// smaller plan, those from 1<<growingClass slots are created with the first of them: a pool that grows passes through all of
+// them, and new rules wait for a grace period.
 const (
 	largePlan    = 500
 	growingClass = 8

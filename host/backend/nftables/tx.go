@@ -137,7 +137,8 @@ func (t *table) rulesCommitted() {
 	}
 }
 
-// endMove ends the elements that belong together. If they leave a set for one where only newer rules look, the transaction has to wait.
+// endMove ends the elements that belong together. If they leave a set for one where only newer rules look, the transaction has to
+// wait.
 func (x *tx) endMove() {
 	for _, g := range x.enters {
 		if g != nil && slices.ContainsFunc(x.leaves, func(left grace) bool { return left != g }) {

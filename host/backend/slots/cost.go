@@ -55,8 +55,8 @@ func rangeChanges(old, list []netip.Prefix) (n int) {
 	return n + len(old) + len(list)
 }
 
-// slotChanges returns how many slots of a backend differ, about, and counts one for each endpoint whose weight differs otherwise: a change
-// of a few weights can be one of a thousand slots.
+// slotChanges returns how many slots of a backend differ, about, and counts one for each endpoint whose weight differs otherwise:
+// a change of a few weights can be one of a thousand slots.
 func slotChanges(p, q *plan.Pool) (n int) {
 	had, has := slotsOf(p), slotsOf(q)
 	weighted := had.slots > 0 || has.slots > 0
@@ -70,8 +70,8 @@ func slotChanges(p, q *plan.Pool) (n int) {
 	return n
 }
 
-// weights says how many slots a data plane has for a weight, give or take one that rounding distributes; with no slots, each endpoint with
-// weight has one.
+// weights says how many slots a data plane has for a weight, give or take one that rounding distributes; with no slots, each
+// endpoint with weight has one.
 type weights struct{ slots, sum int }
 
 func slotsOf(p *plan.Pool) weights {

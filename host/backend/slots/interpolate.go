@@ -8,9 +8,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// interpolate returns a pool between two others, for which a backend with Caps.Ratios changes about n slots: each endpoint has gained or
-// lost the same fraction of the slots that it gains or loses in all. Both pools have fewer than Max endpoints with weight. The weights
-// of the result are its slots, so that repeated calls reach the second pool. If it finds no such pool, which is rare, it returns the second one.
+// interpolate returns a pool between two others, for which a backend with Caps.Ratios changes about n slots: each endpoint has
+// gained or lost the same fraction of the slots that it gains or loses in all. Both pools have fewer than Max endpoints with
+// weight. The weights of the result are its slots, so that repeated calls reach the second pool. If it finds no such pool, which
+// is rare, it returns the second one.
 func interpolate(from, to *plan.Pool, n int) plan.Pool {
 	had, has := exactSlots(from), exactSlots(to)
 	var moves []slotMove

@@ -9,8 +9,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// TestInterpolateReachesPoolInValidParts: between any two pools, also when another one is wanted meanwhile, each part has the slots that its weights say, and
-// each endpoint a number of slots between those that it had and those that it shall have, in proportion to the part.
+// TestInterpolateReachesPoolInValidParts: between any two pools, also when another one is wanted meanwhile, each part has the
+// slots that its weights say, and each endpoint a number of slots between those that it had and those that it shall have, in
+// proportion to the part.
 func TestInterpolateReachesPoolInValidParts(t *testing.T) {
 	parts, notFound := 0, 0
 	for seed := range uint64(400) {
@@ -71,7 +72,8 @@ func TestInterpolateReachesPoolInValidParts(t *testing.T) {
 	}
 }
 
-// TestInterpolateBeginsWithSharesOfResult: a new pool has the shares that it shall have from the beginning, as exactly as its slots allow.
+// TestInterpolateBeginsWithSharesOfResult: a new pool has the shares that it shall have from the beginning, as exactly as its
+// slots allow.
 func TestInterpolateBeginsWithSharesOfResult(t *testing.T) {
 	to := plan.Pool{Verdict: plan.Forward, Endpoints: []plan.Endpoint{{Addr: interpolated(1), Weight: 300}, {Addr: interpolated(2), Weight: 97}, {Addr: interpolated(3), Weight: 603}}}
 	got := interpolate(&plan.Pool{}, &to, 100)

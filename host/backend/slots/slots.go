@@ -1,5 +1,5 @@
-// Package slots divides changes of frontends into steps of a bounded cost, for data planes that give an endpoint slots of a table by its
-// weight: nftables draws one of them, and IPVS walks them. The core knows weights and what a step costs, not slots.
+// Package slots divides changes of frontends into steps of a bounded cost, for data planes that give an endpoint slots of a table
+// by its weight: nftables draws one of them, and IPVS walks them. The core knows weights and what a step costs, not slots.
 package slots
 
 import (
@@ -9,25 +9,26 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// Max is plan.Caps.MaxTotal: up to so many slots, the endpoints of a pool have them by weight, and with more endpoints each has one.
+// Max is plan.Caps.MaxTotal: up to so many slots, the endpoints of a pool have them by weight, and with more endpoints each has
+// one.
 const Max = 1000
 
-// element is the cost of changing an element of the kernel's sets, such as a slot, in the unit of plan.Caps.Step; entry is how many
-// elements make a frontend known, beside its slots.
+// element is the cost of changing an element of the kernel's sets, such as a slot, in the unit of plan.Caps.Step; entry is how
+// many elements make a frontend known, beside its slots.
 const (
 	element = 50
 	entry   = 3
 )
 
-// A part of a change of a frontend changes at least minPart endpoints of a pool, or source ranges, and one of maxParts of them: each
-// part compares all of them, in the planner and in the backend, however few it changes.
+// A part of a change of a frontend changes at least minPart endpoints of a pool, or source ranges, and one of maxParts of them:
+// each part compares all of them, in the planner and in the backend, however few it changes.
 const (
 	minPart  = 64
 	maxParts = 128
 )
 
-// Step implements plan.Caps.Step. Some endpoints and source ranges are those of to, the others as before. Pools with source hash are not
-// divided: each part would send clients elsewhere.
+// Step implements plan.Caps.Step. Some endpoints and source ranges are those of to, the others as before. Pools with source hash
+// are not divided: each part would send clients elsewhere.
 func Step(from, to *plan.Frontend, budget int) (next *plan.Frontend, cost int) {
 	if next = to; budget < math.MaxInt {
 		next = part(from, to, budget)

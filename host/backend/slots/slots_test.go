@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// TestPoolsChangeInValidParts: between any two frontends that fit, also when another one is wanted meanwhile, each part is valid, fits, changes a
-// bounded number of slots, and has an endpoint with weight if the wanted one has. Where the weights of an endpoint are not interpolated, it has its old
-// or its new one, of which more than one may not count.
+// TestPoolsChangeInValidParts: between any two frontends that fit, also when another one is wanted meanwhile, each part is valid,
+// fits, changes a bounded number of slots, and has an endpoint with weight if the wanted one has. Where the weights of an
+// endpoint are not interpolated, it has its old or its new one, of which more than one may not count.
 func TestPoolsChangeInValidParts(t *testing.T) {
 	weighted, fewAndMany := 0, 0
 	caps := plan.Caps{Ratios: true, MaxTotal: Max, MaxEndpoints: 4000, Balances: []plan.Balance{plan.Random}}
@@ -126,8 +126,8 @@ func slotsByIndex(t *plan.Pool) (slots [4000]int, n int) {
 	return slots, n
 }
 
-// checkPart compares a pool on the way from one to another with both, endpoint by endpoint. It reports whether few endpoints have weight in
-// one of the two, and many in the other one.
+// checkPart compares a pool on the way from one to another with both, endpoint by endpoint. It reports whether few endpoints have
+// weight in one of the two, and many in the other one.
 func checkPart(from, part, to *plan.Pool, n int) (fewAndMany bool, err error) {
 	index := func(p *plan.Pool) (all [4000]plan.Endpoint) {
 		for _, e := range p.Endpoints {

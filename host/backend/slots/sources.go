@@ -7,8 +7,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// sourcesWay is a way from the source ranges of a frontend to others. Those that are new are added first, the others deleted then: on the
-// way a frontend is open to each source that both lists allow, and to none that neither allows, however the ranges overlap.
+// sourcesWay is a way from the source ranges of a frontend to others. Those that are new are added first, the others deleted
+// then: on the way a frontend is open to each source that both lists allow, and to none that neither allows, however the ranges
+// overlap.
 type sourcesWay struct{ from, to []netip.Prefix }
 
 // sourcesTo returns the way from the sources of one frontend to those of another one; nil frontends have none.

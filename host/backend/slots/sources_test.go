@@ -43,8 +43,9 @@ func allows(f *plan.Frontend, source netip.Addr) bool {
 	return f != nil && (f.SourceRanges == nil || slices.ContainsFunc(f.SourceRanges, func(p netip.Prefix) bool { return p.Contains(source) }))
 }
 
-// TestSourceRangesChangeInParts: between any two frontends, also when another one is wanted meanwhile, each part is valid and changes a bounded
-// number of ranges. It is open to each source that the frontends before and after the change allow, and to none that neither allows.
+// TestSourceRangesChangeInParts: between any two frontends, also when another one is wanted meanwhile, each part is valid and
+// changes a bounded number of ranges. It is open to each source that the frontends before and after the change allow, and to none
+// that neither allows.
 func TestSourceRangesChangeInParts(t *testing.T) {
 	parts, opened, closed, deleted := 0, 0, 0, 0
 	for seed := range uint64(300) {

@@ -6,9 +6,10 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// transition leads from a pool towards another one on which no step changes many slots. A data plane gives all of its Max slots to the endpoints
-// with weight if there are few of them, by their weights, and one to each if there are many: where few become many or many few, nearly every
-// slot would change at once. So few first lose the differences of their weights, many become few without them, and these get them last.
+// transition leads from a pool towards another one on which no step changes many slots. A data plane gives all of its Max slots
+// to the endpoints with weight if there are few of them, by their weights, and one to each if there are many: where few become
+// many or many few, nearly every slot would change at once. So few first lose the differences of their weights, many become few
+// without them, and these get them last.
 type transition struct {
 	from, to *plan.Pool
 	bySlots  bool // all weights change a little, see interpolate; otherwise each endpoint has its old or its new weight
@@ -104,8 +105,8 @@ func (w *transition) after(n int) plan.Pool {
 	return out
 }
 
-// merge returns the endpoints of the first pool, up to n of them as they are in the other one: half of them with a higher weight, if
-// there are as many, so that some have weight if any in the other pool has.
+// merge returns the endpoints of the first pool, up to n of them as they are in the other one: half of them with a higher weight,
+// if there are as many, so that some have weight if any in the other pool has.
 func (w *transition) merge(n int) []plan.Endpoint {
 	grow, others := 0, 0
 	for o, e := range pairs(w.from, w.to) {

@@ -31,7 +31,8 @@ const (
 	user      = "system:serviceaccount:" + namespace + ":sluice-controller"
 )
 
-// scene is a control plane with the kinds, the permissions of the component controller, and three Nodes whose reports the test writes.
+// scene is a control plane with the kinds, the permissions of the component controller, and three Nodes whose reports the test
+// writes.
 type scene struct {
 	*testing.T
 	*testcluster.Cluster
@@ -183,8 +184,8 @@ spec: {targetRefs: [{name: web}], plugins: [{name: near, settings: {factor: FACT
 
 const programmed = `{.status.conditions[?(@.type=="Programmed")].reason}`
 
-// TestStatusTellsTheTruth: of two controllers one writes; what nodes report becomes status, which stays while nothing changes, also when the leader
-// goes; and when all are gone, only status stands still.
+// TestStatusTellsTheTruth: of two controllers one writes; what nodes report becomes status, which stays while nothing changes,
+// also when the leader goes; and when all are gone, only status stands still.
 func TestStatusTellsTheTruth(t *testing.T) {
 	s := newScene(t)
 	stops := map[string]func(){"c1": s.controller("c1"), "c2": s.controller("c2")}

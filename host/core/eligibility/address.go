@@ -22,8 +22,8 @@ var (
 	reserved    = netip.MustParsePrefix("240.0.0.0/4") // RFC 1112
 )
 
-// ReservedInUse returns the reserved IPv4 blocks that contain one of the ranges: those of a cluster that uses addresses there. Packets to
-// such a block lead nowhere elsewhere, which is all that is wrong with its endpoints.
+// ReservedInUse returns the reserved IPv4 blocks that contain one of the ranges: those of a cluster that uses addresses there.
+// Packets to such a block lead nowhere elsewhere, which is all that is wrong with its endpoints.
 func ReservedInUse(ranges []netip.Prefix) (out []netip.Prefix) {
 	for _, block := range [...]netip.Prefix{thisNetwork, reserved} {
 		if slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return block.Bits() <= r.Bits() && block.Contains(r.Addr()) }) {

@@ -1,5 +1,5 @@
-// Package eligibility implements the endpoint selection rules of kube-proxy (KEP-1669, KEP-2086, KEP-2433, KEP-3015): which endpoints of a
-// Service port may get cluster and local traffic on this node. It is pure.
+// Package eligibility implements the endpoint selection rules of kube-proxy (KEP-1669, KEP-2086, KEP-2433, KEP-3015): which
+// endpoints of a Service port may get cluster and local traffic on this node. It is pure.
 package eligibility
 
 import (
@@ -34,8 +34,8 @@ type Port struct {
 	FirstRefusal error      // why, for the first one
 	UsesCluster  bool       // the cluster pool is used
 	UsesLocal    bool       // the local pool is used
-	// HasEligible reports whether there is an eligible endpoint on any node. If so, an empty local pool drops connections instead of
-	// rejecting them.
+	// HasEligible reports whether there is an eligible endpoint on any node. If so, an empty local pool drops connections instead
+	// of rejecting them.
 	HasEligible bool
 	// Topology is which hints apply to the cluster pool.
 	Topology Topology
@@ -92,8 +92,8 @@ const (
 
 func (t Topology) String() string { return [...]string{"none", "same node", "same zone"}[t] }
 
-// IsExternal reports whether a Service port has a NodePort or an external address in a family. Otherwise the external traffic policy
-// does not apply.
+// IsExternal reports whether a Service port has a NodePort or an external address in a family. Otherwise the external traffic
+// policy does not apply.
 func IsExternal(svc *model.Service, p *model.ServicePort, f model.Family) bool {
 	of := func(a netip.Addr) bool { return model.FamilyOf(a) == f }
 	return p.NodePort != 0 || slices.ContainsFunc(svc.ExternalIPs, of) || slices.ContainsFunc(svc.LoadBalancerIPs, of)
@@ -121,9 +121,9 @@ func SelectEndpointsInto(out *Port, svc *model.Service, p *model.ServicePort, f 
 	return out
 }
 
-// merge merges the endpoints of all slices. Of several with the same address and port, outdated ones of the same Pod do not count, see
-// choose. Then one that is not terminating takes precedence (it is a new Pod with the address of the old one), then a ready one, then one
-// on this node.
+// merge merges the endpoints of all slices. Of several with the same address and port, outdated ones of the same Pod do not
+// count, see choose. Then one that is not terminating takes precedence (it is a new Pod with the address of the old one), then a
+// ready one, then one on this node.
 func (out *Port) merge(endpointSlices []*model.EndpointSlice, node NodeInfo) {
 	n := 0
 	each := func(f func(endpoints []model.SliceEndpoint, port uint16, slice int)) {
@@ -173,9 +173,10 @@ func (out *Port) merge(endpointSlices []*model.EndpointSlice, node NodeInfo) {
 	out.Endpoints = unique
 }
 
-// choose returns the endpoint that counts of several with the same address, which are sorted. Of those of the same Pod, an entry is outdated
-// if its slice was written before that of another one: the controller has moved the Pod, and the news of the slice that had it has not
-// arrived. The order is that of the slices' versions or, if one has none, of their trigger times; slices without one are not compared.
+// choose returns the endpoint that counts of several with the same address, which are sorted. Of those of the same Pod, an entry
+// is outdated if its slice was written before that of another one: the controller has moved the Pod, and the news of the slice
+// that had it has not arrived. The order is that of the slices' versions or, if one has none, of their trigger times; slices
+// without one are not compared.
 func choose(same []Endpoint, endpointSlices []*model.EndpointSlice) *Endpoint {
 	var best *Endpoint
 	for first, end := 0, 0; first < len(same); first = end {

@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// TestManyEndpointsAreSortedAsFew compares sorting by places with sorting the endpoints themselves, in both families, with duplicates.
+// TestManyEndpointsAreSortedAsFew compares sorting by places with sorting the endpoints themselves, in both families, with
+// duplicates.
 func TestManyEndpointsAreSortedAsFew(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 7))

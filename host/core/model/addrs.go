@@ -5,9 +5,9 @@ import (
 	"net/netip"
 )
 
-// AddrList is a compact list of addresses with ports, for lists with an entry for every endpoint of the cluster. An entry takes 6 bytes
-// if all are IPv4, otherwise 18, compared to 32 of netip.AddrPort, and contains no pointers for the garbage collector to follow. The
-// first byte is the size of an entry. Addresses are unmapped and have no zone.
+// AddrList is a compact list of addresses with ports, for lists with an entry for every endpoint of the cluster. An entry takes 6
+// bytes if all are IPv4, otherwise 18, compared to 32 of netip.AddrPort, and contains no pointers for the garbage collector to
+// follow. The first byte is the size of an entry. Addresses are unmapped and have no zone.
 type AddrList string
 
 // PackAddrs returns a list of n addresses.

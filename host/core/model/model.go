@@ -1,5 +1,5 @@
-// Package model defines cluster state as parsed values: what a Service proxy needs of Services, EndpointSlices and Nodes. Values are
-// immutable once handed over; an update is a new value.
+// Package model defines cluster state as parsed values: what a Service proxy needs of Services, EndpointSlices and Nodes. Values
+// are immutable once handed over; an update is a new value.
 //
 // It imports no Kubernetes package, so the core can be read, tested and fuzzed without them.
 package model
@@ -177,11 +177,11 @@ type EndpointSlice struct {
 	Family    Family
 	Ports     []SlicePort // in a Snapshot sorted by name, then protocol
 	Endpoints []SliceEndpoint
-	// Trigger is the annotation endpoints.kubernetes.io/last-change-trigger-time, the time of the event that caused the slice's last
-	// change, Unix milliseconds; 0: none.
+	// Trigger is the annotation endpoints.kubernetes.io/last-change-trigger-time, the time of the event that caused the slice's
+	// last change, Unix milliseconds; 0: none.
 	Trigger int64
-	// Version is the resourceVersion, by which the writes of slices are ordered (KEP-5504); 0: unknown. It and Trigger decide only between
-	// entries of the same Pod, see SameContent.
+	// Version is the resourceVersion, by which the writes of slices are ordered (KEP-5504); 0: unknown. It and Trigger decide
+	// only between entries of the same Pod, see SameContent.
 	Version uint64
 }
 

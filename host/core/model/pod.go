@@ -6,18 +6,20 @@ import (
 	"strings"
 )
 
-// Pod is what a policy may know of the Pod of an endpoint: values that its plugins declare. A source of a cluster reads no others.
+// Pod is what a policy may know of the Pod of an endpoint: values that its plugins declare. A source of a cluster reads no
+// others.
 type Pod struct {
 	Name        Name
 	Labels      map[string]string
 	Annotations map[string]string // at most MaxAnnotation bytes each
 	MilliCPU    int64             // requested by its containers; 0: nothing, or not read
-	// ReadySince is when it became ready, Unix milliseconds by the clock of its node; 0: it is not, or the condition was not read.
+	// ReadySince is when it became ready, Unix milliseconds by the clock of its node; 0: it is not, or the condition was not
+	// read.
 	ReadySince int64
 }
 
-// MaxAnnotation is the longest value of an annotation that plugins can see, in bytes. A longer one counts as absent. Labels have at
-// most 63 bytes.
+// MaxAnnotation is the longest value of an annotation that plugins can see, in bytes. A longer one counts as absent. Labels have
+// at most 63 bytes.
 const MaxAnnotation = 256
 
 // PodsState is whether the Pods of a Service have been read.
@@ -42,8 +44,8 @@ const maxAnnotations = 16 << 10
 // tooLong stands for a value of more than MaxAnnotation bytes. No UTF-8 text has this byte.
 const tooLong = "\xff"
 
-// PackAnnotations returns the annotations whose values have at most MaxAnnotation bytes, and the keys of those with longer ones, in the
-// order of their keys until maxAnnotations are reached. skip, which may be nil, leaves out keys.
+// PackAnnotations returns the annotations whose values have at most MaxAnnotation bytes, and the keys of those with longer ones,
+// in the order of their keys until maxAnnotations are reached. skip, which may be nil, leaves out keys.
 func PackAnnotations(all map[string]string, skip func(key string) bool) Annotations {
 	if len(all) == 0 {
 		return ""

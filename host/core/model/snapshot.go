@@ -2,8 +2,8 @@ package model
 
 import "slices"
 
-// Change is the new value of an object of the given Kind; nil means that the object is deleted. A change of kind Synced has no object:
-// it marks the end of the initial state.
+// Change is the new value of an object of the given Kind; nil means that the object is deleted. A change of kind Synced has no
+// object: it marks the end of the initial state.
 type Change struct {
 	Kind      Kind
 	Name      Name   // Nodes and ServiceCIDRs have no namespace, namespaces have no name
@@ -54,8 +54,8 @@ type Snapshot struct {
 	CIDRs      map[string]*ServiceCIDR
 	Pods       map[Name]*Pod
 	Namespaces map[string]*Namespace // those with labels that policies see
-	// Objects are the policies and plugins of sluice.dev, as the source has read them: types of host/api/v1alpha1, which the configuration
-	// converts.
+	// Objects are the policies and plugins of sluice.dev, as the source has read them: types of host/api/v1alpha1, which the
+	// configuration converts.
 	Objects map[ObjectName]any
 	Synced  bool
 	// NodesPartial reports that Nodes contains this node's Node, but not all others.

@@ -12,7 +12,8 @@ type Open struct {
 	count map[model.EndpointKey]uint32
 }
 
-// NewOpen returns a count that was made at a time, with the tracker of its Connections. It keeps the map. An earlier Open with that tracker is no longer valid.
+// NewOpen returns a count that was made at a time, with the tracker of its Connections. It keeps the map. An earlier Open with
+// that tracker is no longer valid.
 func NewOpen(at time.Time, count map[model.EndpointKey]uint32, t *Tracker) Open {
 	t.counts++
 	return Open{at: at, count: count}

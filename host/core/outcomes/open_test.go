@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// TestOpenAddsTheAttemptsSince compares Open with totals that are copied at each count, while endpoints come, go and count again from 0.
+// TestOpenAddsTheAttemptsSince compares Open with totals that are copied at each count, while endpoints come, go and count again
+// from 0.
 func TestOpenAddsTheAttemptsSince(t *testing.T) {
 	const endpoints = 6
 	for seed := range 200 {

@@ -12,8 +12,8 @@ import (
 // Grace is how long an attempt may remain without an answer before it counts as unanswered. TCP repeats a SYN after 1 s.
 const Grace = time.Second
 
-// Counters are a reading of what the data plane has counted for one endpoint. They must be read in such an order that no answer is
-// counted whose attempt is not: attempts last.
+// Counters are a reading of what the data plane has counted for one endpoint. They must be read in such an order that no answer
+// is counted whose attempt is not: attempts last.
 type Counters struct {
 	Attempts uint64 // connections sent to the endpoint
 	// Answered counts answers. A repeated SYN-ACK counts again.
@@ -28,8 +28,8 @@ type Tracker struct {
 	reading   uint64    // number of the last reading, from 1
 	at        time.Time // of the last reading
 	window    time.Duration
-	// marks are the times of endpoint.marks, the next one to replace first. They are at least markSpacing apart, so one of them is
-	// always at least Grace ago.
+	// marks are the times of endpoint.marks, the next one to replace first. They are at least markSpacing apart, so one of them
+	// is always at least Grace ago.
 	marks    [3]time.Time
 	nextMark int
 	rebase   bool   // the counters of the next reading may start anywhere
@@ -94,8 +94,9 @@ type update struct {
 	next endpoint
 }
 
-// Prepare compares a reading, of each endpoint once, at a time that is not before that of the last one, with the state of the tracker. It changes
-// nothing, so it may run while others call methods that do not, either. It may iterate over the counters twice.
+// Prepare compares a reading, of each endpoint once, at a time that is not before that of the last one, with the state of the
+// tracker. It changes nothing, so it may run while others call methods that do not, either. It may iterate over the counters
+// twice.
 func (t *Tracker) Prepare(now time.Time, counters iter.Seq2[model.EndpointKey, Counters]) *Reading {
 	r := &Reading{number: t.reading + 1, at: now}
 	if !t.rebase {
@@ -143,8 +144,8 @@ func (t *Tracker) Prepare(now time.Time, counters iter.Seq2[model.EndpointKey, C
 	return r
 }
 
-// Commit takes the reading of the last Prepare, since which there was no other one, and returns its changes, sorted by key. Its cost follows the endpoints
-// that have connections.
+// Commit takes the reading of the last Prepare, since which there was no other one, and returns its changes, sorted by key. Its
+// cost follows the endpoints that have connections.
 func (t *Tracker) Commit(r *Reading) []Change {
 	for i := range r.updates {
 		u, before := &r.updates[i], uint64(0)
@@ -240,8 +241,8 @@ func (t *Tracker) Last() (reading uint64, at time.Time, window time.Duration) {
 // Len returns the number of endpoints.
 func (t *Tracker) Len() int { return len(t.endpoints) }
 
-// Get returns the outcomes of connections to an endpoint, and the number of the last reading with a new failure, 0 for none. ok is
-// false if the last reading did not have it.
+// Get returns the outcomes of connections to an endpoint, and the number of the last reading with a new failure, 0 for none. ok
+// is false if the last reading did not have it.
 func (t *Tracker) Get(key model.EndpointKey) (o abi.Outcomes, failedAt uint64, ok bool) {
 	e := t.endpoints[key]
 	if e == nil {
@@ -255,8 +256,8 @@ func (t *Tracker) Get(key model.EndpointKey) (o abi.Outcomes, failedAt uint64, o
 	}, e.failedAt, true
 }
 
-// OutcomesWindow returns the number of the last reading and its window. It and Outcomes are what policy.Signals asks for, as long as readings
-// go on.
+// OutcomesWindow returns the number of the last reading and its window. It and Outcomes are what policy.Signals asks for, as long
+// as readings go on.
 func (t *Tracker) OutcomesWindow(time.Time) (reading uint64, window time.Duration) {
 	return t.reading, t.window
 }

@@ -23,16 +23,18 @@ type Caps struct {
 	Balances []Balance
 	// MaxEndpoints of a pool, and MaxName of the names of a Service, of its namespace and of its ports, in bytes; 0: no limit.
 	MaxEndpoints, MaxName int
-	// CoarseAffinity means that the backend represents affinity timeouts above 5 minutes rounded up, by a twentieth at most: the number of
-	// different ones is bounded, to 754. It depends on nothing else, so no Service has influence on the timeout of another one.
+	// CoarseAffinity means that the backend represents affinity timeouts above 5 minutes rounded up, by a twentieth at most: the
+	// number of different ones is bounded, to 754. It depends on nothing else, so no Service has influence on the timeout of
+	// another one.
 	CoarseAffinity bool
 	// Outcomes means that the backend counts the outcomes of connections: it is a backend.OutcomeCounter.
 	Outcomes bool
-	// Step returns the next step from one frontend to another one, and its cost in units of about 0.15 µs of one core; a nil frontend does
-	// not exist. The step is to itself if the budget has room for the rest, the change cannot be divided, or the budget is math.MaxInt.
-	// Step is a pure function. A nil Step does not divide changes, which cost nothing then.
+	// Step returns the next step from one frontend to another one, and its cost in units of about 0.15 µs of one core; a nil
+	// frontend does not exist. The step is to itself if the budget has room for the rest, the change cannot be divided, or the
+	// budget is math.MaxInt. Step is a pure function. A nil Step does not divide changes, which cost nothing then.
 	Step func(from, to *Frontend, budget int) (next *Frontend, cost int)
-	// Client returns the endpoint that SourceHash gives a client, by its address, of a pool that forwards. nil: only the data plane knows.
+	// Client returns the endpoint that SourceHash gives a client, by its address, of a pool that forwards. nil: only the data
+	// plane knows.
 	Client func(p *Pool, from netip.Addr) netip.AddrPort
 }
 

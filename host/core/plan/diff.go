@@ -20,8 +20,8 @@ type Change struct {
 // Empty reports whether there is no change.
 func (d *Delta) Empty() bool { return d.Global == nil && len(d.Changes) == 0 }
 
-// Lost returns the endpoints that got new connections through a frontend before a change and get none after it, as long as the frontend
-// exists. One that leaves both pools may come twice.
+// Lost returns the endpoints that got new connections through a frontend before a change and get none after it, as long as the
+// frontend exists. One that leaves both pools may come twice.
 func (c *Change) Lost() (lost []netip.AddrPort) {
 	if c.Old == nil || c.New == nil {
 		return nil

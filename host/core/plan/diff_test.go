@@ -60,7 +60,8 @@ func TestDiffOfEqualPlansIsEmpty(t *testing.T) {
 	}
 }
 
-// TestLostEndpointsMatchReference: those with a weight before the change and without one after it, in all pools of random frontends.
+// TestLostEndpointsMatchReference: those with a weight before the change and without one after it, in all pools of random
+// frontends.
 func TestLostEndpointsMatchReference(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 0))
 	pool := func() (p plan.Pool) {

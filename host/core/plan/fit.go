@@ -79,8 +79,8 @@ func Fit(p *Plan, c Caps) *Plan {
 	return out
 }
 
-// Fit returns a frontend that fits the backend, Degraded if need be: the frontend itself if nothing is lost. One that fits another backend is fitted as
-// it was wanted.
+// Fit returns a frontend that fits the backend, Degraded if need be: the frontend itself if nothing is lost. One that fits
+// another backend is fitted as it was wanted.
 func (x *Fitter) Fit(f *Frontend) *Frontend {
 	if f.Degraded != nil {
 		f = f.Degraded.Wanted
@@ -155,8 +155,8 @@ func firstEndpoints(list []Endpoint, n int) []Endpoint {
 	return out
 }
 
-// Normalize returns a plan as a backend with these capabilities has it, which is what it reads back: what fits it, without what it has no
-// place for.
+// Normalize returns a plan as a backend with these capabilities has it, which is what it reads back: what fits it, without what
+// it has no place for.
 func Normalize(p *Plan, c Caps) *Plan {
 	out := Fit(p, c)
 	for k, f := range out.Frontends {
@@ -165,9 +165,9 @@ func Normalize(p *Plan, c Caps) *Plan {
 	return out
 }
 
-// Strip returns a frontend that fits a backend as the backend has it: with weights in lowest terms if it has ratios, without endpoints of
-// weight 0 if it does not represent them, with short names, and without deadlines, phases of endpoints with weight, and Degraded. It is
-// idempotent, and the frontend itself if nothing changes.
+// Strip returns a frontend that fits a backend as the backend has it: with weights in lowest terms if it has ratios, without
+// endpoints of weight 0 if it does not represent them, with short names, and without deadlines, phases of endpoints with weight,
+// and Degraded. It is idempotent, and the frontend itself if nothing changes.
 func (c *Caps) Strip(f *Frontend) *Frontend { return c.StripInto(new([]Endpoint), f) }
 
 // StripInto is Strip with memory for endpoints: the result is valid until the memory is used again.

@@ -84,7 +84,8 @@ func TestPoolsThatDoNotFitStayShared(t *testing.T) {
 	}
 }
 
-// TestWhatIsLostIsPartOfTheFrontend: another weight that is rounded to the same one is a change, as another backend may represent it.
+// TestWhatIsLostIsPartOfTheFrontend: another weight that is rounded to the same one is a change, as another backend may represent
+// it.
 func TestWhatIsLostIsPartOfTheFrontend(t *testing.T) {
 	c := plan.Caps{Ratios: true, MaxTotal: 4, Balances: allBalances}
 	of := func(weight uint16) *plan.Frontend {
@@ -134,8 +135,8 @@ func sameShares(p, q *plan.Pool) bool {
 	return true
 }
 
-// TestRoundingMatchesReferenceImplementation compares with a second implementation. It assigns one slot to an endpoint whose share is
-// less than one, removes it and starts again, and then assigns single slots to the endpoint with the largest deficit.
+// TestRoundingMatchesReferenceImplementation compares with a second implementation. It assigns one slot to an endpoint whose
+// share is less than one, removes it and starts again, and then assigns single slots to the endpoint with the largest deficit.
 func TestRoundingMatchesReferenceImplementation(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for round := range 5000 {
@@ -355,8 +356,8 @@ func TestFitReportsDegradations(t *testing.T) {
 	}
 }
 
-// TestNumberOfAffinityTimeoutsIsBounded: every whole second up to Kubernetes' maximum of a day. Up to 5 minutes all are exact: a client with a timeout
-// of 125 s that asks every 130 s may have another endpoint each time.
+// TestNumberOfAffinityTimeoutsIsBounded: every whole second up to Kubernetes' maximum of a day. Up to 5 minutes all are exact: a
+// client with a timeout of 125 s that asks every 130 s may have another endpoint each time.
 func TestNumberOfAffinityTimeoutsIsBounded(t *testing.T) {
 	c := plan.Caps{CoarseAffinity: true, Balances: []plan.Balance{plan.Random}}
 	fit := plan.NewFitter(&c)

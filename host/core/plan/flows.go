@@ -14,16 +14,16 @@ type Reset struct {
 	Endpoint netip.AddrPort
 }
 
-// UDPFlows says which UDP flows through frontends are stale. Otherwise a client that keeps its socket would keep sending to an endpoint that
-// no longer exists or is another Service's, or to none, because each packet extends the conntrack entry.
+// UDPFlows says which UDP flows through frontends are stale. Otherwise a client that keeps its socket would keep sending to an
+// endpoint that no longer exists or is another Service's, or to none, because each packet extends the conntrack entry.
 type UDPFlows struct {
 	Frontends map[Key]UDPFrontend
 	NodePorts []netip.Addr // this node's addresses that serve NodePorts
 	Former    []netip.Addr // those that did before
 }
 
-// UDPFrontend says which UDP flows through a frontend are stale: those that were translated if it is gone, and all that do not go to an
-// endpoint that keeps its flows otherwise.
+// UDPFrontend says which UDP flows through a frontend are stale: those that were translated if it is gone, and all that do not go
+// to an endpoint that keeps its flows otherwise.
 type UDPFrontend struct {
 	Gone    bool
 	Serving []netip.AddrPort // that keep their flows, sorted
@@ -31,8 +31,8 @@ type UDPFrontend struct {
 	next    *Frontend        // see Renew
 }
 
-// Find reports what becomes of a flow to a destination whose replies come from an endpoint; that of a flow that was never translated is its
-// destination.
+// Find reports what becomes of a flow to a destination whose replies come from an endpoint; that of a flow that was never
+// translated is its destination.
 func (u *UDPFlows) Find(to, endpoint netip.AddrPort) (stale, kept bool) {
 	f, found := u.Frontends[Key{to.Addr(), to.Port(), model.UDP}]
 	if !found {
@@ -77,13 +77,13 @@ type Connection struct{ Client, Frontend netip.AddrPort }
 // ResetCount is the result of resetting connections.
 type ResetCount struct {
 	Connections int // that were ended
-	// Uncertain is how many of these may go on: TCP connections of which the data plane had no room to remember that they are to be reset.
-	// Their next packet is balanced like that of a new connection, and may meet the same endpoint.
+	// Uncertain is how many of these may go on: TCP connections of which the data plane had no room to remember that they are to
+	// be reset. Their next packet is balanced like that of a new connection, and may meet the same endpoint.
 	Uncertain int
 }
 
-// Shed requests that part of the established connections through frontends to an endpoint is reset now: those with From ≤ ShedHash <
-// To. The steps of one shed are adjacent, so a connection that one of them has spared is not in the next one.
+// Shed requests that part of the established connections through frontends to an endpoint is reset now: those with From ≤
+// ShedHash < To. The steps of one shed are adjacent, so a connection that one of them has spared is not in the next one.
 type Shed struct {
 	Frontends []Key // of one family and protocol
 	Endpoint  netip.AddrPort
@@ -92,8 +92,8 @@ type Shed struct {
 	Until     uint64 // To of the last step
 }
 
-// ShedHash returns the value of a connection that decides when it is reset, from the addresses that its client uses. It is spread evenly,
-// and differs between seeds.
+// ShedHash returns the value of a connection that decides when it is reset, from the addresses that its client uses. It is spread
+// evenly, and differs between seeds.
 func ShedHash(seed uint64, client, frontend netip.AddrPort) uint32 {
 	x := seed
 	mix := func(v uint64) { // the finalizer of SplitMix64

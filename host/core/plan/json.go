@@ -105,8 +105,8 @@ func poolToJSON(p *Pool) poolJSON {
 	return out
 }
 
-// UnmarshalJSON parses the JSON form. Unknown fields, duplicate frontends and plans that Validate rejects are errors. After an error
-// p is unchanged.
+// UnmarshalJSON parses the JSON form. Unknown fields, duplicate frontends and plans that Validate rejects are errors. After an
+// error p is unchanged.
 func (p *Plan) UnmarshalJSON(data []byte) error {
 	var in planJSON
 	if err := strictJSON(data, &in); err != nil {

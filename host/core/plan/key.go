@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// Key is where a frontend listens; it is unique in a plan. The Addr of a NodePort is the unspecified address of its family (0.0.0.0
-// or ::), which means Global.NodePortAddrs.
+// Key is where a frontend listens; it is unique in a plan. The Addr of a NodePort is the unspecified address of its family
+// (0.0.0.0 or ::), which means Global.NodePortAddrs.
 type Key struct {
 	Addr     netip.Addr
 	Port     uint16

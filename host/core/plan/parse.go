@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// Parse parses the text form: Parse(Format(p)) equals p for every valid p. Unknown words, duplicates and plans that Validate rejects
-// are errors; they name the line. Indentation, blank lines and comments from # to the end of the line are ignored. Counts, totals
-// and shares may be omitted, and are checked otherwise.
+// Parse parses the text form: Parse(Format(p)) equals p for every valid p. Unknown words, duplicates and plans that Validate
+// rejects are errors; they name the line. Indentation, blank lines and comments from # to the end of the line are ignored.
+// Counts, totals and shares may be omitted, and are checked otherwise.
 func Parse(text string) (*Plan, error) {
 	r := &parser{plan: &Plan{Frontends: map[Key]*Frontend{}}, lines: map[Key]int{}}
 	for line := range strings.Lines(text) {

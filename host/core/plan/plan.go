@@ -25,8 +25,8 @@ type Plan struct {
 type Global struct {
 	// NodePortAddrs are this node's addresses that NodePort frontends listen on. Never loopback.
 	NodePortAddrs []netip.Addr
-	// LocalhostAddrs are the loopback addresses that serve NodePorts over TCP, by a proxy in user space. Of the other protocols, packets of
-	// the node to NodePorts there are refused and counted (KEP-6032).
+	// LocalhostAddrs are the loopback addresses that serve NodePorts over TCP, by a proxy in user space. Of the other protocols,
+	// packets of the node to NodePorts there are refused and counted (KEP-6032).
 	LocalhostAddrs []netip.Addr
 	// PodSources are the source ranges that count as Pods of this cluster (kube-proxy's detect-local by CIDR).
 	// Without a range of a family, no source of that family counts as a Pod.
@@ -36,8 +36,8 @@ type Global struct {
 	PodInterfaces []string
 	// ServiceCIDRs are the Service ranges. Packets to an address in them that no frontend has are dropped.
 	ServiceCIDRs []netip.Prefix
-	// NoMasquerade are endpoints' addresses to which connections keep their source, whatever a frontend's Masquerade, except those of
-	// an endpoint to itself (KEP-6246).
+	// NoMasquerade are endpoints' addresses to which connections keep their source, whatever a frontend's Masquerade, except
+	// those of an endpoint to itself (KEP-6246).
 	NoMasquerade []netip.Prefix
 	// MasqueradeMark is the packet mark of connections to be masqueraded; exactly one bit.
 	MasqueradeMark uint32
@@ -66,20 +66,21 @@ type Frontend struct {
 	// Masquerade selects the sources that are masqueraded. A connection whose source is the chosen endpoint itself (hairpin) is
 	// always masqueraded.
 	Masquerade Masquerade
-	// Affinity is the session affinity timeout by client address; 0: none. All frontends of Owner share the affinity entries. Each
-	// new connection restarts the timeout.
+	// Affinity is the session affinity timeout by client address; 0: none. All frontends of Owner share the affinity entries.
+	// Each new connection restarts the timeout.
 	Affinity time.Duration
 	Balance  Balance
 	// Outcomes means that the outcomes of connections to the endpoints of both pools are counted, those of weight 0 included. The
 	// counters belong to the endpoint: connections through other frontends that lead to it count too.
 	Outcomes bool
-	// RetryRefused means that a connection over TCP which its endpoint refuses does not fail at once: its client repeats the SYN, after a
-	// second, and that is balanced again. A second refusal is the client's.
+	// RetryRefused means that a connection over TCP which its endpoint refuses does not fail at once: its client repeats the SYN,
+	// after a second, and that is balanced again. A second refusal is the client's.
 	RetryRefused bool
-	// SourceRanges are the only sources that may connect, also for Pods and this node; others are dropped. Nil: all sources. Sorted and
-	// unique; one may contain others.
+	// SourceRanges are the only sources that may connect, also for Pods and this node; others are dropped. Nil: all sources.
+	// Sorted and unique; one may contain others.
 	SourceRanges []netip.Prefix
-	// Degraded is what was wanted and the backend cannot represent, nil if nothing is lost: see Fitter. It has no influence on forwarding.
+	// Degraded is what was wanted and the backend cannot represent, nil if nothing is lost: see Fitter. It has no influence on
+	// forwarding.
 	Degraded *Degraded
 }
 

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// NormalizePrefixes returns ranges in the form that a plan requires: host bits cleared, sorted, without duplicates and without ranges
-// contained in another, which are redundant and which the kernel's interval sets reject. Adjacent ranges are not merged. It returns
-// nil when there are no ranges, and does not modify the argument.
+// NormalizePrefixes returns ranges in the form that a plan requires: host bits cleared, sorted, without duplicates and without
+// ranges contained in another, which are redundant and which the kernel's interval sets reject. Adjacent ranges are not merged.
+// It returns nil when there are no ranges, and does not modify the argument.
 func NormalizePrefixes(list []netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range list {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// ReduceWeights reduces weights to lowest terms with a sum of at most max(limit, endpoints with weight). It reports whether it had
-// to round.
+// ReduceWeights reduces weights to lowest terms with a sum of at most max(limit, endpoints with weight). It reports whether it
+// had to round.
 func ReduceWeights(endpoints []Endpoint, limit int) (rounded bool) {
 	sum, g, n := sumGCD(endpoints)
 	if n == 0 {
@@ -48,8 +48,8 @@ func sumGCD(endpoints []Endpoint) (sum, g, n int) {
 	return sum, g, n
 }
 
-// roundWeights distributes limit slots by weight. Endpoints that would get less than one slot get one; the others share the rest by
-// largest remainder, with ties resolved by address.
+// roundWeights distributes limit slots by weight. Endpoints that would get less than one slot get one; the others share the rest
+// by largest remainder, with ties resolved by address.
 func roundWeights(endpoints []Endpoint, limit int) {
 	type part struct {
 		index     int

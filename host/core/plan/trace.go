@@ -46,8 +46,8 @@ type Candidate struct {
 	Masquerade bool    // whether the connection is masqueraded
 }
 
-// Trace returns what happens to a new connection under p on a node with the given addresses. It defines the meaning of a plan, which
-// every backend must implement. It does not consider state of the data plane: established connections and affinity.
+// Trace returns what happens to a new connection under p on a node with the given addresses. It defines the meaning of a plan,
+// which every backend must implement. It does not consider state of the data plane: established connections and affinity.
 func (p *Plan) Trace(flow Flow, node NodeAddrs) Outcome {
 	return p.resolve(flow, node, func(a netip.Addr) (at addrUse) {
 		for k, f := range p.Frontends {
@@ -59,8 +59,8 @@ func (p *Plan) Trace(flow Flow, node NodeAddrs) Outcome {
 	})
 }
 
-// Tracer traces many flows under a plan that does not change. Unlike Plan.Trace it does not search all frontends for a flow that none
-// matches.
+// Tracer traces many flows under a plan that does not change. Unlike Plan.Trace it does not search all frontends for a flow that
+// none matches.
 type Tracer struct {
 	plan *Plan
 	node NodeAddrs
@@ -157,8 +157,8 @@ func (p *Plan) frontendOf(flow Flow) *Frontend {
 	return p.Frontends[k]
 }
 
-// withoutFrontend returns the outcome of a flow without a frontend: reject for other ports of a ClusterIP, drop for an unused address
-// in a Service range, otherwise no match.
+// withoutFrontend returns the outcome of a flow without a frontend: reject for other ports of a ClusterIP, drop for an unused
+// address in a Service range, otherwise no match.
 func (p *Plan) withoutFrontend(flow Flow, used addrUse) Outcome {
 	switch {
 	case used == clusterIPUse:

@@ -14,8 +14,9 @@ import (
 // of its ports: planning 1,000 ports again for each of 1,000 answers would cost more than the plugin.
 const answerDelay = 100 * time.Millisecond
 
-// Deliver passes calls of Result.Calls that have been made. A Plan that waits for them goes on with their answers. Otherwise the next Plans
-// continue their chains, and when a chain has ended, its Service is planned again, or, while it waits for more answers, within answerDelay.
+// Deliver passes calls of Result.Calls that have been made. A Plan that waits for them goes on with their answers. Otherwise the
+// next Plans continue their chains, and when a chain has ended, its Service is planned again, or, while it waits for more
+// answers, within answerDelay.
 func (p *Planner) Deliver(calls []*policy.Call, now time.Time) {
 	for _, c := range calls {
 		again := p.evaluator.Answer(c)
@@ -29,8 +30,8 @@ func (p *Planner) Deliver(calls []*policy.Call, now time.Time) {
 	}
 }
 
-// continueChains continues the chains of answers until the budget is spent. Planning their Services for each answer of a chain of three
-// would take most of the time of an evaluation of the whole cluster.
+// continueChains continues the chains of answers until the budget is spent. Planning their Services for each answer of a chain of
+// three would take most of the time of an evaluation of the whole cluster.
 func (p *Planner) continueChains(limit *cost.Budget, now time.Time) {
 	n := 0
 	for ; n < len(p.answers) && !p.stops(limit); n++ {
@@ -51,8 +52,8 @@ func (p *Planner) continueChains(limit *cost.Budget, now time.Time) {
 	}
 }
 
-// askAgain asks for a pool again whose call was not kept, and reports whether that was necessary. The decision that is in force stays, so
-// its Service is not planned.
+// askAgain asks for a pool again whose call was not kept, and reports whether that was necessary. The decision that is in force
+// stays, so its Service is not planned.
 func (rs *rounds) askAgain(k policy.PoolKey, now time.Time) bool {
 	svc, s := rs.cluster.Services[k.Port.Service], rs.services[k.Port.Service]
 	if svc == nil || s == nil || s.round != nil {

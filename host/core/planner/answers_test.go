@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
-// lateCaller keeps a limited number of calls, which answer empties. Other pools have places and ask again, as with host/node/agent/dispatch.
+// lateCaller keeps a limited number of calls, which answer empties. Other pools have places and ask again, as with
+// host/node/agent/dispatch.
 type lateCaller struct {
 	limit          int
 	queued, places []*slot
@@ -179,7 +180,8 @@ func (s stages) plan(p *Planner, now time.Time) Result {
 	}
 }
 
-// TestRefusedChainIsPlannedWhenItsTurnComes counts how often Services are planned whose chain is refused by a plugin in its middle.
+// TestRefusedChainIsPlannedWhenItsTurnComes counts how often Services are planned whose chain is refused by a plugin in its
+// middle.
 func TestRefusedChainIsPlannedWhenItsTurnComes(t *testing.T) {
 	const services = 60
 	settings := testSettings()
@@ -220,8 +222,8 @@ type askedPlugin struct {
 
 func (p askedPlugin) Keys(string) []string { *p.built++; return nil }
 
-// TestPlanGoesOnWithAnswers: a Plan that waits for the plugins of a Service's ports changes nothing, builds each request once whatever the number
-// of ports, and plans the Service once, with the answers that are there.
+// TestPlanGoesOnWithAnswers: a Plan that waits for the plugins of a Service's ports changes nothing, builds each request once
+// whatever the number of ports, and plans the Service once, with the answers that are there.
 func TestPlanGoesOnWithAnswers(t *testing.T) {
 	const ports = 50
 	name, now := model.Name{Namespace: "shop", Name: "web"}, time.Unix(1000, 0)
@@ -253,7 +255,8 @@ func TestPlanGoesOnWithAnswers(t *testing.T) {
 	}
 }
 
-// TestCallsOfAPlanAreBounded: the first Plan asks for all Services, with as many requests in memory as at most some hundreds take.
+// TestCallsOfAPlanAreBounded: the first Plan asks for all Services, with as many requests in memory as at most some hundreds
+// take.
 func TestCallsOfAPlanAreBounded(t *testing.T) {
 	const services = 2000
 	p := New(testSettings(), nativePlugins)

@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
-// BenchmarkPolicyUpdate changes an endpoint of one of 10,000 Services with a policy of one plugin, and of as many whose policy has a shadow too.
+// BenchmarkPolicyUpdate changes an endpoint of one of 10,000 Services with a policy of one plugin, and of as many whose policy
+// has a shadow too.
 func BenchmarkPolicyUpdate(b *testing.B) {
 	for name, shadow := range map[string][]policy.Step{"plugin": nil, "plugin and shadow": {{Plugin: "by-zone/shadow"}}} {
 		b.Run(name, func(b *testing.B) {

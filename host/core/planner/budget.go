@@ -11,8 +11,8 @@ type pace struct {
 	full      bool // the last Plan has done as much as it may
 }
 
-// callCost is the cost of calling a plugin and recording its answer, requestCost that of building the requests of a chain and comparing
-// them with those that have been answered, for each pool and for each of its endpoints.
+// callCost is the cost of calling a plugin and recording its answer, requestCost that of building the requests of a chain and
+// comparing them with those that have been answered, for each pool and for each of its endpoints.
 const (
 	callCost        = 100
 	requestCost     = 60
@@ -40,6 +40,6 @@ func (p *pace) AdaptStep(took time.Duration) {
 	}
 }
 
-// PlanInBatches bounds the duration of a Plan, see AdaptStep. The first one does everything. When Services remain, Result.RequeueAt is
-// now.
+// PlanInBatches bounds the duration of a Plan, see AdaptStep. The first one does everything. When Services remain,
+// Result.RequeueAt is now.
 func (p *pace) PlanInBatches() { p.inBatches = true }

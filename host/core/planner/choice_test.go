@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
-// choicePlanner returns a planner of n Services in two namespaces, one of which may choose policies. The policies light, heavy and bound
-// give all endpoints the weight 2, 7 and 5.
+// choicePlanner returns a planner of n Services in two namespaces, one of which may choose policies. The policies light, heavy
+// and bound give all endpoints the weight 2, 7 and 5.
 func choicePlanner(n int) (*Planner, *weightPlugin, Settings) {
 	s, plugin := testSettings(), &weightPlugin{}
 	weighted := func(name string, weight int) *policy.Policy {

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// clusterIPs knows the ClusterIPs of all Services, which are no endpoints, and which Services name them as such. A cluster with ServiceCIDR
-// objects needs neither: these contain every ClusterIP.
+// clusterIPs knows the ClusterIPs of all Services, which are no endpoints, and which Services name them as such. A cluster with
+// ServiceCIDR objects needs neither: these contain every ClusterIP.
 type clusterIPs struct {
 	used  map[netip.Addr]int     // how many Services have it; nil: not needed
 	named map[netip.Addr]*naming // by the addresses in EndpointSlices
@@ -106,7 +106,8 @@ func (c *clusterIPs) change(cluster *model.Snapshot, change *model.Change) (affe
 	return affected
 }
 
-// rename replaces the addresses of a slice; nil is none. What they have in common at the beginning and at the end costs a comparison.
+// rename replaces the addresses of a slice; nil is none. What they have in common at the beginning and at the end costs a
+// comparison.
 func (c *clusterIPs) rename(old, s *model.EndpointSlice) {
 	var had, has []model.SliceEndpoint
 	if old != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// TestClusterIPIsNoEndpointWithoutServiceCIDRs: the slice of a tenant names the address of a victim's Service, before or after that has it.
+// TestClusterIPIsNoEndpointWithoutServiceCIDRs: the slice of a tenant names the address of a victim's Service, before or after
+// that has it.
 func TestClusterIPIsNoEndpointWithoutServiceCIDRs(t *testing.T) {
 	tenant, victim := model.Name{Namespace: "tenant", Name: "web"}, model.Name{Namespace: "victim", Name: "db"}
 	service := func(name model.Name, edit func(*model.Service)) model.Change {
@@ -45,7 +46,8 @@ func TestClusterIPIsNoEndpointWithoutServiceCIDRs(t *testing.T) {
 			"10.244.0.1"},
 		"in two slices, one of which is deleted": {[]model.Change{endpoints("b", "10.96.0.9"), {Kind: model.SliceKind, Name: model.Name{Namespace: "tenant", Name: "b"}},
 			service(victim, at("10.96.0.9"))}, "10.244.0.1"},
-		// A tenant may write external IPs, and may not take the endpoints of others away. Load balancer IPs may be addresses of Nodes with endpoints.
+		// A tenant may write external IPs, and may not take the endpoints of others away. Load balancer IPs may be addresses of
+		// Nodes with endpoints.
 		"another's external IP":      {[]model.Change{service(victim, func(s *model.Service) { s.ExternalIPs = addrs("10.96.0.9", "10.244.0.1") })}, "10.96.0.9 10.244.0.1"},
 		"another's load balancer IP": {[]model.Change{service(victim, func(s *model.Service) { s.LoadBalancerIPs = addrs("10.96.0.9") })}, "10.96.0.9 10.244.0.1"},
 		// ServiceCIDR objects contain all ClusterIPs.

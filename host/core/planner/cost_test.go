@@ -167,7 +167,8 @@ func TestSharedChangesAreBatchedAndServiceChangesComeFirst(t *testing.T) {
 	}
 }
 
-// TestFewChangesDoNotWaitForMany: a change in one namespace has a short step of its own while hundreds in another wait, and these go on whatever else changes.
+// TestFewChangesDoNotWaitForMany: a change in one namespace has a short step of its own while hundreds in another wait, and these
+// go on whatever else changes.
 func TestFewChangesDoNotWaitForMany(t *testing.T) {
 	const services = 1000
 	p := New(testSettings(), nativePlugins)
@@ -284,8 +285,8 @@ func TestBatchedPlanEqualsUnboundedPlan(t *testing.T) {
 	}
 }
 
-// TestChangeOfTheZoneIsSpread counts the allocations and the Services of the first Plan after this node's zone has changed, which a
-// change of another Service has to wait for.
+// TestChangeOfTheZoneIsSpread counts the allocations and the Services of the first Plan after this node's zone has changed, which
+// a change of another Service has to wait for.
 func TestChangeOfTheZoneIsSpread(t *testing.T) {
 	first := func(services int) (allocations float64, planned int) {
 		p := New(testSettings(), nativePlugins)

@@ -22,10 +22,11 @@ type connections struct {
 // CountsOutcomes reports whether the plan has frontends with Outcomes.
 func (c *connections) CountsOutcomes() bool { return c.outcomes.Counting() }
 
-// AddOutcomes adds the changes of a reading to the totals of the endpoints' Services and of their policies. Services with a new failure
-// whose policy needs outcomes are planned again by the next Plan.
+// AddOutcomes adds the changes of a reading to the totals of the endpoints' Services and of their policies. Services with a new
+// failure whose policy needs outcomes are planned again by the next Plan.
 //
-// The reading was taken now and covers the time since the one before: length is 0 if there was none. Its cost follows the changes.
+// The reading was taken now and covers the time since the one before: length is 0 if there was none. Its cost follows the
+// changes.
 func (p *Planner) AddOutcomes(now time.Time, length time.Duration, changes []outcomes.Change) {
 	settled := now.Add(-length - settleTime)
 	for i := range changes {

@@ -92,7 +92,8 @@ func lb(change func(*model.Service)) model.Change {
 	return model.Change{Kind: model.ServiceKind, Name: n, Service: s}
 }
 
-// lbSlice returns a slice of lb with an endpoint on each node; a node with "!" has an unready one, with "~" a terminating one that serves.
+// lbSlice returns a slice of lb with an endpoint on each node; a node with "!" has an unready one, with "~" a terminating one
+// that serves.
 func lbSlice(f model.Family, nodes ...string) model.Change {
 	s := &model.EndpointSlice{
 		Name: model.Name{Namespace: "shop", Name: "lb-" + f.String()}, Service: model.Name{Namespace: "shop", Name: "lb"}, Family: f,

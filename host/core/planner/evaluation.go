@@ -127,8 +127,8 @@ func (rs *rounds) evaluatePort(r *round, f model.Family, now time.Time, budget *
 	return true
 }
 
-// resume goes on with the decisions of the open ports for which answers are there, and reports whether plugins have to answer again, such as the
-// next one of a chain.
+// resume goes on with the decisions of the open ports for which answers are there, and reports whether plugins have to answer
+// again, such as the next one of a chain.
 func (rs *rounds) resume(r *round, now time.Time, budget *cost.Budget) (asks bool) {
 	for i := range r.open {
 		o := &r.open[i]
@@ -206,7 +206,8 @@ func (rs *rounds) beginPort(r *round, of *portRound, port *eligibility.Port, by 
 	*of = portRound{decision: policy.PortDecision{Port: port}, policy: by, holds: holds}
 }
 
-// decidePool evaluates the policy for a pool, or goes on with the answers that it waits for, and reports whether the port has the pool.
+// decidePool evaluates the policy for a pool, or goes on with the answers that it waits for, and reports whether the port has the
+// pool.
 func (rs *rounds) decidePool(r *round, o *portRound, pool int, now time.Time) (used bool) {
 	port, decide := o.decision.Port, rs.evaluator.Ask
 	if o.asked[pool] {
@@ -224,8 +225,8 @@ func (rs *rounds) decidePool(r *round, o *portRound, pool int, now time.Time) (u
 	return true
 }
 
-// settingsOf returns the state of the settings that a Service has set, given the policies of its ports. They are for the policy that the
-// configuration file gives it: objects have their settings themselves.
+// settingsOf returns the state of the settings that a Service has set, given the policies of its ports. They are for the policy
+// that the configuration file gives it: objects have their settings themselves.
 func (rs *rounds) settingsOf(svc *model.Service, ports []*policy.Policy) policy.ServiceSettings {
 	var object *policy.Policy
 	for _, of := range ports {

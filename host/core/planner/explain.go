@@ -28,7 +28,8 @@ type Explanation struct {
 	Ports        []PortPolicy        // by port of the Service
 	Revision     string              // of the policy; "": not known, or no policy
 	Choice       *policy.ChoiceError // why the annotation of the Service chooses no policy; nil: it does, or there is none
-	// NodeBindings are the bindings with Nodes that match the Service, up to the one that applies; none if the Service has chosen its policy.
+	// NodeBindings are the bindings with Nodes that match the Service, up to the one that applies; none if the Service has chosen
+	// its policy.
 	NodeBindings []policy.NodeBinding
 	Guards       []GuardStatus          // of the policies that apply to it, or would
 	Settings     policy.ServiceSettings // that the Service has set; InForce is the policy with them
@@ -191,8 +192,8 @@ func (e *Explanation) addTerminating() {
 	}
 }
 
-// Unrestricted returns the frontends that every source may use although the Service has loadBalancerSourceRanges. ClusterIPs are not among
-// them: no proxy restricts these.
+// Unrestricted returns the frontends that every source may use although the Service has loadBalancerSourceRanges. ClusterIPs are
+// not among them: no proxy restricts these.
 func (e *Explanation) Unrestricted() (out []*plan.Frontend) {
 	if len(e.Service.SourceRanges) == 0 {
 		return nil
@@ -265,8 +266,8 @@ func nameOf(port string) string {
 // maxLooked bounds the endpoints and ports of slices that withoutPort looks at.
 const maxLooked = 200_000
 
-// WithoutPort finds the endpoints of the Service that one of its ports does not reach, because no EndpointSlice has them with that port; at
-// most maxExplained groups of them. It takes some milliseconds for a large Service; call it outside of the loop.
+// WithoutPort finds the endpoints of the Service that one of its ports does not reach, because no EndpointSlice has them with
+// that port; at most maxExplained groups of them. It takes some milliseconds for a large Service; call it outside of the loop.
 func (e *Explanation) WithoutPort() []WithoutPort { return withoutPort(e.Service, e.slices) }
 
 func withoutPort(svc *model.Service, list []*model.EndpointSlice) (out []WithoutPort) {

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// foreign knows the addresses of other hosts and of Pods. Where the data plane adds the addresses of Services to this node (mode ipvs), it would
-// take the whole host away from it, whatever the ports of the Service. So they are in no plan there.
+// foreign knows the addresses of other hosts and of Pods. Where the data plane adds the addresses of Services to this node (mode
+// ipvs), it would take the whole host away from it, whatever the ports of the Service. So they are in no plan there.
 type foreign struct {
 	nodes  map[netip.Addr]int   // addresses of Nodes: how many have it
 	ranges map[netip.Prefix]int // podCIDRs of Nodes, likewise

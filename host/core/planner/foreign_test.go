@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// TestModesThatBindAddressesLeaveThoseOfOthersAlone: to add the address of another host to this one takes that host away from it. A Service that
-// claims it is told, and gets it when it is nobody's any more.
+// TestModesThatBindAddressesLeaveThoseOfOthersAlone: to add the address of another host to this one takes that host away from it.
+// A Service that claims it is told, and gets it when it is nobody's any more.
 func TestModesThatBindAddressesLeaveThoseOfOthersAlone(t *testing.T) {
 	tenant := model.Name{Namespace: "tenant", Name: "web"}
 	other := func(edit func(*model.Node)) []model.Change {

@@ -123,8 +123,9 @@ func (r *rules) sourceRanges(svc *model.Service, f model.Family, limit int) rang
 	return out
 }
 
-// buildPool builds a pool from a decision: endpoints with weight, and terminating ones as draining, except those whose UDP flows are
-// deleted, which IPVS would carry on; udp are those of a UDP port that keep them. empty is the verdict of a pool without weight.
+// buildPool builds a pool from a decision: endpoints with weight, and terminating ones as draining, except those whose UDP flows
+// are deleted, which IPVS would carry on; udp are those of a UDP port that keep them. empty is the verdict of a pool without
+// weight.
 func buildPool(p *eligibility.Port, d *policy.Decision, local bool, udp *udpEndpoints, empty plan.Verdict) plan.Pool {
 	out := plan.Pool{Verdict: empty}
 	n := 0

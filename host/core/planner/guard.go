@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
-// settleTime is how long after a Service has got another policy its connections count for a guard: those that are reported as unanswered
-// may have begun 1.5 s before the reading, see outcomes.Grace.
+// settleTime is how long after a Service has got another policy its connections count for a guard: those that are reported as
+// unanswered may have begun 1.5 s before the reading, see outcomes.Grace.
 const settleTime = 2 * time.Second
 
 // guard is the guard of a policy with the Services that it concerns: those that the policy decides about when it is in force.

@@ -44,8 +44,8 @@ func randomSet(r *rand.Rand) *policy.Set {
 	return set
 }
 
-// wanted returns the policy of a Service by the rules, and the guards that concern it: a policy that is passed over is as if it were not
-// there.
+// wanted returns the policy of a Service by the rules, and the guards that concern it: a policy that is passed over is as if it
+// were not there.
 func wanted(p *Planner, svc *model.Service) (name string, guards []string) {
 	set := p.settings.Policies
 	node := p.LastNode()
@@ -95,7 +95,8 @@ func wanted(p *Planner, svc *model.Service) (name string, guards []string) {
 	return name, guards
 }
 
-// TestGuardsAndNodesMatchTheRules compares the policies in force with a second implementation of the rules, while everything changes.
+// TestGuardsAndNodesMatchTheRules compares the policies in force with a second implementation of the rules, while everything
+// changes.
 func TestGuardsAndNodesMatchTheRules(t *testing.T) {
 	rounds := 60
 	if testing.Short() {

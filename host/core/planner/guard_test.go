@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// guarded is a planner of Services that a guarded policy applies to by two bindings, one with settings, and by default; without it, the
-// policy zone or none applies.
+// guarded is a planner of Services that a guarded policy applies to by two bindings, one with settings, and by default; without
+// it, the policy zone or none applies.
 type guarded struct {
 	*Planner
 	t      *testing.T
@@ -90,7 +90,8 @@ func guardedSet() *policy.Set {
 	}
 }
 
-// second plans, and a second later takes a reading with a number of connections to an endpoint, of which some failed, and plans again.
+// second plans, and a second later takes a reading with a number of connections to an endpoint, of which some failed, and plans
+// again.
 func (g *guarded) second(connections, failed uint64) (out []GuardChange) {
 	g.t.Helper()
 	out = append(out, g.PlanNow(g.now).Guards...)
@@ -339,7 +340,8 @@ func TestGuardedPolicyIsPlannedAtOnceWithoutSignals(t *testing.T) {
 	}
 }
 
-// TestGuardCostsWhatHasChanged counts allocations of a reading: as many with 10,000 Services as with 100, and none without connections.
+// TestGuardCostsWhatHasChanged counts allocations of a reading: as many with 10,000 Services as with 100, and none without
+// connections.
 func TestGuardCostsWhatHasChanged(t *testing.T) {
 	cost := func(services int, connections uint64) float64 {
 		g := newGuarded(t, services)

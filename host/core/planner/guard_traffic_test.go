@@ -36,7 +36,8 @@ func (p *byAddress) Decide(req *abi.Request, resp *abi.Response) error {
 	return nil
 }
 
-// traffic is a random pattern of connections from a node to the endpoints of a guarded policy: what clients do, and what becomes of it.
+// traffic is a random pattern of connections from a node to the endpoints of a guarded policy: what clients do, and what becomes
+// of it.
 type traffic struct {
 	*Planner
 	r       *rand.Rand
@@ -189,8 +190,8 @@ func (x *traffic) connect(key model.EndpointKey, n uint64) {
 
 func (x *traffic) phase() policy.GuardPhase { return x.evaluator.Guards["trial"].Phase }
 
-// run runs until the guard has fallen back, at most for a number of readings after the policy has come into force. It returns how many readings
-// it was in force, and whether the node has fallen back.
+// run runs until the guard has fallen back, at most for a number of readings after the policy has come into force. It returns how
+// many readings it was in force, and whether the node has fallen back.
 func (x *traffic) run(readings int) (inForce int, fellBack bool) {
 	for range 400 {
 		if x.phase() != policy.GuardBaseline {
@@ -204,8 +205,8 @@ func (x *traffic) run(readings int) (inForce int, fellBack bool) {
 	return inForce, x.phase() == policy.GuardFallenBack
 }
 
-// pattern makes the rate and the failures random: connections that begin late, bursts, days of a minute, few connections; failures that are
-// independent, of endpoints that come and go, of one endpoint all the time, of all at once, and with the load.
+// pattern makes the rate and the failures random: connections that begin late, bursts, days of a minute, few connections;
+// failures that are independent, of endpoints that come and go, of one endpoint all the time, of all at once, and with the load.
 func (x *traffic) pattern() {
 	r := x.r
 	mean, phase := 1+math.Pow(r.Float64(), 3)*60, r.IntN(200)
@@ -265,8 +266,8 @@ func patternsOfTraffic(t *testing.T, otherwise int) int {
 	return otherwise
 }
 
-// TestPolicyThatChangesNothingNeverFallsBack: the policy shares connections as the default rules do, or as the policy before it did, which gives
-// endpoints unequal shares.
+// TestPolicyThatChangesNothingNeverFallsBack: the policy shares connections as the default rules do, or as the policy before it
+// did, which gives endpoints unequal shares.
 func TestPolicyThatChangesNothingNeverFallsBack(t *testing.T) {
 	patterns := patternsOfTraffic(t, 2000)
 	inForce, fellBack := 0, 0
@@ -299,10 +300,10 @@ func TestPolicyThatChangesNothingNeverFallsBack(t *testing.T) {
 	}
 }
 
-// TestPolicyThatMovesConnectionsOnlyDoesNotFallBack: the policy gives some endpoints more connections and others fewer, and as many fail at all of
-// them: independently of each other, also in bursts, with the load, or all at once for a time. Endpoints that get less than half of the connections
-// that they would get without it are taken to fail as they did before, in part: such a policy falls back in a hundredth of the patterns at most,
-// most of them with failures all at once.
+// TestPolicyThatMovesConnectionsOnlyDoesNotFallBack: the policy gives some endpoints more connections and others fewer, and as
+// many fail at all of them: independently of each other, also in bursts, with the load, or all at once for a time. Endpoints that
+// get less than half of the connections that they would get without it are taken to fail as they did before, in part: such a
+// policy falls back in a hundredth of the patterns at most, most of them with failures all at once.
 func TestPolicyThatMovesConnectionsOnlyDoesNotFallBack(t *testing.T) {
 	patterns := patternsOfTraffic(t, 500)
 	for _, tt := range []struct{ least, most, percent int }{{5, 10, 0}, {1, 10, 1}} {
@@ -333,8 +334,8 @@ func TestPolicyThatMovesConnectionsOnlyDoesNotFallBack(t *testing.T) {
 	}
 }
 
-// TestHarmfulPolicyFallsBackInTime: a policy gives one of three endpoints all connections, or most of them, while this one fails in part, after a
-// baseline without failures. The guard allows 2 %.
+// TestHarmfulPolicyFallsBackInTime: a policy gives one of three endpoints all connections, or most of them, while this one fails
+// in part, after a baseline without failures. The guard allows 2 %.
 func TestHarmfulPolicyFallsBackInTime(t *testing.T) {
 	for _, tt := range []struct {
 		what     string

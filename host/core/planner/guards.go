@@ -22,8 +22,8 @@ type guards struct {
 	changes []GuardChange // that no Result has reported
 }
 
-// refresh sets the guards of the configuration. Without signals, in commands that plan once, there are none: policies with a guard
-// are planned as if they were in force.
+// refresh sets the guards of the configuration. Without signals, in commands that plan once, there are none: policies with a
+// guard are planned as if they were in force.
 func (x *guards) refresh(now time.Time) {
 	x.dirty = false
 	set, states := x.settings.Policies, x.evaluator.Guards
@@ -104,8 +104,8 @@ func (x *guards) changed(g *guard) {
 	x.changes = append(x.changes, GuardChange{g.policy, g.state.Phase, g.blind, status.String()})
 }
 
-// of returns the guards that concern a Service, and the name of the policy that applies without the one that a guard lets decide, "" for
-// none.
+// of returns the guards that concern a Service, and the name of the policy that applies without the one that a guard lets decide,
+// "" for none.
 func (x *guards) of(svc *model.Service) (out []*guard, instead string) {
 	if len(x.list) == 0 {
 		return nil, ""

@@ -293,8 +293,8 @@ func (w *widening) Decide(req *abi.Request, resp *abi.Response) error {
 	return nil
 }
 
-// TestWeightsAreNeverWiderThanTheHold: whatever plugins answer and whenever they fail, only endpoints that are ready, serving while
-// terminating, or held as the second implementation says, have weight.
+// TestWeightsAreNeverWiderThanTheHold: whatever plugins answer and whenever they fail, only endpoints that are ready, serving
+// while terminating, or held as the second implementation says, have weight.
 func TestWeightsAreNeverWiderThanTheHold(t *testing.T) {
 	clusters := 1500
 	if testing.Short() {

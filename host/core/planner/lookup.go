@@ -23,7 +23,8 @@ func (w *world) Service(name model.Name) *model.Service {
 	return w.cluster.Services[name]
 }
 
-// PodAddrs returns the addresses that EndpointSlices have for a Pod, sorted; nil: none names it. It goes through all EndpointSlices.
+// PodAddrs returns the addresses that EndpointSlices have for a Pod, sorted; nil: none names it. It goes through all
+// EndpointSlices.
 func (w *world) PodAddrs(pod model.Name) (addrs []netip.Addr) {
 	for service, all := range w.cluster.Slices {
 		if service.Namespace != pod.Namespace {
@@ -87,8 +88,8 @@ func (l *roster) Shadows() (out []tally.ServiceShadow) {
 	return out
 }
 
-// NotFound returns the error about a Service that the planner does not have, with those that are probably meant: of the same name in other
-// namespaces, or else of a similar name.
+// NotFound returns the error about a Service that the planner does not have, with those that are probably meant: of the same name
+// in other namespaces, or else of a similar name.
 func (w *world) NotFound(name model.Name) error {
 	var others, siblings []string
 	for _, n := range w.ServiceNames() {

@@ -176,8 +176,8 @@ func ZoneTable(nodes map[string]*model.Node) []abi.Zone {
 	return out
 }
 
-// nodeIndex returns the position of a Node among the sorted names of the Nodes that are ready, and the number of those. A Node that is not
-// ready gets the position that it would have, so that it does not change with the Node's own readiness.
+// nodeIndex returns the position of a Node among the sorted names of the Nodes that are ready, and the number of those. A Node
+// that is not ready gets the position that it would have, so that it does not change with the Node's own readiness.
 func nodeIndex(nodes map[string]*model.Node, own string) (index, count uint32) {
 	for name, n := range nodes {
 		if n.Ready {

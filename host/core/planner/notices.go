@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/planner/claims"
 )
 
-// LeftOut returns why a limit left out the frontend of a connection that a Service wants, the first by name. The frontend of the result is that
-// of the connection.
+// LeftOut returns why a limit left out the frontend of a connection that a Service wants, the first by name. The frontend of the
+// result is that of the connection.
 func (p *Planner) LeftOut(to netip.AddrPort, protocol model.Protocol) (why plan.Degradation, kind plan.Kind, found bool) {
 	if p.counters.Limited() == 0 {
 		return why, kind, false

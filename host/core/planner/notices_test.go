@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// limited returns a planner with a Service whose limits leave out frontends of every kind, and a Service that has its addresses already.
+// limited returns a planner with a Service whose limits leave out frontends of every kind, and a Service that has its addresses
+// already.
 func limited(t *testing.T, l Limits) *Planner {
 	t.Helper()
 	name := model.Name{Namespace: "voice", Name: "media"}
@@ -26,7 +27,8 @@ func limited(t *testing.T, l Limits) *Planner {
 	return p
 }
 
-// TestConnectionsToFrontendsThatALimitLeftOutAreExplained: whatever the kind and the limit, a connection either has a frontend, or the limit that it lacks.
+// TestConnectionsToFrontendsThatALimitLeftOutAreExplained: whatever the kind and the limit, a connection either has a frontend,
+// or the limit that it lacks.
 func TestConnectionsToFrontendsThatALimitLeftOutAreExplained(t *testing.T) {
 	to := []string{"10.96.0.1:80", "10.96.0.1:81", "[fd00:96::1]:80", "[fd00:96::1]:81", "10.0.0.1:30080", "10.0.0.1:30081", "[fd00::1]:30080", "[fd00::1]:30081",
 		"192.0.2.7:80", "192.0.2.7:81", "[2001:db8::7]:80", "[2001:db8::7]:81", "198.51.100.1:80", "198.51.100.1:81"}

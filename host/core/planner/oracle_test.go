@@ -239,7 +239,8 @@ func portName(s *model.Service, p model.ServicePort) string {
 	return s.Name.Namespace + "/" + s.Name.Name + ":" + p.Name
 }
 
-// lists returns the endpoints of the cluster pool and of the local pool of a Service port, and whether any node has an eligible one.
+// lists returns the endpoints of the cluster pool and of the local pool of a Service port, and whether any node has an eligible
+// one.
 func (o *oracle) lists(s *model.Service, p model.ServicePort, family model.Family) (cluster, local []netip.AddrPort, anywhere bool) {
 	found := o.endpoints(s, p, family)
 	return o.choose(found, o.held.held(found, func(oracleEndpoint) bool { return true }), o.held.held(found, o.here))

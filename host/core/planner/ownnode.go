@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// rememberNode takes in this node's Node. What forwarding needs of it outlasts its deletion, and the time until it is complete after
-// it was registered again: the machine, its Pods and connections are still there.
+// rememberNode takes in this node's Node. What forwarding needs of it outlasts its deletion, and the time until it is complete
+// after it was registered again: the machine, its Pods and connections are still there.
 func (w *world) rememberNode(n *model.Node) {
 	if n == nil {
 		return
@@ -29,8 +29,8 @@ func (w *world) rememberNode(n *model.Node) {
 	w.evaluator.Node = kept
 }
 
-// LastNode returns what is in force of this node's Node, also while there is none: its name, zone, labels, addresses and podCIDRs.
-// Nil: none has been known. It is read-only.
+// LastNode returns what is in force of this node's Node, also while there is none: its name, zone, labels, addresses and
+// podCIDRs. Nil: none has been known. It is read-only.
 func (w *world) LastNode() *model.Node {
 	if n := w.evaluator.Node; n != nil && n.Name == w.settings.Node {
 		return n

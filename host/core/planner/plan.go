@@ -27,15 +27,17 @@ type work struct {
 	result Result
 	limit  *cost.Budget // nil: none
 	begun  bool
-	// changed: there were changed Services at the beginning; few: they are planned only as far as their namespaces have had no turn.
+	// changed: there were changed Services at the beginning; few: they are planned only as far as their namespaces have had no
+	// turn.
 	changed, few, mayPostpone bool
 	backlog                   bool // it works on the backlog
 }
 
-// Plan brings the plan up to date. If plugins are to be called, it returns the calls, and nothing is changed yet: the caller makes them, passes
-// those that are answered soon to Deliver, and calls Plan again with the same time, which goes on. The calls that are not answered by then are for
-// a later Deliver. Until then, and while a policy fails, the last good or the default decision is in force. now must not be the wall clock,
-// which can be set: the times of all decisions, requeues and resets are by this clock.
+// Plan brings the plan up to date. If plugins are to be called, it returns the calls, and nothing is changed yet: the caller
+// makes them, passes those that are answered soon to Deliver, and calls Plan again with the same time, which goes on. The calls
+// that are not answered by then are for a later Deliver. Until then, and while a policy fails, the last good or the default
+// decision is in force. now must not be the wall clock, which can be set: the times of all decisions, requeues and resets are by
+// this clock.
 func (p *Planner) Plan(now time.Time) Result {
 	if !p.cluster.Synced {
 		return Result{Delta: &plan.Delta{}}
@@ -125,8 +127,9 @@ func (p *Planner) count(result *Result) {
 	result.Triggers, p.triggers = p.triggers, nil
 }
 
-// stops reports whether a Plan begins with no other Service before it has the answers of plugins, or at all. Of its budget, as much as twice what
-// it has spent on Services that wait for answers is left for these: recording the answers and changing their frontends costs some more than asking.
+// stops reports whether a Plan begins with no other Service before it has the answers of plugins, or at all. Of its budget, as
+// much as twice what it has spent on Services that wait for answers is left for these: recording the answers and changing their
+// frontends costs some more than asking.
 func (p *Planner) stops(limit *cost.Budget) bool {
 	return limit.Spent() || p.evaluator.Full() || limit != nil && p.asking > 0 && 2*p.asking >= limit.Left
 }
@@ -134,9 +137,9 @@ func (p *Planner) stops(limit *cost.Budget) bool {
 // If more than manyChanged Services have changed, those of namespaces that have had no turn come first, in a Plan of their own.
 const manyChanged = 16
 
-// planServices takes Services from the queue and gives them turns, as far as the budget of a Plan allows: those that have changed, then the
-// backlog. While there is a backlog, a Plan with changed Services does not work on it, but the next one does: so a change is programmed in a
-// short step of its own. Many changed Services are a backlog, too, for those of other namespaces.
+// planServices takes Services from the queue and gives them turns, as far as the budget of a Plan allows: those that have
+// changed, then the backlog. While there is a backlog, a Plan with changed Services does not work on it, but the next one does:
+// so a change is programmed in a short step of its own. Many changed Services are a backlog, too, for those of other namespaces.
 func (p *Planner) planServices(w *work, now time.Time) {
 	if len(p.paused) > 0 {
 		return // first what has begun

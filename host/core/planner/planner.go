@@ -19,9 +19,9 @@ import (
 // Planner maintains the plan of a changing cluster. Plan recomputes only the Services that a change affects or whose requeue
 // time has passed. A Planner is not safe for concurrent use.
 //
-// Between two Plans, the plan of claims is what the last round of each Service in services has set, and what counters, outcomes, pods,
-// sheds and udpFlows have of a Service is what its serviceState says. Each part has its own job and invariant, and sees of the others what it
-// embeds.
+// Between two Plans, the plan of claims is what the last round of each Service in services has set, and what counters, outcomes,
+// pods, sheds and udpFlows have of a Service is what its serviceState says. Each part has its own job and invariant, and sees of
+// the others what it embeds.
 type Planner struct {
 	world
 	node

@@ -24,8 +24,8 @@ func (r *round) addFailure(of *policy.Policy, err error) {
 	r.failed = append(r.failed, PolicyError{of.Name, r.svc.Name, err})
 }
 
-// PolicyErrors returns the policies that fail, sorted by name, each with the first Service that it fails for. Its cost follows the number of
-// Services if any policy fails.
+// PolicyErrors returns the policies that fail, sorted by name, each with the first Service that it fails for. Its cost follows
+// the number of Services if any policy fails.
 func (w *world) PolicyErrors() (out []PolicyError) {
 	if totals := w.counters.Totals(); totals.Failing == 0 {
 		return nil

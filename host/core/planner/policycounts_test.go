@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
-// TestConnectionsOfPoliciesEqualAListOfReadings compares the counts by policy with a list, while Services change their policy, the plugin
-// is reloaded, and Services come and go.
+// TestConnectionsOfPoliciesEqualAListOfReadings compares the counts by policy with a list, while Services change their policy,
+// the plugin is reloaded, and Services come and go.
 func TestConnectionsOfPoliciesEqualAListOfReadings(t *testing.T) {
 	for seed := range 20 {
 		r := rand.New(rand.NewPCG(uint64(seed), 13))

@@ -12,8 +12,8 @@ import (
 
 // roster is the Services, and which of them are planned when.
 //
-// A Service that is planned is in services, one that has to be and is not is in newcomers. A Service whose input has changed since its last
-// round has a place in queue, an unfinished round with again, or a time in requeues.
+// A Service that is planned is in services, one that has to be and is not is in newcomers. A Service whose input has changed
+// since its last round has a place in queue, an unfinished round with again, or a time in requeues.
 type roster struct {
 	services  map[model.Name]*serviceState
 	newcomers map[model.Name]*serviceState // those that are not in services, and have to be planned

@@ -15,7 +15,8 @@ import (
 // round is the planning of one Service: each port in each family is evaluated, then the frontends are set. That of a large
 // Service takes several Plans. It keeps to the Service as it was at its beginning; a change meanwhile leads to another round.
 //
-// The ports before next are added, except those in open, which follow in their order; frontends and sums are those of added ports.
+// The ports before next are added, except those in open, which follow in their order; frontends and sums are those of added
+// ports.
 type round struct {
 	svc       *model.Service
 	policies  []*policy.Policy    // by port; nil: none
@@ -27,7 +28,8 @@ type round struct {
 	quota     quota
 	next      int       // what to evaluate next: twice the index of the port, plus one for IPv6
 	port      portRound // that of next
-	// open are evaluated ports before next that are not added, because one before them waits for the answer to a call of this Plan.
+	// open are evaluated ports before next that are not added, because one before them waits for the answer to a call of this
+	// Plan.
 	open      []portRound
 	paused    bool // it goes on when these answers are there, or are late
 	evaluated bool // all ports
@@ -55,8 +57,8 @@ type round struct {
 	shift     policy.Shift
 }
 
-// portRound is the evaluation of a port in one family; before it begins, the decision has no Port. A port with many endpoints takes several turns: selecting 10,000 endpoints takes 2 ms,
-// and so does deciding about a pool of them.
+// portRound is the evaluation of a port in one family; before it begins, the decision has no Port. A port with many endpoints
+// takes several turns: selecting 10,000 endpoints takes 2 ms, and so does deciding about a pool of them.
 type portRound struct {
 	decision  policy.PortDecision
 	policy    *policy.Policy
@@ -119,8 +121,8 @@ type ranges struct {
 	omitted int
 }
 
-// chainWait is what a Service waits for because of the chain of its policy, or of its shadow. It is planned again for a shadow after
-// everything else.
+// chainWait is what a Service waits for because of the chain of its policy, or of its shadow. It is planned again for a shadow
+// after everything else.
 type chainWait struct {
 	requeueAt int64 // Unix milliseconds, 0: only on a change
 	awaited   int   // plugin calls that are queued or running

@@ -29,7 +29,8 @@ func (c *chainPlugin) Decide(req *abi.Request, resp *abi.Response) error {
 	return nil
 }
 
-// chainBed is a cluster with a chain of three plugins on every Service: Service web of namespace shop, and many of namespace crowd.
+// chainBed is a cluster with a chain of three plugins on every Service: Service web of namespace shop, and many of namespace
+// crowd.
 type chainBed struct {
 	*Planner
 	plugins map[string]*chainPlugin
@@ -134,9 +135,9 @@ func TestChangeAsksForOneService(t *testing.T) {
 	}
 }
 
-// TestManyFailuresDisturbNoOtherService: 1,000 endpoints of as many Services fail at once, become unready at once, or are all asked
-// about again because of a new revision of a plugin. Meanwhile a change of another Service is in the next Plan, which does not
-// work on anything else at least every other time, and never on more than a Plan may.
+// TestManyFailuresDisturbNoOtherService: 1,000 endpoints of as many Services fail at once, become unready at once, or are all
+// asked about again because of a new revision of a plugin. Meanwhile a change of another Service is in the next Plan, which does
+// not work on anything else at least every other time, and never on more than a Plan may.
 func TestManyFailuresDisturbNoOtherService(t *testing.T) {
 	const services, failing = 10_000, 1000
 	for name, c := range map[string]struct {
@@ -194,8 +195,8 @@ func TestManyFailuresDisturbNoOtherService(t *testing.T) {
 	}
 }
 
-// TestServiceIsPlannedTwiceAtMostForAChain counts how often Services are planned while the queue of the plugins has room for a few of them:
-// once for the first call, and again with the answer of the last one.
+// TestServiceIsPlannedTwiceAtMostForAChain counts how often Services are planned while the queue of the plugins has room for a
+// few of them: once for the first call, and again with the answer of the last one.
 func TestServiceIsPlannedTwiceAtMostForAChain(t *testing.T) {
 	const services, room = 200, 8
 	b, l := newChainBed(t, services), &lateCaller{limit: room}

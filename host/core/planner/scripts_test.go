@@ -23,7 +23,8 @@ import (
 
 var update = flag.Bool("update", false, "write what the scripts print into them")
 
-// TestScripts runs testdata/script: Kubernetes objects in, plan and explanation out. The sections of a script are read in their order:
+// TestScripts runs testdata/script: Kubernetes objects in, plan and explanation out. The sections of a script are read in their
+// order:
 //
 //	NAME.yaml            objects; a section of the same name replaces them, and an empty one deletes them
 //	settings             lines "node NAME", "pods CIDR" and "masqueradeAll"; by default node n1 and Pods in 10.244.0.0/16

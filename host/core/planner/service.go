@@ -38,8 +38,8 @@ type serviceState struct {
 	planned      bool // it is in Planner.services
 }
 
-// reportOnce returns whether the error of a chain is to be reported, and remembers it in reported: once while it lasts. Its text is not compared: it changes with, for
-// instance, the time for which a plugin stays suspended.
+// reportOnce returns whether the error of a chain is to be reported, and remembers it in reported: once while it lasts. Its text
+// is not compared: it changes with, for instance, the time for which a plugin stays suspended.
 func reportOnce(err error, reported *bool) bool {
 	if err != nil && (*reported || errors.Is(err, policy.ErrPending)) {
 		return false

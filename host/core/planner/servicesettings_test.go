@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// weightPlugin gives the first endpoint N times the share of each other, with settings {"weight": N} and N up to 99, and records which Services ask.
+// weightPlugin gives the first endpoint N times the share of each other, with settings {"weight": N} and N up to 99, and records
+// which Services ask.
 type weightPlugin struct {
 	policytest.Plugin
 	asked []string

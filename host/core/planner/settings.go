@@ -42,7 +42,8 @@ type Settings struct {
 	NodePortPrimary bool
 	// LocalAddrs are the addresses of this node's links.
 	LocalAddrs []netip.Addr
-	// BindsAddresses: the data plane adds the addresses of Services to this node. Then those of other hosts and of Pods are not served.
+	// BindsAddresses: the data plane adds the addresses of Services to this node. Then those of other hosts and of Pods are not
+	// served.
 	BindsAddresses bool
 	// Hosts are addresses that this node needs to reach, and that the cluster state does not have: gateways and API servers.
 	Hosts []netip.Addr
@@ -58,8 +59,8 @@ type Settings struct {
 	CountAll bool
 }
 
-// AllowedEndpoints returns the exceptions of eligibility.EndpointRules: EndpointCIDRs, and the reserved blocks that the cluster uses according to
-// the configuration and the Nodes' ranges and addresses.
+// AllowedEndpoints returns the exceptions of eligibility.EndpointRules: EndpointCIDRs, and the reserved blocks that the cluster
+// uses according to the configuration and the Nodes' ranges and addresses.
 func (s *Settings) AllowedEndpoints(nodes ...*model.Node) []netip.Prefix {
 	used := slices.Clone(s.ClusterRanges)
 	for _, n := range nodes {

@@ -154,7 +154,8 @@ func TestShadowsHaveNoEffectOnPlans(t *testing.T) {
 	}
 }
 
-// TestShadowSummary: Services are compared with what is in force, the mean is over them, and a Service that goes takes its part along.
+// TestShadowSummary: Services are compared with what is in force, the mean is over them, and a Service that goes takes its part
+// along.
 func TestShadowSummary(t *testing.T) {
 	settings := testSettings()
 	settings.Policies.Policies["zone"].Shadow = []policy.Step{{Plugin: "even/shadow"}}

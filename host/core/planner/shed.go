@@ -16,8 +16,8 @@ const (
 	shedTime = time.Minute
 	// shedStep is the minimum time from the end of a step of the sheds to the next one.
 	shedStep = time.Second
-	// shedGrace is for how long a shed may have waited before its first step. One that is older has been going on before a restart,
-	// and continues where it would be: what it has reset must not be reset again.
+	// shedGrace is for how long a shed may have waited before its first step. One that is older has been going on before a
+	// restart, and continues where it would be: what it has reset must not be reset again.
 	shedGrace = 5 * time.Second
 	// shedRetry is the wait after a step that failed.
 	shedRetry = 10 * time.Second
@@ -63,7 +63,8 @@ func (b *ShedBounded) String() string {
 		b.Policy, b.Limit)
 }
 
-// EffectiveShed returns how many permille of the connections are reset of those that are asked for, given the limit in percent per second.
+// EffectiveShed returns how many permille of the connections are reset of those that are asked for, given the limit in percent
+// per second.
 func EffectiveShed(permille uint16, limit int) uint16 {
 	return uint16(min(int(permille), abi.MaxShedPermille, limit*10*int(shedTime/time.Second)))
 }

@@ -35,9 +35,9 @@ func (p *Planner) wantShed(at int64, permille uint16, limit int, now time.Time) 
 	}}, now.UnixMilli())
 }
 
-// TestShedIsExactEvenAndBounded: over random sequences of steps that are late, fail, are deferred, or follow a suspension, exactly the
-// connections of the share are reset, each once; no step resets more than the limit; two steps are a second apart; and while nothing
-// is late, the share grows evenly.
+// TestShedIsExactEvenAndBounded: over random sequences of steps that are late, fail, are deferred, or follow a suspension,
+// exactly the connections of the share are reset, each once; no step resets more than the limit; two steps are a second apart;
+// and while nothing is late, the share grows evenly.
 func TestShedIsExactEvenAndBounded(t *testing.T) {
 	seeds := 3000
 	if testing.Short() {
@@ -196,8 +196,8 @@ func TestShedLeavesFrontendsOfOtherServicesAlone(t *testing.T) {
 	}
 }
 
-// TestPolicyShedsAreBoundedAndReportedOnce: a plugin that asks for all connections gets what the policy allows, by all frontends of the
-// pool that it decides about, and the Service is reported when it begins to ask.
+// TestPolicyShedsAreBoundedAndReportedOnce: a plugin that asks for all connections gets what the policy allows, by all frontends
+// of the pool that it decides about, and the Service is reported when it begins to ask.
 func TestPolicyShedsAreBoundedAndReportedOnce(t *testing.T) {
 	svc := &model.Service{Name: shedPort.Service, ClusterIPs: []netip.Addr{shedTestKey.Addr}, InternalLocal: true,
 		Ports: []model.ServicePort{{Name: "http", Protocol: model.TCP, Port: 80, NodePort: 30080}}}

@@ -53,8 +53,8 @@ func (s *sheds) set(name model.Name, wanted map[shedKey]wantedShed, nowMS int64)
 	return bounded
 }
 
-// Sheds returns the next step of the sheds in progress, empty if it is not due. The caller resets the connections, and then calls ShedsDone,
-// both without delaying Plan. now is by the clock of Plan.
+// Sheds returns the next step of the sheds in progress, empty if it is not due. The caller resets the connections, and then calls
+// ShedsDone, both without delaying Plan. now is by the clock of Plan.
 func (s *sheds) Sheds(now time.Time) (steps []plan.Shed) {
 	nowMS := now.UnixMilli()
 	if s.running || len(s.byService) == 0 || nowMS < s.notBefore {
@@ -87,8 +87,8 @@ func (s *sheds) Sheds(now time.Time) (steps []plan.Shed) {
 	return steps
 }
 
-// ShedsDone ends the step that Sheds has returned. What is deferred (nil: nothing) is repeated by the next one. A step that has failed
-// is repeated later.
+// ShedsDone ends the step that Sheds has returned. What is deferred (nil: nothing) is repeated by the next one. A step that has
+// failed is repeated later.
 func (s *sheds) ShedsDone(now time.Time, ok bool, deferred []bool) {
 	if !ok {
 		s.running, s.steps, s.notBefore = false, nil, now.Add(shedRetry).UnixMilli()

@@ -49,8 +49,8 @@ func changedRanges(d *plan.Delta) (n int) {
 	return n
 }
 
-// TestChangesOfSourceRangesDoNotDelayAnotherNamespace: each step changes the ranges of few frontends, whether their number changes
-// or not, and the Service of another namespace is planned in the same step or the next one.
+// TestChangesOfSourceRangesDoNotDelayAnotherNamespace: each step changes the ranges of few frontends, whether their number
+// changes or not, and the Service of another namespace is planned in the same step or the next one.
 func TestChangesOfSourceRangesDoNotDelayAnotherNamespace(t *testing.T) {
 	for _, c := range []struct {
 		name                 string

@@ -31,7 +31,8 @@ func (flippingPlugin) Counters() []string { return nil }
 func (flippingPlugin) Role() abi.Role     { return abi.RoleLocality }
 func (p flippingPlugin) Revision() string { return fmt.Sprint(*p.revision) }
 
-// TestLargePoolIsPlannedInParts: each step changes a bounded number of endpoints, and the result is that of one step; with weights, too.
+// TestLargePoolIsPlannedInParts: each step changes a bounded number of endpoints, and the result is that of one step; with
+// weights, too.
 func TestLargePoolIsPlannedInParts(t *testing.T) {
 	name := model.Name{Namespace: "shop", Name: "giant"}
 	svc := func(age int64, labels map[string]string) []model.Change {
@@ -131,8 +132,8 @@ func TestStepIsBoundedByTheSlotsOfWeights(t *testing.T) {
 	}
 }
 
-// TestStepIsBoundedByTheEndpointsOfAffinity: session affinity that begins or ends takes elements for each endpoint. A Service begins and ends it in one
-// piece, so a step does so for few.
+// TestStepIsBoundedByTheEndpointsOfAffinity: session affinity that begins or ends takes elements for each endpoint. A Service
+// begins and ends it in one piece, so a step does so for few.
 func TestStepIsBoundedByTheEndpointsOfAffinity(t *testing.T) {
 	const services, endpoints = 100, 200
 	p := New(testSettings(), nativePlugins)

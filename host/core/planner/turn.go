@@ -39,8 +39,8 @@ func (p *Planner) planTurn(s *serviceState, of queue.Class, limit *cost.Budget, 
 	limit.End(turn)
 }
 
-// planPaused gives the Services whose rounds wait for answers of plugins another turn, with those that are there, once none asks again: what the
-// others program would otherwise use up the budget of a Service with a longer chain.
+// planPaused gives the Services whose rounds wait for answers of plugins another turn, with those that are there, once none asks
+// again: what the others program would otherwise use up the budget of a Service with a longer chain.
 func (p *Planner) planPaused(limit *cost.Budget, now time.Time, result *Result) {
 	asks := false
 	for _, s := range p.paused {

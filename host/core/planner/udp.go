@@ -18,8 +18,8 @@ type udpPort struct {
 // udpEndpoints are the endpoints of a UDP Service port in one family that keep their flows.
 type udpEndpoints struct {
 	serving []netip.AddrPort // sorted
-	// leaving are those that terminate and do not serve any more, with the time since when, Unix milliseconds, where the Service asks for
-	// their flows to be kept; nil: none. They are in serving until they have been kept for as long as they may.
+	// leaving are those that terminate and do not serve any more, with the time since when, Unix milliseconds, where the Service
+	// asks for their flows to be kept; nil: none. They are in serving until they have been kept for as long as they may.
 	leaving map[netip.AddrPort]int64
 }
 
@@ -39,15 +39,15 @@ func (e *udpEndpoints) kept() (out []netip.AddrPort) {
 	return out
 }
 
-// UDPDrains counts what becomes of the UDP flows to endpoints that terminate and stop serving, where the Service asks for them to be kept
-// (KEP-5989).
+// UDPDrains counts what becomes of the UDP flows to endpoints that terminate and stop serving, where the Service asks for them to
+// be kept (KEP-5989).
 type UDPDrains struct {
 	Kept    int // endpoints whose flows begin to be kept
 	Expired int // endpoints that still terminate and whose flows have been kept for as long as they may
 }
 
-// udpRound determines in a round of a Service which endpoints keep their UDP flows. An endpoint keeps them while it serves or, where the
-// Service asks for it, while it terminates.
+// udpRound determines in a round of a Service which endpoints keep their UDP flows. An endpoint keeps them while it serves or,
+// where the Service asks for it, while it terminates.
 type udpRound struct {
 	svc       *model.Service
 	at        int64 // Unix milliseconds

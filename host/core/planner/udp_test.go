@@ -49,8 +49,8 @@ func frontendOf(p *plan.Plan, to netip.AddrPort) *plan.Frontend {
 	return p.Frontends[plan.Key{Addr: netip.IPv4Unspecified(), Port: to.Port(), Protocol: model.UDP}]
 }
 
-// isStale determines by the sentences of rules 38 and 63 whether a flow is stale. expired reports whether an endpoint has kept its flows for
-// as long as KEP-5989 allows.
+// isStale determines by the sentences of rules 38 and 63 whether a flow is stale. expired reports whether an endpoint has kept
+// its flows for as long as KEP-5989 allows.
 func isStale(p *Planner, flow udpFlow, expired func(model.PortName, netip.AddrPort) bool) bool {
 	f := frontendOf(p.Current(), flow.to)
 	if f == nil {
@@ -134,8 +134,8 @@ func randomFlows(r *rand.Rand, p *plan.Plan) (flows []udpFlow) {
 	return flows
 }
 
-// TestStaleUDPMatchesReferenceImplementation follows random flows over random changes: what is deleted after each Plan is what is stale, no
-// flow more and none less.
+// TestStaleUDPMatchesReferenceImplementation follows random flows over random changes: what is deleted after each Plan is what is
+// stale, no flow more and none less.
 func TestStaleUDPMatchesReferenceImplementation(t *testing.T) {
 	type leaving struct {
 		port     model.PortName

@@ -16,8 +16,8 @@ type udpFlows struct {
 	nodePortAddrs []netip.Addr
 }
 
-// addStaleUDP adds frontends whose UDP flows may be stale to the result of a Plan: those that are new, gone, or another Service port's. A
-// change of the addresses that serve NodePorts concerns all of these.
+// addStaleUDP adds frontends whose UDP flows may be stale to the result of a Plan: those that are new, gone, or another Service
+// port's. A change of the addresses that serve NodePorts concerns all of these.
 func (u *udpFlows) addStaleUDP(result *Result) {
 	for i := range result.Delta.Changes {
 		c := &result.Delta.Changes[i]

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
-// valueIndex finds the Services whose policy sees values of a Pod, a Node or a namespace, so that a change of these plans only those Services
-// again. It has no entries for other Services. A Node has no namespace, and a namespace no name.
+// valueIndex finds the Services whose policy sees values of a Pod, a Node or a namespace, so that a change of these plans only
+// those Services again. It has no entries for other Services. A Node has no namespace, and a namespace no name.
 type valueIndex map[model.Name][]model.Name
 
 // replace replaces the objects of a Service. Both lists are sorted.

@@ -50,7 +50,8 @@ func (w *world) Restore(text []byte, fresh policy.Epoch) (epoch policy.Epoch, sa
 // Awaited returns the number of decisions that wait for a plugin. It looks at all of them.
 func (w *world) Awaited() int { return w.evaluator.Awaited() }
 
-// ServiceOf returns the Service that a change of a Service, its EndpointSlices or its Pods' state concerns, zero for other changes.
+// ServiceOf returns the Service that a change of a Service, its EndpointSlices or its Pods' state concerns, zero for other
+// changes.
 func (w *world) ServiceOf(c *model.Change) model.Name {
 	switch {
 	case c.Kind == model.SliceKind && c.Slice != nil:

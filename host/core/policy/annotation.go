@@ -7,14 +7,14 @@ type chooser struct {
 	choices map[model.Name]string // the last one
 }
 
-// Applicable returns the policies that decide about a Service, now or when guards change: for each port those with a guard that apply to
-// it, in order of precedence, and then the one that applies without them.
+// Applicable returns the policies that decide about a Service, now or when guards change: for each port those with a guard that
+// apply to it, in order of precedence, and then the one that applies without them.
 func (c *chooser) Applicable(s *Set, svc *model.Service) []*Policy {
 	return s.applicable(svc, c.choices[svc.Name])
 }
 
-// Chosen appends the policies of a Service's ports to a list, in their order, and at least one, see Set.For, after what its annotation has
-// chosen before.
+// Chosen appends the policies of a Service's ports to a list, in their order, and at least one, see Set.For, after what its
+// annotation has chosen before.
 func (c *chooser) Chosen(s *Set, svc *model.Service, ports []*Policy) (_ []*Policy, err *ChoiceError) {
 	var p *Policy
 	for i := range max(1, len(svc.Ports)) {

@@ -7,11 +7,11 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Call is one call of a plugin for a pool that an Evaluator asks for, see Evaluator.Calls. Whoever makes it owns it until it is passed to
-// Evaluator.Answer: it shares no memory with the Evaluator.
+// Call is one call of a plugin for a pool that an Evaluator asks for, see Evaluator.Calls. Whoever makes it owns it until it is
+// passed to Evaluator.Answer: it shares no memory with the Evaluator.
 //
-// Of the calls of a pool and a plugin, the newest replaces one that has not begun, which has no answer then. While one is running, a newer
-// one may be dropped: the pool asks again when the first has its answer.
+// Of the calls of a pool and a plugin, the newest replaces one that has not begun, which has no answer then. While one is
+// running, a newer one may be dropped: the pool asks again when the first has its answer.
 type Call struct {
 	Key    PoolKey
 	Shadow bool   // of the policy's shadow: what is enforced does not wait for it
@@ -62,7 +62,8 @@ func (k PoolKey) Again(plugin string) *Call {
 	return &Call{Key: k, Shadow: shadow, Name: plugin, Err: errAgain}
 }
 
-// Check returns an error if the answer of a plugin of a role is not one to the request, or leaves no endpoint with capacity and a share.
+// Check returns an error if the answer of a plugin of a role is not one to the request, or leaves no endpoint with capacity and a
+// share.
 func (c *Call) Check(role abi.Role) error {
 	if len(c.Response.Results) != len(c.Request.Endpoints) {
 		return fmt.Errorf("answer has %d endpoints, the request %d", len(c.Response.Results), len(c.Request.Endpoints))

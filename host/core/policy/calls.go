@@ -45,7 +45,8 @@ func (q *calls) withdraw(r *chainRun) {
 	}
 }
 
-// maxFreeCalls and maxFreeEndpoints bound the memory of calls that are kept for reuse: their number, and their endpoints, of some 250 bytes.
+// maxFreeCalls and maxFreeEndpoints bound the memory of calls that are kept for reuse: their number, and their endpoints, of some
+// 250 bytes.
 const (
 	maxFreeCalls     = 64
 	maxFreeEndpoints = 16_384

@@ -60,8 +60,8 @@ func (ch *chain) of(p *Policy) []Step {
 	return p.Steps
 }
 
-// chainRun is an evaluation of a chain for one request. Its answer stays useful when the input changes before the last plugin has answered:
-// it is applied by address, see lastGood.
+// chainRun is an evaluation of a chain for one request. Its answer stays useful when the input changes before the last plugin has
+// answered: it is applied by address, see lastGood.
 type chainRun struct {
 	key    PoolKey
 	plugin string // that is asked

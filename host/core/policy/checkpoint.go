@@ -15,8 +15,8 @@ import (
 // checkpointVersion changes when an older sluice could misread a checkpoint. A checkpoint of another version is refused.
 const checkpointVersion = 1
 
-// checkpoint is the state that must survive a restart: since when endpoints are ready or terminating, the last good decisions, and
-// the plugins' own state. Its JSON form is private to sluice.
+// checkpoint is the state that must survive a restart: since when endpoints are ready or terminating, the last good decisions,
+// and the plugins' own state. Its JSON form is private to sluice.
 type checkpoint struct {
 	Version int         `json:"version"`
 	Epoch   Epoch       `json:"epoch"`
@@ -69,12 +69,12 @@ type savedSettings struct {
 
 func (s *savedSettings) name() model.Name { return model.Name{Namespace: s.Namespace, Name: s.Service} }
 
-// maxSavedSettings bounds the last good settings in a checkpoint, in bytes. Those of Services whose annotation is refused come first:
-// the others are tried again after a restart.
+// maxSavedSettings bounds the last good settings in a checkpoint, in bytes. Those of Services whose annotation is refused come
+// first: the others are tried again after a restart.
 const maxSavedSettings = 16 << 20
 
-// maxSavedEndpointStates bounds the states of endpoints in a checkpoint, of all plugins: at most 100 bytes each, and a larger checkpoint could not be
-// read. States of further Service ports, in the order of names, begin anew after a restart.
+// maxSavedEndpointStates bounds the states of endpoints in a checkpoint, of all plugins: at most 100 bytes each, and a larger
+// checkpoint could not be read. States of further Service ports, in the order of names, begin anew after a restart.
 const maxSavedEndpointStates = 1 << 20
 
 // Epoch relates the times of a clock to the machine's. The clock advances with the time since the boot.
@@ -134,8 +134,8 @@ type savedRow struct {
 	ShedAt     int64  `json:"shedAt,omitempty"`
 }
 
-// Save returns the state that must survive a restart, for Restore. epoch is that of the clock of Decide. Equal state returns equal
-// bytes.
+// Save returns the state that must survive a restart, for Restore. epoch is that of the clock of Decide. Equal state returns
+// equal bytes.
 func (e *Evaluator) Save(epoch Epoch) ([]byte, error) {
 	out := checkpoint{Version: checkpointVersion, Epoch: epoch, Pools: []savedPool{}}
 	room := stateRoom{left: maxSavedEndpointStates}

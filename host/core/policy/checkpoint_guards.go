@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// savedGuard is the state of a guard in a checkpoint. Connections under a policy that is in force are counted anew after a restart, and so
-// is a baseline that has not ended: its policy is not in force before.
+// savedGuard is the state of a guard in a checkpoint. Connections under a policy that is in force are counted anew after a
+// restart, and so is a baseline that has not ended: its policy is not in force before.
 type savedGuard struct {
 	Policy        string        `json:"policy"`
 	Revision      string        `json:"revision"`

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// savedReadiness is which endpoints of a Service port were ready and are not any more. Those that are ready are not saved: how long
-// one of them was ready while sluice did not run is not known, so it is not held.
+// savedReadiness is which endpoints of a Service port were ready and are not any more. Those that are ready are not saved: how
+// long one of them was ready while sluice did not run is not known, so it is not held.
 type savedReadiness struct {
 	Namespace string         `json:"namespace"`
 	Service   string         `json:"service"`

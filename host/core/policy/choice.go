@@ -39,7 +39,8 @@ type ChoiceError struct {
 	Policy  string // that the annotation names
 	// NotAllowed: there is such a policy, but Services of the namespace may not choose it.
 	NotAllowed bool
-	// Kept is the policy that the annotation has chosen before and that stays in force; "": the policy that applies without the annotation.
+	// Kept is the policy that the annotation has chosen before and that stays in force; "": the policy that applies without the
+	// annotation.
 	Kept    string
 	Choices []string // names of the policies that Services of the namespace may choose, sorted
 }
@@ -52,8 +53,8 @@ func (e *ChoiceError) Equal(f *ChoiceError) bool {
 // Limits of the text of a ChoiceError: an Event has 1024 bytes.
 const maxListed, maxListedBytes = 20, 500
 
-// Error implements error. The owner of the Service reads it, so it names no policy that the Service may not choose, except the one that the
-// annotation has.
+// Error implements error. The owner of the Service reads it, so it names no policy that the Service may not choose, except the
+// one that the annotation has.
 func (e *ChoiceError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Service %s: metadata.annotations[sluice.dev/policy]: ", e.Service)
@@ -85,10 +86,11 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// ofFile returns the policy that the configuration file gives a Service, nil for none, and its layer: that of its annotation, or else of the
-// first binding that matches, or else the default. When the annotation chooses no policy, ofFile returns an error and the policy that it has
-// chosen last, as long as the Service may choose that, or else the policy that applies without the annotation. last is the name of that
-// policy, "" for none. A policy that Suspend passes over is replaced by the one that applies without it.
+// ofFile returns the policy that the configuration file gives a Service, nil for none, and its layer: that of its annotation, or
+// else of the first binding that matches, or else the default. When the annotation chooses no policy, ofFile returns an error and
+// the policy that it has chosen last, as long as the Service may choose that, or else the policy that applies without the
+// annotation. last is the name of that policy, "" for none. A policy that Suspend passes over is replaced by the one that applies
+// without it.
 func (s *Set) ofFile(svc *model.Service, last string) (*Policy, string, *ChoiceError) {
 	var err *ChoiceError
 	name, namespace := svc.Policy, svc.Name.Namespace
@@ -142,8 +144,8 @@ func (s *Set) applicable(svc *model.Service, last string) (out []*Policy) {
 	return out
 }
 
-// Possible returns the policies one of which is in force for a Service, whatever its annotation has chosen before, and whatever guards
-// do.
+// Possible returns the policies one of which is in force for a Service, whatever its annotation has chosen before, and whatever
+// guards do.
 func (s *Set) Possible(svc *model.Service) []*Policy {
 	out := s.applicable(svc, "")
 	if svc.Policy == "" {

@@ -37,8 +37,8 @@ func TestErrorOfAnAnnotationNamesWhatMayBeChosen(t *testing.T) {
 	}
 }
 
-// TestAnnotationKeepsWhatItHasChosen compares Choose with a second implementation, over random edits of annotations and configurations, with
-// restarts.
+// TestAnnotationKeepsWhatItHasChosen compares Choose with a second implementation, over random edits of annotations and
+// configurations, with restarts.
 func TestAnnotationKeepsWhatItHasChosen(t *testing.T) {
 	names := []string{"a", "b", "c", "", "typo"}
 	for seed := range uint64(300) {

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// combine combines the answers of the chain to a request: the weights of the parts that all of it leaves, the earliest reset, the last balance that is set.
-// addrs are the addresses of the port's endpoints.
+// combine combines the answers of the chain to a request: the weights of the parts that all of it leaves, the earliest reset, the
+// last balance that is set. addrs are the addresses of the port's endpoints.
 func (e *chains) combine(ch *chain, req *abi.Request, addrs model.AddrList) *lastGood {
 	old := ch.lastGood
 	if old == nil {

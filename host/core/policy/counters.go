@@ -52,8 +52,8 @@ func (c *counters) add(policy, plugin string, names []string, by *[abi.MaxCounte
 	}
 }
 
-// KeepCounters forgets the counters of plugins that no policy of a set has any more, and those that a loaded plugin does not name: there is room for
-// others then.
+// KeepCounters forgets the counters of plugins that no policy of a set has any more, and those that a loaded plugin does not
+// name: there is room for others then.
 func (e *Evaluator) KeepCounters(set *Set) {
 	if len(e.counters.totals) == 0 {
 		return

@@ -57,8 +57,8 @@ func TestACounterStaysAtTheLargestNumber(t *testing.T) {
 	}
 }
 
-// TestCountersOfPluginsThatAreGoneAreForgotten: of another policy, of a plugin that its policy has no more, of a shadow, and of a name that the plugin has
-// no more.
+// TestCountersOfPluginsThatAreGoneAreForgotten: of another policy, of a plugin that its policy has no more, of a shadow, and of a
+// name that the plugin has no more.
 func TestCountersOfPluginsThatAreGoneAreForgotten(t *testing.T) {
 	plugin := &fakePlugin{} // its counters are first and second
 	e := NewEvaluator(func(name string) (Plugin, error) {

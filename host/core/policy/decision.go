@@ -43,7 +43,8 @@ type Input struct {
 	Labels               Labels
 }
 
-// Labels are the labels of Nodes and of the Service's namespace. Plugins that declare keys of labels that have not been read wait for them.
+// Labels are the labels of Nodes and of the Service's namespace. Plugins that declare keys of labels that have not been read wait
+// for them.
 type Labels struct {
 	Nodes                     map[string]*model.Node // read-only
 	Namespace                 *model.Namespace       // nil: it has none of the labels

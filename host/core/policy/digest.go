@@ -78,7 +78,8 @@ func (d *digester) request(r *abi.Request) requestDigest {
 	return sha256.Sum256(d.buf)
 }
 
-// step returns the digest for one plugin: the request, the plugin's revision and settings, and what the plugins before have written.
+// step returns the digest for one plugin: the request, the plugin's revision and settings, and what the plugins before have
+// written.
 func (d *digester) step(in requestDigest, revision, settings string, r *abi.Request) requestDigest {
 	d.buf = append(d.buf[:0], in[:]...)
 	d.addString(revision)

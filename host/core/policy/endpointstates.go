@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// endpointStates is what a plugin has last returned for endpoints, compactly: zeros at the end of all states are not stored, nor states of zeros
-// only. It is immutable. An endpoint that is not in the request of an answer has no state after it.
+// endpointStates is what a plugin has last returned for endpoints, compactly: zeros at the end of all states are not stored, nor
+// states of zeros only. It is immutable. An endpoint that is not in the request of an answer has no state after it.
 type endpointStates struct {
 	addrs model.AddrList // sorted
 	width int            // bytes of each, at most abi.MaxEndpointState
@@ -37,7 +37,8 @@ func packEndpointStates(eps []abi.Endpoint, states []byte) (out endpointStates) 
 	return out
 }
 
-// unpack writes the states of the endpoints of a request to dst, which it returns, abi.MaxEndpointState bytes of each; nothing if there are none.
+// unpack writes the states of the endpoints of a request to dst, which it returns, abi.MaxEndpointState bytes of each; nothing if
+// there are none.
 func (s *endpointStates) unpack(dst []byte, eps []abi.Endpoint) []byte {
 	n, j := s.addrs.Len(), 0
 	if n == 0 {

@@ -31,8 +31,8 @@ const (
 	resuming      // the input is that of the pass before
 )
 
-// evaluate returns the answer of a chain for an input and when to evaluate it again (zero: only on a change, or when Answer reports it), or
-// an error that wraps ErrPending while the answer is not available: errAsked itself in the pass that asks.
+// evaluate returns the answer of a chain for an input and when to evaluate it again (zero: only on a change, or when Answer
+// reports it), or an error that wraps ErrPending while the answer is not available: errAsked itself in the pass that asks.
 //
 // A chain awaits one run at a time. The run for a newer input supersedes it only as long as none of its calls has begun. A pool
 // that changes faster than its plugins answer gets every answer that way, applied by address, instead of none.
@@ -74,8 +74,8 @@ func (e *chains) evaluate(ch *chain, times *conditionTimes, in *Input, now time.
 	return e.combine(ch, &c.Request, times.addrs), requeueAt, nil
 }
 
-// next returns a call with the request for the first plugin of a run for an input, nil if the chain awaits a run for that, or one that has
-// begun.
+// next returns a call with the request for the first plugin of a run for an input, nil if the chain awaits a run for that, or one
+// that has begun.
 func (e *chains) next(ch *chain, times *conditionTimes, in *Input, now time.Time) *Call {
 	c := e.newCall(len(in.Port.Endpoints))
 	outcomes := e.build(c, ch, times, in, now)
@@ -138,7 +138,8 @@ func (ch *chain) failed(index int, err error) StepResult {
 	return r
 }
 
-// pending completes a decision that waits for plugin number index. While the chain was failing before, it still counts as failing.
+// pending completes a decision that waits for plugin number index. While the chain was failing before, it still counts as
+// failing.
 func (ch *chain) pending(d *Evaluation, index int, now time.Time, err error) error {
 	if ch.pendingSince == 0 {
 		ch.pendingSince = now.UnixMilli()
@@ -192,8 +193,9 @@ func (e *chains) stepResults(ch *chain, n int, in *Input) (out []StepResult) {
 	return out
 }
 
-// run asks the plugins of a chain whose input has changed or whose requeue time has passed, beginning with number index, until one has to answer
-// first: the error is errAsked then, and the chain awaits it. With an error, index is the plugin that failed or has not answered.
+// run asks the plugins of a chain whose input has changed or whose requeue time has passed, beginning with number index, until
+// one has to answer first: the error is errAsked then, and the chain awaits it. With an error, index is the plugin that failed or
+// has not answered.
 func (e *chains) run(ch *chain, c *Call, nowMS int64) error {
 	for ; c.run.index < len(ch.steps); c.run.index++ {
 		s := &ch.steps[c.run.index]
@@ -302,8 +304,8 @@ func (e *chains) record(ch *chain, s *stepState, c *Call, nowMS int64) error {
 	return nil
 }
 
-// use makes the chain that of a policy. If its steps change, the states of plugins whose settings stay the same are kept. The last good
-// decision is kept as long as the policy keeps its name: it is better than none while the new chain fails.
+// use makes the chain that of a policy. If its steps change, the states of plugins whose settings stay the same are kept. The
+// last good decision is kept as long as the policy keeps its name: it is better than none while the new chain fails.
 func (e *chains) use(ch *chain, p *Policy, renamed bool) {
 	before := ch.policy
 	if renamed {

@@ -8,11 +8,11 @@ import (
 )
 
 // Evaluator evaluates policies. It stores the plugins' answers for each pool and asks a plugin again only when its input has
-// changed or its requeue time has passed. It calls no plugin: what it asks is in Calls, and the answers come back through Answer. It is not
-// safe for concurrent use.
+// changed or its requeue time has passed. It calls no plugin: what it asks is in Calls, and the answers come back through Answer.
+// It is not safe for concurrent use.
 //
-// Whatever belongs to a Service is deleted with it: pools and readiness by port, settings and choices by name. The chains of a pool are those
-// of the policy that decided about it last.
+// Whatever belongs to a Service is deleted with it: pools and readiness by port, settings and choices by name. The chains of a
+// pool are those of the policy that decided about it last.
 type Evaluator struct {
 	chains
 	holds
@@ -86,8 +86,8 @@ func (e *Evaluator) chainOf(c *Call) *chain {
 	return &m.enforced
 }
 
-// Continue continues the chain of an answer that was passed to Answer. It reports whether the next call of the chain is in Calls; otherwise the
-// pool has to be decided again.
+// Continue continues the chain of an answer that was passed to Answer. It reports whether the next call of the chain is in Calls;
+// otherwise the pool has to be decided again.
 func (e *Evaluator) Continue(c *Call, now time.Time) (asked bool) {
 	ch := c.chain()
 	if ch == nil || ch.awaited.answer != c {
@@ -121,9 +121,9 @@ func (e *Evaluator) Awaited() (n int) {
 }
 
 // Decide returns the decision for a pool, and when to call Decide again (zero: only on a change; see Shadow.RequeueAt for the
-// shadow). If plugins have to answer first, Calls has the calls, and the decision is the one until then. Without a policy or without eligible
-// endpoints the default rules decide and no plugin is asked. now must be by a clock that nobody can set: requests have its times, and
-// decisions.
+// shadow). If plugins have to answer first, Calls has the calls, and the decision is the one until then. Without a policy or
+// without eligible endpoints the default rules decide and no plugin is asked. now must be by a clock that nobody can set:
+// requests have its times, and decisions.
 func (e *Evaluator) Decide(p *Policy, in *Input, now time.Time) (Decision, time.Time) {
 	d, at, _ := e.decideIn(whole, p, in, now)
 	return d, at

@@ -151,7 +151,8 @@ type later time.Duration
 func (l later) Error() string        { return "later" }
 func (l later) Retry() time.Duration { return time.Duration(l) }
 
-// TestPluginIsAskedAgainWhenItSays, however often it has failed before: a Service that waits for others waits no longer than they.
+// TestPluginIsAskedAgainWhenItSays, however often it has failed before: a Service that waits for others waits no longer than
+// they.
 func TestPluginIsAskedAgainWhenItSays(t *testing.T) {
 	var answered []bool
 	waits, p := []time.Duration{time.Second, 5 * time.Minute, time.Second, 7 * time.Second, 0}, &fakePlugin{}

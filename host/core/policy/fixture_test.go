@@ -37,7 +37,8 @@ func (s *fakePlugin) Role() abi.Role { return cmp.Or(s.role, abi.RoleShare) }
 
 func (s *fakePlugin) Revision() string { return s.revision }
 
-// favorFirst gives the first endpoint that gets connections w times the share of the others, whatever the plugins before; 0: no endpoint gets any.
+// favorFirst gives the first endpoint that gets connections w times the share of the others, whatever the plugins before; 0: no
+// endpoint gets any.
 func favorFirst(w uint32) func(*abi.Request, *abi.Response) error {
 	return func(req *abi.Request, resp *abi.Response) error {
 		w, others := w*abi.One, min(w, 1)*abi.One

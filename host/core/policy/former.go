@@ -2,7 +2,8 @@ package policy
 
 import "fmt"
 
-// FormerPlugin returns what has become of a plugin that sluice had under another name, for the end of an error, "" for any other name.
+// FormerPlugin returns what has become of a plugin that sluice had under another name, for the end of an error, "" for any other
+// name.
 func FormerPlugin(name string) string {
 	now := map[string][2]string{
 		"zone-spill": {"locality", ""}, "failover": {"locality", " with mode: priority"},

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/outcomes"
 )
 
-// Guard makes a policy fall back, on a node, to the policies that apply without it when connections fail more often than they would
-// with those.
+// Guard makes a policy fall back, on a node, to the policies that apply without it when connections fail more often than they
+// would with those.
 type Guard struct {
 	// FailedPercent is how many more of a hundred connections may fail than without the policy, 1–100; 0: there is no guard.
 	FailedPercent int
@@ -48,13 +48,13 @@ func (c GuardCounts) String() string {
 }
 
 const (
-	// minBaseline is how many connections a baseline has at least. Until there are so many, the guarded policy waits: without traffic it
-	// would decide about nothing.
+	// minBaseline is how many connections a baseline has at least. Until there are so many, the guarded policy waits: without
+	// traffic it would decide about nothing.
 	minBaseline = 100
 	// minFailures is how many connections fail before a policy falls back, however few succeed.
 	minFailures = 10
-	// minReadings is in how many readings more connections fail than are allowed before a policy falls back: those to an endpoint that
-	// has just stopped fail together.
+	// minReadings is in how many readings more connections fail than are allowed before a policy falls back: those to an endpoint
+	// that has just stopped fail together.
 	minReadings = 6
 )
 
@@ -69,7 +69,8 @@ type GuardState struct {
 	// Baseline are the connections of the baseline, and Measured how long they have been counted.
 	Baseline GuardCounts
 	Measured time.Duration
-	// Recent are the connections of the last window in which the policy was in force: with GuardFallenBack, those that were the reason.
+	// Recent are the connections of the last window in which the policy was in force: with GuardFallenBack, those that were the
+	// reason.
 	Recent GuardCounts
 
 	readings []guardReading  // of Recent, oldest first
@@ -82,9 +83,9 @@ type GuardState struct {
 	lastAt   int64 // of the last reading, or when the guard was set, Unix milliseconds; 0: in another process
 }
 
-// Set sets the guard and the revision of its policy. A policy that has fallen back is tried again with another revision or another
-// guard. One that is in force stays in force with another revision, and is compared with the same baseline: only connections under the
-// new revision count. While the revision is not known nothing changes.
+// Set sets the guard and the revision of its policy. A policy that has fallen back is tried again with another revision or
+// another guard. One that is in force stays in force with another revision, and is compared with the same baseline: only
+// connections under the new revision count. While the revision is not known nothing changes.
 func (s *GuardState) Set(g Guard, revision string, now time.Time) {
 	if s.lastAt == 0 {
 		s.lastAt = now.UnixMilli()
@@ -111,14 +112,15 @@ func (s *GuardState) begin(p GuardPhase, now time.Time) {
 	s.Phase, s.Since, s.waiting, s.current, s.early = p, now.UnixMilli(), nil, evidence{}, evidence{}
 }
 
-// Count counts outcomes of connections for the reading that Add ends, with GuardBaseline under the policies that apply without the guarded
-// one, otherwise under the policy.
+// Count counts outcomes of connections for the reading that Add ends, with GuardBaseline under the policies that apply without
+// the guarded one, otherwise under the policy.
 func (s *GuardState) Count(o GuardOutcomes) {
 	s.early.add(GuardCounts{o.Answered + o.Refused, o.Refused}, &o)
 	s.current.add(GuardCounts{o.Unanswered, o.Unanswered}, &o)
 }
 
-// Add ends a reading of some length. It reports whether the phase has changed. A reading without a length is the base of the next one.
+// Add ends a reading of some length. It reports whether the phase has changed. A reading without a length is the base of the next
+// one.
 func (s *GuardState) Add(length time.Duration, now time.Time) (changed bool) {
 	r := s.settle(length)
 	if length <= 0 || s.revision == "" {
@@ -190,8 +192,8 @@ func (s *GuardState) slide(r guardReading) {
 	s.readings = slices.Delete(s.readings, 0, drop)
 }
 
-// exceeds reports whether more connections fail than the guard allows, in the last window and in enough of its readings, and chance is no
-// explanation.
+// exceeds reports whether more connections fail than the guard allows, in the last window and in enough of its readings, and
+// chance is no explanation.
 func (s *GuardState) exceeds() bool {
 	allowed := s.guard.allowed()
 	if s.Recent.Failed < minFailures || s.excess <= allowed*float64(s.Recent.Connections) || !s.bets.won() {
@@ -209,8 +211,8 @@ func (s *GuardState) exceeds() bool {
 // InForce reports whether the policy decides.
 func (s *GuardState) InForce() bool { return s.Phase == GuardInForce }
 
-// BlindAt returns when the guard is blind if there is no reading until then: it has seen nothing for a window. A blind guard changes
-// nothing: a policy that is not in force does not come into force, and one that is stays in force.
+// BlindAt returns when the guard is blind if there is no reading until then: it has seen nothing for a window. A blind guard
+// changes nothing: a policy that is not in force does not come into force, and one that is stays in force.
 func (s *GuardState) BlindAt() time.Time { return time.UnixMilli(s.lastAt).Add(s.guard.Window) }
 
 // Revision returns the revision of the policy, "" while it has not been known.

@@ -8,24 +8,26 @@ import (
 // GuardOutcomes are outcomes of connections to an endpoint of a Service, and where they would have gone without the policy.
 type GuardOutcomes struct {
 	Answered, Refused, Unanswered uint64
-	// More is which part of the connections to the endpoint goes to others without the policy: 0 if it gets the same share, negative if
-	// it gets more.
+	// More is which part of the connections to the endpoint goes to others without the policy: 0 if it gets the same share,
+	// negative if it gets more.
 	More float64
 	// Least is the least More of the Service's endpoints, -1 to 0.
 	Least float64
-	// Unseen is the share of the Service's connections that goes, without the policy, to endpoints that get none, or hardly any, of them.
+	// Unseen is the share of the Service's connections that goes, without the policy, to endpoints that get none, or hardly any,
+	// of them.
 	Unseen float64
 }
 
 // stakes are the stakes of the bets against a policy, for large and small differences.
 var stakes = [...]float64{0.1, 0.3, 0.6, 0.9, 2, 5, 15, 50}
 
-// maxChance is the probability, for each reading, that a node falls back from a policy under which no more connections fail than the guard
-// allows, if they fail independently of each other. If the policy changes nothing, it is 0.
+// maxChance is the probability, for each reading, that a node falls back from a policy under which no more connections fail than
+// the guard allows, if they fail independently of each other. If the policy changes nothing, it is 0.
 const maxChance = 1e-8
 
-// unseenChance is the probability that the baseline had fewer failures than usual by chance: connections to endpoints that the policy does
-// not use are taken to fail as often as it can then have been. 100 connections without a failure may mean 4.5 %, 10,000 mean 0.05 %.
+// unseenChance is the probability that the baseline had fewer failures than usual by chance: connections to endpoints that the
+// policy does not use are taken to fail as often as it can then have been. 100 connections without a failure may mean 4.5 %,
+// 10,000 mean 0.05 %.
 const unseenChance = 0.01
 
 // compared are connections compared with those without the policy.
@@ -38,8 +40,8 @@ type compared struct {
 // evidence is what is known of some connections. The indices are those of stakes.
 type evidence struct {
 	compared
-	// gains are the logarithms of the gains of the failures; staked and stakedUnseen are the connections, and those to unseen endpoints
-	// without the policy, on which the stakes were paid.
+	// gains are the logarithms of the gains of the failures; staked and stakedUnseen are the connections, and those to unseen
+	// endpoints without the policy, on which the stakes were paid.
 	gains, staked, stakedUnseen [len(stakes)]float64
 }
 
@@ -87,14 +89,15 @@ func (e *evidence) merge(f *evidence) {
 	}
 }
 
-// excess returns how many connections fail in addition to those that would without the policy, given the share of connections to unseen
-// endpoints that fails.
+// excess returns how many connections fail in addition to those that would without the policy, given the share of connections to
+// unseen endpoints that fails.
 func (e *compared) excess(unseen float64) float64 { return e.more - unseen*e.unseen }
 
-// bets are bets that connections fail because of the policy, one for each stake. A bet multiplies its capital with
-// (1 + stake × more) / (1 + stake × allowed) for a connection that fails, and divides it by the latter for one that does not: while no more fail than
-// are allowed, the capital is a supermartingale, however often one looks. Each begins anew when it has lost, at any reading, so the probability
-// that one of them reaches a capital C within n readings is at most n/C (Shiryaev and Roberts' statistic, which is never below it).
+// bets are bets that connections fail because of the policy, one for each stake. A bet multiplies its capital with (1 + stake ×
+// more) / (1 + stake × allowed) for a connection that fails, and divides it by the latter for one that does not: while no more
+// fail than are allowed, the capital is a supermartingale, however often one looks. Each begins anew when it has lost, at any
+// reading, so the probability that one of them reaches a capital C within n readings is at most n/C (Shiryaev and Roberts'
+// statistic, which is never below it).
 type bets struct {
 	capital [len(stakes)]float64 // logarithms
 }
@@ -137,8 +140,8 @@ func (c GuardCounts) most() float64 {
 	return low
 }
 
-// chance returns an upper bound of the probability that a share of n connections fails, or one that is farther away from p, if each
-// one fails with the probability p: Chernoff's bound of the binomial distribution. p is neither 0 nor 1 unless the share is.
+// chance returns an upper bound of the probability that a share of n connections fails, or one that is farther away from p, if
+// each one fails with the probability p: Chernoff's bound of the binomial distribution. p is neither 0 nor 1 unless the share is.
 func chance(n uint64, share, p float64) float64 {
 	divergence := 0.0
 	if share > 0 {

@@ -11,15 +11,15 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// reading counts outcomes, all of connections that the policy gives to an endpoint which would not get them without it, and ends the
-// reading.
+// reading counts outcomes, all of connections that the policy gives to an endpoint which would not get them without it, and ends
+// the reading.
 func (s *GuardState) reading(c GuardCounts, length time.Duration, now time.Time) (changed bool) {
 	s.Count(GuardOutcomes{Answered: c.Connections - c.Failed, Refused: c.Failed, More: 1})
 	return s.Add(length, now)
 }
 
-// guardModel is the dumb second implementation: it keeps all readings and looks at all of them each time, with one capital for each
-// reading at which a bet can have begun.
+// guardModel is the dumb second implementation: it keeps all readings and looks at all of them each time, with one capital for
+// each reading at which a bet can have begun.
 type guardModel struct {
 	guard    Guard
 	phase    GuardPhase
@@ -167,8 +167,9 @@ func tail(n, k uint64, p float64) float64 {
 	return bound
 }
 
-// TestGuardEqualsAListOfReadings compares the guard with the model in random histories: readings of different lengths, traffic that
-// comes and goes, shares of failures from none to all, endpoints with other shares than without the policy, other revisions and guards.
+// TestGuardEqualsAListOfReadings compares the guard with the model in random histories: readings of different lengths, traffic
+// that comes and goes, shares of failures from none to all, endpoints with other shares than without the policy, other revisions
+// and guards.
 func TestGuardEqualsAListOfReadings(t *testing.T) {
 	rounds := 600
 	if testing.Short() {
@@ -276,8 +277,9 @@ func logChoose(n, k uint64) float64 {
 	return lg(n) - lg(k) - lg(n-k)
 }
 
-// TestGuardHasNoFalseAlarms: a policy does not fall back under which as many connections fail as before, or up to half of what the guard allows
-// more, with 100,000 connections of each kind: whether it gives all of them to other endpoints, or one of two endpoints four times what the other gets.
+// TestGuardHasNoFalseAlarms: a policy does not fall back under which as many connections fail as before, or up to half of what
+// the guard allows more, with 100,000 connections of each kind: whether it gives all of them to other endpoints, or one of two
+// endpoints four times what the other gets.
 func TestGuardHasNoFalseAlarms(t *testing.T) {
 	connections := 100_000
 	if testing.Short() {
@@ -342,8 +344,8 @@ func draw(r *rand.Rand, n int, share float64) (c GuardCounts) {
 	return c
 }
 
-// TestConnectionsUntilGuardFallsBack is the table in the README: how many connections it takes with {failedPercent: 2}, ten in a reading, if
-// the policy gives endpoints connections that they would not get without it, and none failed before.
+// TestConnectionsUntilGuardFallsBack is the table in the README: how many connections it takes with {failedPercent: 2}, ten in a
+// reading, if the policy gives endpoints connections that they would not get without it, and none failed before.
 func TestConnectionsUntilGuardFallsBack(t *testing.T) {
 	for _, c := range []struct {
 		percent    uint64
@@ -377,8 +379,8 @@ func TestConnectionsUntilGuardFallsBack(t *testing.T) {
 	}
 }
 
-// TestGuardsSurviveARestart: what has fallen back stays so, what is in force keeps its baseline, and a baseline that has not ended begins
-// again.
+// TestGuardsSurviveARestart: what has fallen back stays so, what is in force keeps its baseline, and a baseline that has not
+// ended begins again.
 func TestGuardsSurviveARestart(t *testing.T) {
 	g, now := Guard{2, 30 * time.Second}, time.Unix(1000, 0)
 	state := func(p GuardPhase) *GuardState {

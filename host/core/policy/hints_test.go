@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// A policy that ignores hints gives its plugins every ready endpoint of the cluster pool as chosen; the default rules follow hints.
+// A policy that ignores hints gives its plugins every ready endpoint of the cluster pool as chosen; the default rules follow
+// hints.
 func TestPluginsSeeEndpointsWithoutHints(t *testing.T) {
 	for ignore, want := range map[bool][3]uint32{false: {1, 0, 0}, true: {1, 1, 0}} {
 		p := newNeedy(0)

@@ -52,8 +52,8 @@ type readinessKey struct {
 	family model.Family
 }
 
-// readiness is when the endpoints of a Service port were ready, as seen by this node. It is sorted by address, and parallel to the
-// endpoints of the last update.
+// readiness is when the endpoints of a Service port were ready, as seen by this node. It is sorted by address, and parallel to
+// the endpoints of the last update.
 type readiness struct {
 	addrs model.AddrList
 	rows  []readinessRow

@@ -20,8 +20,8 @@ type Node struct {
 
 // Nodes restricts a binding to some of the nodes. The zero value is no restriction; with both fields, both must match.
 type Nodes struct {
-	// Permille is how many of a thousand nodes match, 1–1000; 0: all. Which ones depends on the names of the node and of the policy
-	// only: a node that matches keeps doing so when the number is raised, and other policies have other nodes.
+	// Permille is how many of a thousand nodes match, 1–1000; 0: all. Which ones depends on the names of the node and of the
+	// policy only: a node that matches keeps doing so when the number is raised, and other policies have other nodes.
 	Permille int
 	Selector Selector // on the labels of the Node; nil: none
 }
@@ -71,8 +71,8 @@ func position(policy, node string) int {
 	return int(binary.BigEndian.Uint64(sum[:]) % positions)
 }
 
-// SetNode sets the node that For decides for. It reports whether other bindings apply than before. Before the first call, no binding
-// with Nodes does.
+// SetNode sets the node that For decides for. It reports whether other bindings apply than before. Before the first call, no
+// binding with Nodes does.
 func (s *Set) SetNode(node Node) (changed bool) {
 	before, was := s.onNode, s.node
 	s.node, s.onNode = node, make([]bool, len(s.Bindings))
@@ -148,7 +148,8 @@ func (b *NodeBinding) String() string {
 	return fmt.Sprintf("bindings[%d] (policy %s) %s on node %s: %s", b.Index, b.Policy, verb, b.Node, b.Why)
 }
 
-// NodeBindings returns the bindings with Nodes: all of them for nil, otherwise those that match a Service, up to the one that applies.
+// NodeBindings returns the bindings with Nodes: all of them for nil, otherwise those that match a Service, up to the one that
+// applies.
 func (s *Set) NodeBindings(svc *model.Service) (out []NodeBinding) {
 	for i := range s.Bindings {
 		b := &s.Bindings[i]

@@ -142,7 +142,8 @@ func TestSetNodeReportsWhetherOtherBindingsApply(t *testing.T) {
 	}
 }
 
-// TestBindingNodesAreThoseThatMatch: of 200 Nodes, those on which each one finds that the binding applies, and none of a label that no Node has.
+// TestBindingNodesAreThoseThatMatch: of 200 Nodes, those on which each one finds that the binding applies, and none of a label
+// that no Node has.
 func TestBindingNodesAreThoseThatMatch(t *testing.T) {
 	set := &Set{Policies: map[string]*Policy{"p": {Name: "p"}}, Bindings: []Binding{
 		{Policy: "p"}, {Policy: "p", Nodes: Nodes{Permille: 250}}, {Policy: "p", Nodes: Nodes{Selector: Selector{{Key: "pool", Op: Exists}}}},

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// Object is a policy that an object of the cluster attaches to Services: a ServicePolicy, or, without a namespace, a ClusterServicePolicy.
-// It is immutable once it is in a Set.
+// Object is a policy that an object of the cluster attaches to Services: a ServicePolicy, or, without a namespace, a
+// ClusterServicePolicy. It is immutable once it is in a Set.
 type Object struct {
 	Name    model.Name
 	Created int64 // Unix seconds; of two objects of a layer, the older one applies
@@ -234,8 +234,8 @@ func (s *Set) state(o *Object) (State, string) {
 	return Applies, ""
 }
 
-// candidates passes what gives a Service port its policy to yield, in the order of precedence, until that returns false. What the annotation
-// and the bindings choose is one candidate.
+// candidates passes what gives a Service port its policy to yield, in the order of precedence, until that returns false. What the
+// annotation and the bindings choose is one candidate.
 func (s *Set) candidates(svc *model.Service, port string, file *Policy, layer string, yield func(layer string, o *Object, p *Policy) bool) {
 	for _, o := range s.objects.overrides {
 		if o.Selects(svc) && !yield(LayerOverride, o, o.Policy) {
@@ -265,8 +265,8 @@ func (s *Set) candidates(svc *model.Service, port string, file *Policy, layer st
 	}
 }
 
-// For returns the policy of a Service port, nil for none: the first one of the candidates that is in force on this node. last and the error
-// are about the annotation, see ofFile.
+// For returns the policy of a Service port, nil for none: the first one of the candidates that is in force on this node. last and
+// the error are about the annotation, see ofFile.
 func (s *Set) For(svc *model.Service, port, last string) (*Policy, *ChoiceError) {
 	found, layer, err := s.ofFile(svc, last)
 	if len(s.objects.all) == 0 {

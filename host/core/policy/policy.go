@@ -15,11 +15,11 @@ type Policy struct {
 	Name   string
 	Preset string // that Steps are from, for people; "": none
 	Steps  []Step
-	// Shadow is a second chain, with names from ShadowPlugin. It gets the same inputs, and its decisions are compared with what is
-	// enforced, see Decision.Shadow. Nil: none.
+	// Shadow is a second chain, with names from ShadowPlugin. It gets the same inputs, and its decisions are compared with what
+	// is enforced, see Decision.Shadow. Nil: none.
 	Shadow []Step
-	// IgnoreHints gives plugins all ready endpoints of the cluster pool as chosen, whatever topology hints say. The default rules, which
-	// decide without an answer of the plugins, follow hints.
+	// IgnoreHints gives plugins all ready endpoints of the cluster pool as chosen, whatever topology hints say. The default
+	// rules, which decide without an answer of the plugins, follow hints.
 	IgnoreHints bool
 	OnFailure   OnFailure
 	Panic       Panic
@@ -83,7 +83,8 @@ func (s *Step) settings() abi.Settings {
 // OnFailure is which decision is in force while a chain fails.
 type OnFailure uint8
 
-// The decisions in force while a chain fails: its last good decision (or the default rules if there is none), or the default rules.
+// The decisions in force while a chain fails: its last good decision (or the default rules if there is none), or the default
+// rules.
 const (
 	LastGood OnFailure = iota
 	Default
@@ -192,8 +193,8 @@ func (s *Set) All() (all []*Policy) {
 	return all
 }
 
-// bound returns the policy of a Service without regard to its annotation and to objects, nil for none, and its layer: that of the first
-// binding that matches, or else the default.
+// bound returns the policy of a Service without regard to its annotation and to objects, nil for none, and its layer: that of the
+// first binding that matches, or else the default.
 func (s *Set) bound(svc *model.Service) (*Policy, string) {
 	for i := range s.Bindings {
 		b := &s.Bindings[i]

@@ -15,8 +15,8 @@ type requests struct {
 	portIndex []int // from the endpoints of the last request that was built to Port.Endpoints
 }
 
-// build builds the request for the first plugin of the chain, as by the default rules, without topology hints if the policy ignores these, and
-// portIndex.
+// build builds the request for the first plugin of the chain, as by the default rules, without topology hints if the policy
+// ignores these, and portIndex.
 func (b *requests) build(c *Call, ch *chain, times *conditionTimes, in *Input, now time.Time) outcomesOf {
 	p := in.Port
 	var needs uint32
@@ -73,8 +73,8 @@ func (b *requests) build(c *Call, ch *chain, times *conditionTimes, in *Input, n
 }
 
 // appendZones appends in.Zones to zones, which is empty, if a plugin needs Nodes, otherwise this node's zone only; both with the
-// zones that only endpoints name, and with the numbers of ready, serving and all endpoints. Input that no plugin of the chain needs is left out, so
-// that answers do not depend on the needs of other Services' plugins.
+// zones that only endpoints name, and with the numbers of ready, serving and all endpoints. Input that no plugin of the chain
+// needs is left out, so that answers do not depend on the needs of other Services' plugins.
 func appendZones(zones []abi.Zone, in *Input, needs uint32) []abi.Zone {
 	switch {
 	case needs&abi.NeedNodes != 0:

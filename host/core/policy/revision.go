@@ -9,10 +9,10 @@ import (
 // probability of 1 in 5 million.
 const revisionDigits = 12
 
-// Revision returns the revision of a policy: hexadecimal digits of a digest of everything in the policy that can change an answer,
-// and of the code of its plugins. Policies with other names have the same revision if they give the same answers; settings of
-// Services have no effect on it. It is "" for nil, and while a plugin of the policy is not loaded: the revision is then not known.
-// plugins returns the current revision of a plugin by name.
+// Revision returns the revision of a policy: hexadecimal digits of a digest of everything in the policy that can change an
+// answer, and of the code of its plugins. Policies with other names have the same revision if they give the same answers;
+// settings of Services have no effect on it. It is "" for nil, and while a plugin of the policy is not loaded: the revision is
+// then not known. plugins returns the current revision of a plugin by name.
 func Revision(p *Policy, plugins func(string) (Plugin, error)) string {
 	codes := codesOf(p, plugins)
 	if codes == nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// notInRevision lists the fields of a policy that have no effect on its answers. Those of Shadow and Guard decide whether answers are
-// compared or used, not what they are.
+// notInRevision lists the fields of a policy that have no effect on its answers. Those of Shadow and Guard decide whether answers
+// are compared or used, not what they are.
 var notInRevision = map[string]bool{
 	// By itself; it decides which settings of a step are in it.
 	"Policy.FromObject": true,

@@ -65,8 +65,8 @@ func (t *told) tell(r *abi.Request) {
 	}
 }
 
-// Seen returns what the plugins of a pool's chain saw, then those of the shadow, each up to the first that has not answered. in must be
-// the input of the pool's last decision; if its endpoints are not, Seen returns nil. It calls no plugin.
+// Seen returns what the plugins of a pool's chain saw, then those of the shadow, each up to the first that has not answered. in
+// must be the input of the pool's last decision; if its endpoints are not, Seen returns nil. It calls no plugin.
 func (e *Evaluator) Seen(in *Input) []Seen {
 	m := e.pools[keyOf(in)]
 	eps := in.Port.Endpoints

@@ -29,7 +29,8 @@ func sameInputs(a, b abi.Request) bool {
 	return reflect.DeepEqual(strip(a), strip(b))
 }
 
-// TestSeenIsWhatThePluginSaw compares with the request that the plugin recorded, also after the node has counted more connections.
+// TestSeenIsWhatThePluginSaw compares with the request that the plugin recorded, also after the node has counted more
+// connections.
 func TestSeenIsWhatThePluginSaw(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 3))

@@ -2,8 +2,8 @@ package policy
 
 import "slices"
 
-// valueSet is what the requirements of a selector on a key let the label be. There are more label values than any selector names, so the
-// complement of a finite set is not empty and is in no finite set.
+// valueSet is what the requirements of a selector on a key let the label be. There are more label values than any selector names,
+// so the complement of a finite set is not empty and is in no finite set.
 type valueSet struct {
 	absent bool     // the label may be absent
 	others bool     // the values are all except those listed
@@ -77,7 +77,8 @@ func (s Selector) sets() (out map[string]valueSet, ok bool) {
 	return out, true
 }
 
-// implies reports whether all labels that match one selector match another one: keys are independent, so that is so if it is for each key.
+// implies reports whether all labels that match one selector match another one: keys are independent, so that is so if it is for
+// each key.
 func implies(s, t map[string]valueSet) bool {
 	for key, wanted := range t {
 		given, known := s[key]

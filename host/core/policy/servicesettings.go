@@ -15,9 +15,9 @@ type ServiceSettings struct {
 
 // ownSettings is the state of the settings of a Service that has some.
 //
-// A text is first tried: the chain runs with it. It becomes the good one when the chain has answered. If it cannot be applied to the
-// policy, or a plugin refuses it, the good one stays in force, and the policy's own settings if there is none. All of a text is in
-// force, or nothing.
+// A text is first tried: the chain runs with it. It becomes the good one when the chain has answered. If it cannot be applied to
+// the policy, or a plugin refuses it, the good one stays in force, and the policy's own settings if there is none. All of a text
+// is in force, or nothing.
 type ownSettings struct {
 	policy  *Policy // which text is for
 	text    string  // of the annotation

@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// picky is a plugin whose settings are {"weight": N}. It refuses weights that are not 1 to 9, and counts its calls with its state.
+// picky is a plugin whose settings are {"weight": N}. It refuses weights that are not 1 to 9, and counts its calls with its
+// state.
 func picky() *fakePlugin {
 	return &fakePlugin{revision: "1", decide: func(req *abi.Request, resp *abi.Response) error {
 		weight := uint32(1)

@@ -19,8 +19,8 @@ const maxMergedSettings = 32 << 10
 // maxQuoted is the length at which names from an annotation are cut in errors.
 const maxQuoted = 100
 
-// WithSettings returns the policy with other settings: objects by name of a plugin of the chain or the shadow, whose top-level fields
-// replace those of the plugin's settings. It is for the settings of a binding.
+// WithSettings returns the policy with other settings: objects by name of a plugin of the chain or the shadow, whose top-level
+// fields replace those of the plugin's settings. It is for the settings of a binding.
 func (p *Policy) WithSettings(objects map[string]string) (*Policy, error) {
 	q := p.clone()
 	for _, name := range slices.Sorted(maps.Keys(objects)) {
@@ -45,9 +45,9 @@ func (p *Policy) WithSettings(objects map[string]string) (*Policy, error) {
 	return q, nil
 }
 
-// withServiceSettings returns the policy with the settings of a Service: a JSON object with an object for each plugin of the chain
-// whose settings it changes. Only fields that the policy allows may be set. The shadow gets what its plugins allow; it has no say in
-// whether the settings are in force.
+// withServiceSettings returns the policy with the settings of a Service: a JSON object with an object for each plugin of the
+// chain whose settings it changes. Only fields that the policy allows may be set. The shadow gets what its plugins allow; it has
+// no say in whether the settings are in force.
 func (p *Policy) withServiceSettings(text string) (*Policy, error) {
 	if len(text) > model.MaxSettings {
 		return nil, fmt.Errorf("longer than %d bytes", model.MaxSettings)

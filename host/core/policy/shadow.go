@@ -25,8 +25,8 @@ type Shadow struct {
 	// Weights are those of its answer; of the last good one while a call is pending. Nil: it fails, has not answered yet, or no
 	// endpoint is eligible. Parallel to Input.Port.Endpoints.
 	Weights []uint16
-	// Divergence is the share of new connections that would go to other endpoints than with what is in force, 0 to 1. It is valid if
-	// Compared.
+	// Divergence is the share of new connections that would go to other endpoints than with what is in force, 0 to 1. It is valid
+	// if Compared.
 	Divergence float64
 	Compared   bool
 	RequeueAt  time.Time // when to call Decide again because of the shadow; zero: only on a change

@@ -255,8 +255,8 @@ func TestDivergence(t *testing.T) {
 	}
 }
 
-// TestShadowHasNoEffect decides random inputs with and without a shadow that fails, hangs, is refused, sheds and resets. Both chains
-// have the same plugin.
+// TestShadowHasNoEffect decides random inputs with and without a shadow that fails, hangs, is refused, sheds and resets. Both
+// chains have the same plugin.
 func TestShadowHasNoEffect(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 3))

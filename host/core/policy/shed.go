@@ -4,13 +4,14 @@ import "github.com/sluice-proxy/sluice/host/core/model"
 
 // Shed is that part of an endpoint's established connections is reset over a minute.
 type Shed struct {
-	// At is when it began, Unix milliseconds: when the plugin first gave this answer. The same answer again is the same shed. 0: in
-	// another boot.
+	// At is when it began, Unix milliseconds: when the plugin first gave this answer. The same answer again is the same shed. 0:
+	// in another boot.
 	At       int64
 	Permille uint16 // 0: none
 }
 
-// combineSheds sets the sheds of the answers of the chain, for each endpoint the largest one. before are those of the last answer.
+// combineSheds sets the sheds of the answers of the chain, for each endpoint the largest one. before are those of the last
+// answer.
 func (ch *chain) combineSheds(g *lastGood, before []Shed, addrs model.AddrList) {
 	for k := range ch.steps {
 		s := &ch.steps[k]

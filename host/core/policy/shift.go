@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Without is what would be decided about a pool if the guard of its policy made it fall back, as far as that is known: the default rules, or
-// the last decision of another policy, applied to the endpoints that there are now.
+// Without is what would be decided about a pool if the guard of its policy made it fall back, as far as that is known: the
+// default rules, or the last decision of another policy, applied to the endpoints that there are now.
 type Without struct {
 	Policy  string   // that has decided; "": the default rules
 	Weights []uint16 // parallel to Input.Port.Endpoints; nil: not known, or nothing would get connections
@@ -39,8 +39,8 @@ func (m *poolState) without(in *Input) *Without {
 	return w
 }
 
-// Shift is how the connections of a Service are shared differently with a policy than without. Where pools differ, the larger difference
-// counts.
+// Shift is how the connections of a Service are shared differently with a policy than without. Where pools differ, the larger
+// difference counts.
 type Shift struct {
 	Unknown       bool // what would be decided without the policy is not known
 	all           bool // the balance differs: the shares say nothing
@@ -48,7 +48,8 @@ type Shift struct {
 	least, unseen float64
 }
 
-// Add adds a decision about a pool of a port. instead is the name of the policy that applies without the one that has decided, "" for none.
+// Add adds a decision about a pool of a port. instead is the name of the policy that applies without the one that has decided, ""
+// for none.
 func (s *Shift) Add(port *eligibility.Port, d *Decision, instead string) {
 	w := d.Without
 	switch {

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Signals is what this node has counted of its connections to endpoints. Requests get it as it is when they are built; it is not in
-// their digest.
+// Signals is what this node has counted of its connections to endpoints. Requests get it as it is when they are built; it is not
+// in their digest.
 type Signals interface {
 	// OutcomesWindow returns the number of the last reading of outcomes and the length of its window, 0 if there is none or
 	// it is too old.
@@ -83,8 +83,8 @@ func milliseconds32(d time.Duration) uint32 {
 	return uint32(min(max(0, (d+time.Millisecond-1).Milliseconds()), math.MaxUint32))
 }
 
-// failing reports whether connections from this node to an endpoint fail: in the last window, some were refused or unanswered, and none
-// was answered.
+// failing reports whether connections from this node to an endpoint fail: in the last window, some were refused or unanswered,
+// and none was answered.
 func (k *known) failing(key model.EndpointKey) bool {
 	o, _ := k.Signals.Outcomes(key)
 	return o.Answered == 0 && o.Refused+o.Unanswered > 0

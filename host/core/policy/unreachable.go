@@ -12,10 +12,10 @@ type Unreachable struct {
 // maxCompared bounds how often Unreachable compares two bindings: about a second.
 const maxCompared = 1_000_000
 
-// Unreachable returns the bindings that can never apply: in each of their namespaces, all Services that they select are selected by one
-// earlier binding that applies on every node and whatever the guards of policies do. What it returns never applies. It does not find
-// bindings whose Services are selected only by several earlier ones together, nor those that labels make unreachable which no Service has.
-// Beyond a million comparisons, which complete reports, further bindings are not looked at.
+// Unreachable returns the bindings that can never apply: in each of their namespaces, all Services that they select are selected
+// by one earlier binding that applies on every node and whatever the guards of policies do. What it returns never applies. It
+// does not find bindings whose Services are selected only by several earlier ones together, nor those that labels make
+// unreachable which no Service has. Beyond a million comparisons, which complete reports, further bindings are not looked at.
 func (s *Set) Unreachable() (out []Unreachable, complete bool) {
 	type earlier struct {
 		index      int

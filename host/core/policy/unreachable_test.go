@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// universe are all labels with two keys and three values, one of which ("other") no selector names, in three namespaces, one of which
-// no binding names.
+// universe are all labels with two keys and three values, one of which ("other") no selector names, in three namespaces, one of
+// which no binding names.
 func universe() (out []*model.Service) {
 	states := []string{"absent", "a", "b", "other"}
 	for _, namespace := range []string{"x", "y", "unnamed"} {
@@ -71,8 +71,8 @@ func reachable(set *Set, j int, all []*model.Service) bool {
 	return false
 }
 
-// hiddenByOneInEachNamespace reports, by brute force, whether in each of its namespaces one earlier binding that always applies selects
-// everything that a binding does.
+// hiddenByOneInEachNamespace reports, by brute force, whether in each of its namespaces one earlier binding that always applies
+// selects everything that a binding does.
 func hiddenByOneInEachNamespace(set *Set, j int, all []*model.Service) bool {
 	b := set.Bindings[j]
 	for _, namespace := range []string{"x", "y", "unnamed"} {
@@ -104,8 +104,9 @@ func upTo(n int) func(func(int) bool) {
 	}
 }
 
-// TestUnreachableBindingsNeverApply compares with brute force over all labels: what is reported never applies, and everything that one
-// earlier binding hides in each namespace is reported. What is missed is counted: bindings that several earlier ones hide together.
+// TestUnreachableBindingsNeverApply compares with brute force over all labels: what is reported never applies, and everything
+// that one earlier binding hides in each namespace is reported. What is missed is counted: bindings that several earlier ones
+// hide together.
 func TestUnreachableBindingsNeverApply(t *testing.T) {
 	all := universe()
 	lists := 20_000

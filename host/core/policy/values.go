@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// valuesWait is how long plugins are not called because the values of keys that they declare have not been read. Then the values are
-// absent: a decision without them is better than none, which would be the default rules or one for earlier endpoints.
+// valuesWait is how long plugins are not called because the values of keys that they declare have not been read. Then the values
+// are absent: a decision without them is better than none, which would be the default rules or one for earlier endpoints.
 const valuesWait = 30 * time.Second
 
 // errValuesUnknown is the error of a plugin that declares a key before its values are read.

@@ -176,8 +176,8 @@ func TestNodeIndexIsGivenOnRequestOnly(t *testing.T) {
 	}
 }
 
-// TestNoAnswerWidensEligibility: requests contain endpoints that are not eligible. Whatever weights a plugin gives them, no connection
-// goes there.
+// TestNoAnswerWidensEligibility: requests contain endpoints that are not eligible. Whatever weights a plugin gives them, no
+// connection goes there.
 func TestNoAnswerWidensEligibility(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	p := newNeedy(0)

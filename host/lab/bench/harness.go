@@ -182,8 +182,8 @@ type event struct {
 	marked bool
 }
 
-// waiting are changes that have not been acknowledged. Marked ones have lists of their own, so that the cost of observing a step follows
-// what it acknowledges.
+// waiting are changes that have not been acknowledged. Marked ones have lists of their own, so that the cost of observing a step
+// follows what it acknowledges.
 type waiting struct{ queued, dequeued []event }
 
 func (w *waiting) dequeue() { w.dequeued, w.queued = append(w.dequeued, w.queued...), w.queued[:0] }

@@ -31,8 +31,8 @@ type largeUpdate struct {
 // probeInterval is the interval of the other Service's updates.
 const probeInterval = 5 * time.Millisecond
 
-// Each large update is measured until there are minUpdates of the other Service, for a 99th percentile, in largeRounds at most, and calmUpdates of
-// these alone.
+// Each large update is measured until there are minUpdates of the other Service, for a 99th percentile, in largeRounds at most,
+// and calmUpdates of these alone.
 const (
 	largeRounds = 40
 	minUpdates  = 500

@@ -18,8 +18,8 @@ var memoryGuests = []struct{ name, settings string }{
 	{name: "subset"}, {name: "canary", settings: `{"groups": [{"value": "canary", "percent": 5}]}`},
 }
 
-// printPluginMemory prints the memory of this process and of its plugins' processes with 1, 2, 5 and 10 plugins, each with its code and an
-// instance that has decided for each sample request, and what it takes to load them.
+// printPluginMemory prints the memory of this process and of its plugins' processes with 1, 2, 5 and 10 plugins, each with its
+// code and an instance that has decided for each sample request, and what it takes to load them.
 func (o *options) printPluginMemory(ctx context.Context, w io.Writer) error {
 	cache, err := os.MkdirTemp("", "sluice-bench-")
 	if err != nil {
@@ -86,7 +86,8 @@ func (o *options) printPluginMemory(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// inUse returns the memory in MiB of this process and its children, and the part that is not of files, after returning what is unused.
+// inUse returns the memory in MiB of this process and its children, and the part that is not of files, after returning what is
+// unused.
 func inUse() (all, anonymous float64) {
 	debug.FreeOSMemory()
 	for _, p := range append(self().Children(), self()) {

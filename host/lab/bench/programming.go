@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/util/gctuner"
 )
 
-// programmingResult has the cost of programming one size. Latencies are in milliseconds, from the emission of the event to
-// the kernel's acknowledgement. CPU time is that of this process and of its plugins' processes, memory that of this process, in MiB.
+// programmingResult has the cost of programming one size. Latencies are in milliseconds, from the emission of the event to the
+// kernel's acknowledgement. CPU time is that of this process and of its plugins' processes, memory that of this process, in MiB.
 type programmingResult struct {
 	Size                    string
 	ColdStart, ColdStartCPU float64 // seconds: the whole cluster, from emission to the last acknowledgement
@@ -61,8 +61,8 @@ type settings struct {
 	modules     modules
 	withPolicy  bool   // every Service has a policy
 	profiles    string // directory for profiles; "": none
-	// engineCPU: measureChain and measureLargeUpdates measure the CPU time of the engine, too. That takes a thread of its own, which makes
-	// each of its waits for a plugin or a change some 10 µs longer. Product engines have none.
+	// engineCPU: measureChain and measureLargeUpdates measure the CPU time of the engine, too. That takes a thread of its own,
+	// which makes each of its waits for a plugin or a change some 10 µs longer. Product engines have none.
 	engineCPU bool
 }
 

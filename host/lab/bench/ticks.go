@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ticker receives the times at which updates are due from a process of its own through a pipe, as sluice receives changes from an API
-// server. A timer of the measured process would measure that process's timers: they fire late while it collects garbage.
+// ticker receives the times at which updates are due from a process of its own through a pipe, as sluice receives changes from an
+// API server. A timer of the measured process would measure that process's timers: they fire late while it collects garbage.
 type ticker struct {
 	cmd  *exec.Cmd
 	pipe io.ReadCloser
@@ -60,8 +60,9 @@ func (t *ticker) stop() error {
 	return err
 }
 
-// writeTicks writes the time to w at each interval. It does not sleep by a timer of Go, which may fire a millisecond late, and has real-time
-// priority: a change comes from the network, by an interrupt, and does not wait for a processor until sluice leaves one.
+// writeTicks writes the time to w at each interval. It does not sleep by a timer of Go, which may fire a millisecond late, and
+// has real-time priority: a change comes from the network, by an interrupt, and does not wait for a processor until sluice leaves
+// one.
 func writeTicks(w io.Writer, interval time.Duration) error {
 	runtime.LockOSThread()
 	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0); err != nil {

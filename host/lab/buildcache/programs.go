@@ -15,8 +15,8 @@ import (
 	"strings"
 )
 
-// Programs are built from folders of Go modules, most of them separate from sluice's, and kept under a hash of all files in these folders, the
-// compiler and its flags.
+// Programs are built from folders of Go modules, most of them separate from sluice's, and kept under a hash of all files in these
+// folders, the compiler and its flags.
 type Programs struct {
 	Kind    string   // the folder in the cache
 	Source  string   // a folder in the work tree

@@ -25,8 +25,8 @@ type Environment struct {
 // user is sluice's. All agents are one user, like the Pods of a DaemonSet: API priority and fairness classifies by user.
 const user = "system:serviceaccount:kube-system:sluice"
 
-// NewEnvironment starts a control plane with permissions for sluice to forward: those that kube-proxy has. sluice's own ClusterRole is tested
-// elsewhere.
+// NewEnvironment starts a control plane with permissions for sluice to forward: those that kube-proxy has. sluice's own
+// ClusterRole is tested elsewhere.
 func NewEnvironment(ctx context.Context) (*Environment, error) {
 	e := &Environment{}
 	if err := e.start(ctx); err != nil {
@@ -58,8 +58,8 @@ func (e *Environment) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// Kubeconfig returns a new kubeconfig file of sluice. It has a certificate of its own: client-go lets clients with the same credentials share a
-// connection.
+// Kubeconfig returns a new kubeconfig file of sluice. It has a certificate of its own: client-go lets clients with the same
+// credentials share a connection.
 func (e *Environment) Kubeconfig() (string, error) {
 	return e.Cluster.UserKubeconfig(user, "system:serviceaccounts", "system:serviceaccounts:kube-system")
 }

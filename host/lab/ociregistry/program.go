@@ -21,7 +21,8 @@ var programs = buildcache.Programs{
 	Command: func([]string) string { return "make test-all" },
 }
 
-// Build builds the program of a registry, if the user's cache does not have it: for tests in a network namespace, where no module can be downloaded.
+// Build builds the program of a registry, if the user's cache does not have it: for tests in a network namespace, where no module
+// can be downloaded.
 func Build(ctx context.Context, progress io.Writer) error {
 	_, err := programs.Build(ctx, progress, "distribution")
 	return err
@@ -37,7 +38,8 @@ func program(t testing.TB, name string) string {
 	return filepath.Join(dir, name)
 }
 
-// Cosign returns the path of cosign 3, after building it if the user's cache does not have it: minutes, which make test does not take.
+// Cosign returns the path of cosign 3, after building it if the user's cache does not have it: minutes, which make test does not
+// take.
 func Cosign(t testing.TB) string {
 	t.Helper()
 	if os.Getenv("SLUICE_BUILD_COSIGN") == "no" {

@@ -1,4 +1,5 @@
-// Package ociregistry runs an OCI registry for tests, built from its module into the user's cache, as a process on a loopback address.
+// Package ociregistry runs an OCI registry for tests, built from its module into the user's cache, as a process on a loopback
+// address.
 package ociregistry
 
 import (
@@ -47,8 +48,8 @@ type Options struct {
 	Users bool // only User may pull and push
 	// Deletes has distribution delete what it is asked to delete.
 	Deletes bool
-	// Referrers has the registry list referrers by their API: it is that of go-containerregistry, in memory, without TLS and users. Otherwise it is
-	// distribution, which does not have the API.
+	// Referrers has the registry list referrers by their API: it is that of go-containerregistry, in memory, without TLS and
+	// users. Otherwise it is distribution, which does not have the API.
 	Referrers bool
 	// Within calls a function in the network namespace of the registry, such as testnet.Host.Do; nil: this one.
 	Within func(func() error) error

@@ -91,8 +91,8 @@ func (n *Node) boot(ctx context.Context) error {
 	return nil
 }
 
-// podNetwork configures the fabric's routes to the Pod ranges that the controller manager has given the node, and CNI for them, unless a
-// network plugin does one or both. It waits until the kubelet has registered the node.
+// podNetwork configures the fabric's routes to the Pod ranges that the controller manager has given the node, and CNI for them,
+// unless a network plugin does one or both. It waits until the kubelet has registered the node.
 func (n *Node) podNetwork(ctx context.Context) error {
 	var ranges []string
 	err := poll(ctx, "Pod ranges of node "+n.Name, func() error {

@@ -21,8 +21,8 @@ const apiPort = 6443
 
 // Cluster is a running cluster.
 type Cluster struct {
-	// The control plane: clients, kubectl, stopping and starting the API server. Its programs run in the network namespace of the control
-	// plane's node, but not among that node's processes.
+	// The control plane: clients, kubectl, stopping and starting the API server. Its programs run in the network namespace of the
+	// control plane's node, but not among that node's processes.
 	*testcluster.Cluster
 	// Outside is a host beyond the nodes, for clients and kubectl: it reaches nodes and Pods, but not cluster IPs.
 	Outside *testnet.Host
@@ -42,7 +42,8 @@ type Cluster struct {
 	began   time.Time
 }
 
-// Start starts a cluster, and returns when its nodes, Service proxy and DNS are ready: about a minute. The caller must call Close.
+// Start starts a cluster, and returns when its nodes, Service proxy and DNS are ready: about a minute. The caller must call
+// Close.
 func Start(ctx context.Context, config Config) (*Cluster, error) {
 	if err := config.Complete(); err != nil {
 		return nil, err

@@ -13,13 +13,14 @@ import (
 type Config struct {
 	// Name distinguishes clusters that run at the same time. Addresses are the same in each.
 	Name string
-	// Dir receives the cluster's files, nearly 1 GB a node, and is removed by Close. It must not be on a file system that overlayfs cannot
-	// use, such as another overlayfs.
+	// Dir receives the cluster's files, nearly 1 GB a node, and is removed by Close. It must not be on a file system that
+	// overlayfs cannot use, such as another overlayfs.
 	Dir string
 	// Workers is the number of nodes beside the control plane's, 1 to 8; they are in three zones in turn. 0: 3.
 	Workers int
-	// Kernel is the series of a test kernel (host/lab/vm), 6.12 for example, that each worker runs as a guest, with IPVS and SCTP whatever this
-	// machine's has. The control plane's node then has no kubelet. "": nodes are namespaces of this machine's kernel.
+	// Kernel is the series of a test kernel (host/lab/vm), 6.12 for example, that each worker runs as a guest, with IPVS and SCTP
+	// whatever this machine's has. The control plane's node then has no kubelet. "": nodes are namespaces of this machine's
+	// kernel.
 	Kernel string
 	// Family of Pods, Services and nodes. "": IPv4.
 	Family Family

@@ -83,9 +83,9 @@ func (c *Cluster) networkPlugin(ctx context.Context) error {
 	return nil
 }
 
-// labelControlPlane labels the control plane's node as kubeadm does. Before a node is ready: the EndpointSlice controller, which leaves nodes
-// with the first label out of topology hints, reads labels again only when a node's readiness changes, and nodes without a Pod network are
-// not ready.
+// labelControlPlane labels the control plane's node as kubeadm does. Before a node is ready: the EndpointSlice controller, which
+// leaves nodes with the first label out of topology hints, reads labels again only when a node's readiness changes, and nodes
+// without a Pod network are not ready.
 func (c *Cluster) labelControlPlane(ctx context.Context) error {
 	labels := `{"metadata": {"labels": {"node-role.kubernetes.io/control-plane": "", "node.kubernetes.io/exclude-from-external-load-balancers": ""}}}`
 	return poll(ctx, "Node "+ControlPlane, func() error {

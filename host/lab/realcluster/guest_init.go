@@ -21,7 +21,8 @@ type guestOrder struct {
 	Token string // of commands
 }
 
-// runGuest is the guest's program: it joins the network, starts the node's processes, which have the whole machine here, and then runs commands.
+// runGuest is the guest's program: it joins the network, starts the node's processes, which have the whole machine here, and then
+// runs commands.
 func (o order) runGuest() error {
 	if err := testnet.Join("vec0", o.Guest.Addrs...); err != nil {
 		return err
@@ -62,8 +63,8 @@ func (o order) runGuest() error {
 	return serveCommands(l, guest.Token)
 }
 
-// guestMounts makes file systems that a machine has, and the node's own. Beside its settings and logs, which are the host's, a guest's disk is in
-// its memory.
+// guestMounts makes file systems that a machine has, and the node's own. Beside its settings and logs, which are the host's, a
+// guest's disk is in its memory.
 func (o order) guestMounts() error {
 	for _, dir := range []string{"/dev/pts", "/dev/shm", "/dev/mqueue", "/run/lock", "/run/cni/networks", "/run/netns"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {

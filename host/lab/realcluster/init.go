@@ -38,7 +38,8 @@ type order struct {
 	Guest     *guestOrder // for the guest's program, which starts process 1
 }
 
-// Enter must be the first call of a program that uses this package: it does not return in process 1 of a node, in a guest, and in commands.
+// Enter must be the first call of a program that uses this package: it does not return in process 1 of a node, in a guest, and in
+// commands.
 func Enter() {
 	vm.Main()
 	enterRemote()

@@ -20,7 +20,8 @@ type Installation struct {
 	Repo  string // sluice's work tree
 	Image string // archive of the image, as `make image` makes it: bin/sluice-image.tar
 	Tag   string // of the image in it
-	// Config is added to the overlay's configuration: `mode: ipvs`, for example. What nodes need that are network namespaces is added too.
+	// Config is added to the overlay's configuration: `mode: ipvs`, for example. What nodes need that are network namespaces is
+	// added too.
 	Config string
 	// Components are added to the overlay, by their names in deploy/kustomize/components.
 	Components []string
@@ -125,8 +126,8 @@ func (c *Cluster) AddImage(ctx context.Context, archive string) error {
 	return nil
 }
 
-// Block runs the nth sh block, from 1, under a heading of deploy/README.md, in Work and outside of the nodes, and returns its output. The
-// environment is added to.
+// Block runs the nth sh block, from 1, under a heading of deploy/README.md, in Work and outside of the nodes, and returns its
+// output. The environment is added to.
 func (c *Cluster) Block(ctx context.Context, heading string, n int, env ...string) (string, error) {
 	blocks, err := c.blocks(heading)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// machine describes what a cluster must not change: links, addresses, routes and rules of the machine's network, its mounts, its sysctls that
-// kubelets set, and its cgroups of clusters with a name.
+// machine describes what a cluster must not change: links, addresses, routes and rules of the machine's network, its mounts, its
+// sysctls that kubelets set, and its cgroups of clusters with a name.
 func machine(t *testing.T, cluster string) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -72,8 +72,8 @@ func processes(t *testing.T, cluster, dir string) (out []string) {
 	return out
 }
 
-// TestTwoClustersAtOnce: they have the same addresses and do not disturb each other; nothing is left of one that is closed, and the machine is
-// as before.
+// TestTwoClustersAtOnce: they have the same addresses and do not disturb each other; nothing is left of one that is closed, and
+// the machine is as before.
 func TestTwoClustersAtOnce(t *testing.T) {
 	before := ""
 	if testnet.Inside() {

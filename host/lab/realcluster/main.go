@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// Main is for TestMain of a package whose tests need a cluster. It calls Enter. If the programs have not been built, or without root, it
-// prints why and skips the tests, or fails if CI is set.
+// Main is for TestMain of a package whose tests need a cluster. It calls Enter. If the programs have not been built, or without
+// root, it prints why and skips the tests, or fails if CI is set.
 func Main(m interface{ Run() int }) {
 	Enter()
 	if !testnet.Inside() {

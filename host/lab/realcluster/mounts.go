@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sysctls that the kubelet sets, and that are not a namespace's: it leaves alone those that have its values, which the node's /proc/sys shows.
+// sysctls that the kubelet sets, and that are not a namespace's: it leaves alone those that have its values, which the node's
+// /proc/sys shows.
 var sysctls = map[string]string{
 	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0",
 	"kernel/panic": "10", "kernel/panic_on_oops": "1", "kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",

@@ -50,8 +50,9 @@ func (n *Node) connect() (err error) {
 	return err
 }
 
-// Stop powers the node off: its processes are killed at once, /run and its network namespace are lost. Its disk stays, which is /etc, /opt, /tmp
-// and /var; of a guest, /etc and /var/log. On the control plane's node, the control plane goes on until Close, without a network.
+// Stop powers the node off: its processes are killed at once, /run and its network namespace are lost. Its disk stays, which is
+// /etc, /opt, /tmp and /var; of a guest, /etc and /var/log. On the control plane's node, the control plane goes on until Close,
+// without a network.
 func (n *Node) Stop() error {
 	var errs []error
 	if n.host != nil { // first, as power is lost: no process says goodbye
@@ -104,8 +105,8 @@ func (n *Node) Reset(ctx context.Context) error {
 	return errors.Join(n.Stop(), n.Start(ctx))
 }
 
-// Command returns a command that runs in all namespaces of the node or in the guest, with the programs of containerd, Kubernetes, nftables and conntrack in
-// its path.
+// Command returns a command that runs in all namespaces of the node or in the guest, with the programs of containerd, Kubernetes,
+// nftables and conntrack in its path.
 func (n *Node) Command(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	return Command(ctx, n.cluster.config.Dir, n.Name, args...)
 }

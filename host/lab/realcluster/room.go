@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The inotify instances that a cluster needs, as counted on Kubernetes 1.36 and containerd 1.6. The kernel counts them for each user, and a
-// kubelet that gets none does not start.
+// The inotify instances that a cluster needs, as counted on Kubernetes 1.36 and containerd 1.6. The kernel counts them for each
+// user, and a kubelet that gets none does not start.
 const (
 	watchersOfNode         = 8 // kubelet 6, containerd, Service proxy
 	watchersOfControlPlane = 9 // API server 4, controller manager 5

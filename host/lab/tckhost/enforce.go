@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/tck/hosts"
 )
 
-// enforce decides about the Service port of a request with the policy engine, whose only plugin is p, and returns the weights that are in force.
+// enforce decides about the Service port of a request with the policy engine, whose only plugin is p, and returns the weights
+// that are in force.
 func (p *plugin) enforce(q *abi.Request) *hosts.Answer {
 	if p.evaluator == nil {
 		p.evaluator = policy.NewEvaluator(func(string) (policy.Plugin, error) { return p.Plugin, nil })

@@ -1,5 +1,5 @@
-// Command tckhost is the adapter of sluice's plugin host for the conformance kit, sdk/tck: it answers commands, lines of JSON on its standard
-// input, on its standard output.
+// Command tckhost is the adapter of sluice's plugin host for the conformance kit, sdk/tck: it answers commands, lines of JSON on
+// its standard input, on its standard output.
 package main
 
 import (

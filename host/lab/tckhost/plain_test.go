@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/tck/hosts"
 )
 
-// plain is a host of its own on the sandbox of sluice: it encodes, calls and decodes itself, so that each step can be broken. Its hooks may be nil.
+// plain is a host of its own on the sandbox of sluice: it encodes, calls and decodes itself, so that each step can be broken. Its
+// hooks may be nil.
 type plain struct {
 	request func(*abi.Request)                       // before it is encoded
 	view    func(*plainPlugin, *abi.View)            // before the request is encoded

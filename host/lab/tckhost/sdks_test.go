@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/tck/hosts"
 )
 
-// TestSDKsDecideTheSameInTwoHosts asks the examples of all SDKs in sluice's host and in one in JavaScript, which share no code: the answers of
-// both hosts, and of all languages, are equal.
+// TestSDKsDecideTheSameInTwoHosts asks the examples of all SDKs in sluice's host and in one in JavaScript, which share no code:
+// the answers of both hosts, and of all languages, are equal.
 func TestSDKsDecideTheSameInTwoHosts(t *testing.T) {
 	if os.Getenv("SLUICE_TEST_SDK") == "" {
 		t.Skip("make test-sdk runs it")

@@ -44,8 +44,9 @@ service shop/web
       [fd00:10:244::1]:9000  weight 1  100.0 %  active
 `
 
-// ExpectLocalhostNodePortsRefuse checks what packets of the node to NodePorts at loopback addresses meet that are not served there, while
-// they are to be refused there and while they are not. p1 serves 9000. apply programs a plan; rejected reads the counters, by family and protocol.
+// ExpectLocalhostNodePortsRefuse checks what packets of the node to NodePorts at loopback addresses meet that are not served
+// there, while they are to be refused there and while they are not. p1 serves 9000. apply programs a plan; rejected reads the
+// counters, by family and protocol.
 func ExpectLocalhostNodePortsRefuse(t testing.TB, node *testnet.Host, apply func(plan string), rejected func() map[string]uint64) {
 	t.Helper()
 	localhost := "localhost-addresses  127.0.0.1 ::1"

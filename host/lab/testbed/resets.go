@@ -40,7 +40,8 @@ type resetConn struct {
 	selected bool
 }
 
-// Check opens connections, resets some, and sends on all of them: those that were reset must be answered with RST, all others go on.
+// Check opens connections, resets some, and sends on all of them: those that were reset must be answered with RST, all others go
+// on.
 func (r *Resets) Check(t *testing.T) {
 	t.Helper()
 	all, selected := r.open(t)
@@ -102,7 +103,8 @@ func (r *Resets) reset(ctx context.Context) (n plan.ResetCount, err error) {
 	return n, derr
 }
 
-// open opens connections until there are enough that are selected, enough others to p1, unless all are selected, and enough to others.
+// open opens connections until there are enough that are selected, enough others to p1, unless all are selected, and enough to
+// others.
 func (r *Resets) open(t *testing.T) (all []resetConn, selected int) {
 	t.Helper()
 	shed := r.shed()

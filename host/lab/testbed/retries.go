@@ -18,7 +18,8 @@ import (
 // closedPort is one on which no endpoint listens.
 const closedPort = 9001
 
-// retryBed has a Service of each kind of frontend, in both families, whose endpoints refuse connections until another one takes their place.
+// retryBed has a Service of each kind of frontend, in both families, whose endpoints refuse connections until another one takes
+// their place.
 type retryBed struct {
 	*Bed
 	testing.TB
@@ -138,7 +139,8 @@ func (b *retryBed) expect(what string, saw map[string]string, want string) {
 }
 
 const (
-	// synRetry is after which time a client repeats its SYN: then another endpoint has to have taken the place of the one that refused it.
+	// synRetry is after which time a client repeats its SYN: then another endpoint has to have taken the place of the one that
+	// refused it.
 	synRetry = time.Second
 	maxTries = 30 // on a busy machine, replacing it takes longer
 )

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// Unreplied are connections from a client to a frontend whose endpoint does not answer, loses its weight, and leaves them in the connection
-// tracking table.
+// Unreplied are connections from a client to a frontend whose endpoint does not answer, loses its weight, and leaves them in the
+// connection tracking table.
 type Unreplied struct {
 	Node, Client, Silent *testnet.Host
 	To, Endpoint         netip.AddrPort // a frontend, and the endpoint at Silent
@@ -36,8 +36,8 @@ var silentPorts = []uint16{41000, 41001, 41002, 41003, 41004}
 // unansweredTimeout is for connections that get no answer. TCP repeats a SYN after 1 s.
 const unansweredTimeout = 700 * time.Millisecond
 
-// Check connects while the endpoint is silent, and again from the same ports when it has no weight: without an answer as long as their
-// entries exist, and then to the other endpoint, at once. The established connection goes on.
+// Check connects while the endpoint is silent, and again from the same ports when it has no weight: without an answer as long as
+// their entries exist, and then to the other endpoint, at once. The established connection goes on.
 func (u *Unreplied) Check(t *testing.T) {
 	t.Helper()
 	u.Apply(1, 0)

@@ -69,7 +69,8 @@ func (c *Cluster) StopAPIServer() { c.apiserver.kill() }
 // StopEtcd kills etcd alone: the API server goes on, and answers what it has in memory.
 func (c *Cluster) StopEtcd() { c.etcd.kill() }
 
-// StartEtcd restarts etcd after StopEtcd, with the same state, and waits until the API server, unless it is stopped, is ready again.
+// StartEtcd restarts etcd after StopEtcd, with the same state, and waits until the API server, unless it is stopped, is ready
+// again.
 func (c *Cluster) StartEtcd(ctx context.Context) error {
 	if err := c.etcd.start(); err != nil || !c.apiserver.running() {
 		return err

@@ -34,8 +34,8 @@ type Options struct {
 	Port uint16
 	// Services are the ranges of cluster IPs, at most one a family. Default: 10.96.0.0/16 and fd00:96::/108.
 	Services []netip.Prefix
-	// Pods are the ranges of Pods of a cluster with kubelets, at most one a family: all controllers run, each Node is given a part of
-	// the ranges, and API server and kubelets authenticate each other (ServerCertificate).
+	// Pods are the ranges of Pods of a cluster with kubelets, at most one a family: all controllers run, each Node is given a
+	// part of the ranges, and API server and kubelets authenticate each other (ServerCertificate).
 	Pods []netip.Prefix
 	// Dir receives the cluster's files, and is kept by Close; "": a temporary one.
 	Dir string
@@ -172,8 +172,8 @@ func (c *Cluster) process(name string, args ...string) *process {
 	}
 }
 
-// Run starts another program of the control plane in its namespace, a scheduler for example. Its log is beside the others', and Close
-// ends it.
+// Run starts another program of the control plane in its namespace, a scheduler for example. Its log is beside the others', and
+// Close ends it.
 func (c *Cluster) Run(name, path string, args ...string) error {
 	p := c.process(name, args...)
 	p.path = path

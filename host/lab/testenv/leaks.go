@@ -9,7 +9,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// leakTimeout is how long goroutines may take to end: closing an inotify descriptor takes a second on a busy machine, and goleak waits for half of it.
+// leakTimeout is how long goroutines may take to end: closing an inotify descriptor takes a second on a busy machine, and goleak
+// waits for half of it.
 const leakTimeout = time.Minute
 
 // VerifyNoLeaks fails the test if goroutines are left, like goleak.VerifyNone.

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// NPM requires the packages of a package-lock.json in npm's cache in the user's cache, where .ci/deps puts them, and makes npm use that
-// for the rest of the test, without the network.
+// NPM requires the packages of a package-lock.json in npm's cache in the user's cache, where .ci/deps puts them, and makes npm
+// use that for the rest of the test, without the network.
 func NPM(t testing.TB, lock string) {
 	t.Helper()
 	user, err := os.UserCacheDir()

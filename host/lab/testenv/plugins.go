@@ -31,8 +31,9 @@ func Plugins(t testing.TB, packages ...string) string {
 	return dir
 }
 
-// buildPlugin builds a package in a file of the folder cache, which it copies. Go's build cache has compiled packages, but no linked
-// programs: go build links again unless the file exists and is up to date. A lock makes other tests wait that build the same package.
+// buildPlugin builds a package in a file of the folder cache, which it copies. Go's build cache has compiled packages, but no
+// linked programs: go build links again unless the file exists and is up to date. A lock makes other tests wait that build the
+// same package.
 func buildPlugin(cache, pkg, to string) error {
 	built := filepath.Join(cache, strings.ReplaceAll(pkg, "/", "_")+".wasm")
 	lock, err := os.OpenFile(built+".lock", os.O_RDWR|os.O_CREATE, 0o600)
@@ -64,8 +65,8 @@ func Embed(module, dir string) error {
 	return manifest.EmbedFile(module, file)
 }
 
-// PluginCache returns the directory for compiled plugins that all tests share, in the user's cache: compiling a Go plugin takes more than a
-// second of CPU time. sluice verifies and bounds what is in it. Tests of compilation have a directory of their own.
+// PluginCache returns the directory for compiled plugins that all tests share, in the user's cache: compiling a Go plugin takes
+// more than a second of CPU time. sluice verifies and bounds what is in it. Tests of compilation have a directory of their own.
 func PluginCache(t testing.TB) string {
 	t.Helper()
 	return userCache(t, "test-plugins")

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FreePort returns a TCP port that nothing listens on. It is below Linux's ephemeral ports, one of which any process may get until the test
-// listens, and below NodePorts.
+// FreePort returns a TCP port that nothing listens on. It is below Linux's ephemeral ports, one of which any process may get
+// until the test listens, and below NodePorts.
 func FreePort(t testing.TB) uint16 {
 	t.Helper()
 	for range 100 {

@@ -31,7 +31,8 @@ func SDKGuests(t testing.TB, policy string) []SDKGuest {
 	return guests
 }
 
-// Rust returns the command that compiles a plugin in Rust into the file out. Debian's rustc has the target, that of rustup may not.
+// Rust returns the command that compiles a plugin in Rust into the file out. Debian's rustc has the target, that of rustup may
+// not.
 func Rust(t testing.TB, file, out string) *exec.Cmd {
 	t.Helper()
 	const rustc = "/usr/bin/rustc"
@@ -40,7 +41,8 @@ func Rust(t testing.TB, file, out string) *exec.Cmd {
 		"-C", "opt-level=s", "-C", "panic=abort", "-C", "strip=symbols", "-D", "warnings", "-o", out, file)
 }
 
-// AssemblyScript returns the command that compiles a plugin in AssemblyScript into the file out, with the compiler of new plugins.
+// AssemblyScript returns the command that compiles a plugin in AssemblyScript into the file out, with the compiler of new
+// plugins.
 func AssemblyScript(t testing.TB, file, out string) *exec.Cmd {
 	t.Helper()
 	templates, dir := filepath.Join(root(t), "host", "plugin", "scaffold", "templates", "as"), t.TempDir()

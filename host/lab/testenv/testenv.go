@@ -23,7 +23,8 @@ func Require(t testing.TB, err error) {
 	}
 }
 
-// OnceForAllKernels skips a test in a virtual machine with -short: what it checks does not depend on the kernel, and it runs outside.
+// OnceForAllKernels skips a test in a virtual machine with -short: what it checks does not depend on the kernel, and it runs
+// outside.
 func OnceForAllKernels(t testing.TB) {
 	t.Helper()
 	if os.Getenv("SLUICE_VM") != "" && testing.Short() {

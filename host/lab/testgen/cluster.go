@@ -14,8 +14,8 @@ import (
 
 // ClusterOptions are the options of a Cluster. A zero field means a generated default.
 type ClusterOptions struct {
-	// Index, 0 to 99, separates clusters that share a kernel: clusters with different indexes have no Service address or NodePort in
-	// common.
+	// Index, 0 to 99, separates clusters that share a kernel: clusters with different indexes have no Service address or NodePort
+	// in common.
 	Index int
 	// Targets are the endpoints' addresses and ports, for tests with real servers.
 	Targets []netip.AddrPort

@@ -27,7 +27,8 @@ type PlanOptions struct {
 	Global *plan.Global
 }
 
-// Plans generates plans that are valid, realistic and small enough to be read when a test fails. It is not safe for concurrent use.
+// Plans generates plans that are valid, realistic and small enough to be read when a test fails. It is not safe for concurrent
+// use.
 type Plans struct {
 	rng     *rand.Rand
 	counts  *rand.Rand // of Outcomes

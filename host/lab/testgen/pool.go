@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// pool returns a random pool: mostly with equal weights, as most Services have, often with different ones, sometimes with extremes.
+// pool returns a random pool: mostly with equal weights, as most Services have, often with different ones, sometimes with
+// extremes.
 func (g *Plans) pool(family model.Family) plan.Pool {
 	if g.oneIn(8) {
 		return g.newPool(nil)

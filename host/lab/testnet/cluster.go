@@ -56,8 +56,8 @@ func (l *Lab) addNode(h *Host, pods []netip.Prefix, addrs []netip.Addr) (*Lab, e
 	return n, nil
 }
 
-// Detach removes the link to a host or a node, as when its machine is powered off. Its namespace ends with its last process and, of a
-// node, with Close.
+// Detach removes the link to a host or a node, as when its machine is powered off. Its namespace ends with its last process and,
+// of a node, with Close.
 func (l *Lab) Detach(h *Host) error {
 	link, err := l.Node.nl.LinkByName("v-" + h.Name)
 	if err == nil {
@@ -90,8 +90,8 @@ func (l *Lab) Route(to netip.Prefix, via *Host) error {
 	return nil
 }
 
-// Spread leads from the node to an address behind hosts or nodes, each connection to one of them, by its addresses and ports. Without hosts, it
-// leads nowhere. It does not change where open connections go while the hosts are the same.
+// Spread leads from the node to an address behind hosts or nodes, each connection to one of them, by its addresses and ports.
+// Without hosts, it leads nowhere. It does not change where open connections go while the hosts are the same.
 func (l *Lab) Spread(to netip.Addr, via ...*Host) error {
 	r := &netlink.Route{Dst: hostNet(to)}
 	for _, h := range via {

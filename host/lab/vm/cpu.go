@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startOnCPU starts a kernel with all its processes on one CPU. A guest has one CPU anyway, and each of its system calls switches between
-// two of the host's processes: on two CPUs each switch wakes the other CPU, which makes guests five times slower.
+// startOnCPU starts a kernel with all its processes on one CPU. A guest has one CPU anyway, and each of its system calls switches
+// between two of the host's processes: on two CPUs each switch wakes the other CPU, which makes guests five times slower.
 //
 // The CPU is the first that no other guest runs on, as files in the folder say, which are locked until release is called.
 func startOnCPU(cmd *exec.Cmd, folder string) (release func(), err error) {

@@ -28,7 +28,8 @@ func config(series string) []byte {
 	return common
 }
 
-// recipe is part of the cache key. It changes when build.go or patch.go makes another kernel from the same source and configuration.
+// recipe is part of the cache key. It changes when build.go or patch.go makes another kernel from the same source and
+// configuration.
 func recipe(series string) string {
 	if series == "6.12" {
 		return "3"

@@ -10,13 +10,13 @@ import (
 // change replaces a text that is once in a file of the kernel's source.
 type change struct{ file, old, new string }
 
-// registers gives the kernel room for the XSAVE area of processors with AMX, 11,008 bytes. Up to Linux 6.12, User-Mode Linux has 2,696
-// bytes, those of AVX-512: with AMX, PTRACE_SETREGSET refuses them, and every process of the guest is killed. linux.config makes the stacks
-// larger, which have such areas in them.
+// registers gives the kernel room for the XSAVE area of processors with AMX, 11,008 bytes. Up to Linux 6.12, User-Mode Linux has
+// 2,696 bytes, those of AVX-512: with AMX, PTRACE_SETREGSET refuses them, and every process of the guest is killed. linux.config
+// makes the stacks larger, which have such areas in them.
 var registers = change{"arch/x86/um/user-offsets.c", "DEFINE_LONGS(HOST_FP_SIZE, 2696)", "DEFINE_LONGS(HOST_FP_SIZE, 11008)"}
 
-// killedFork keeps the kernel from a panic when a process is killed while it forks: since 6.8, dup_mmap leaves XA_ZERO_ENTRY where it has
-// stopped, which User-Mode Linux takes for an area of memory when exit_mmap asks it to flush all of them.
+// killedFork keeps the kernel from a panic when a process is killed while it forks: since 6.8, dup_mmap leaves XA_ZERO_ENTRY
+// where it has stopped, which User-Mode Linux takes for an area of memory when exit_mmap asks it to flush all of them.
 var killedFork = change{
 	"arch/um/kernel/tlb.c",
 	"\tfor_each_vma(vmi, vma)\n\t\tum_tlb_mark_sync(mm, vma->vm_start, vma->vm_end);\n",

@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
-// TestStormPostponesCollection changes so many Services that most of them wait, and looks at GOGC, which allows more garbage meanwhile.
+// TestStormPostponesCollection changes so many Services that most of them wait, and looks at GOGC, which allows more garbage
+// meanwhile.
 func TestStormPostponesCollection(t *testing.T) {
 	before := debug.SetGCPercent(100)
 	t.Cleanup(func() { debug.SetGCPercent(before) })

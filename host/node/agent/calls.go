@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/metrics"
 )
 
-// stopWait bounds how long the agent waits at its end for plugin calls that are running, and endWait for these and for the tasks in the
-// background. The process ends within 2 s.
+// stopWait bounds how long the agent waits at its end for plugin calls that are running, and endWait for these and for the tasks
+// in the background. The process ends within 2 s.
 const (
 	stopWait = time.Second
 	endWait  = stopWait + 250*time.Millisecond
@@ -48,8 +48,8 @@ func (a *Agent) limitPlugins(cfg *config.Config) {
 	a.calls.Limit(a.cpuPercent(cfg), names)
 }
 
-// end waits for the tasks in the background, whose context has ended, and closes the plugins. What takes longer ends with the process: a
-// task may be rewriting or instantiating a module, or wait for the kernel.
+// end waits for the tasks in the background, whose context has ended, and closes the plugins. What takes longer ends with the
+// process: a task may be rewriting or instantiating a module, or wait for the kernel.
 func (a *Agent) end(ctx context.Context) {
 	ended := make(chan struct{})
 	go func() {
@@ -64,8 +64,8 @@ func (a *Agent) end(ctx context.Context) {
 	}
 }
 
-// closePlane closes the data plane. It does not wait for the kernel, which closes sockets at the end of the process too: on a busy node, it takes
-// seconds for one of nf_tables.
+// closePlane closes the data plane. It does not wait for the kernel, which closes sockets at the end of the process too: on a
+// busy node, it takes seconds for one of nf_tables.
 func (a *Agent) closePlane() error {
 	closed := make(chan error, 1)
 	go func() { closed <- a.plane.Close() }()

@@ -21,8 +21,9 @@ var reads = []struct {
 	{"namespaces", "namespaces", "labels of namespaces are absent", func(key string) bool { return strings.HasPrefix(key, abi.KeyNamespaceLabel) }},
 }
 
-// CheckReads compares the permissions to read Pods and namespaces with what the policies of a configuration need. plugins returns a loaded
-// plugin by name, and refused the verbs that the API server refuses for a resource; it is called only if a policy needs that.
+// CheckReads compares the permissions to read Pods and namespaces with what the policies of a configuration need. plugins returns
+// a loaded plugin by name, and refused the verbs that the API server refuses for a resource; it is called only if a policy needs
+// that.
 func CheckReads(ctx context.Context, cfg *config.Config, plugins func(string) (policy.Plugin, error),
 	refused func(ctx context.Context, resource string) ([]string, error)) (findings []probe.Finding) {
 	for _, r := range reads {

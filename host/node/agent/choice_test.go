@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
 )
 
-// TestAnnotationChoosesAmongAllowedPolicies: annotations and configuration are files that change while sluice runs, and it restarts.
+// TestAnnotationChoosesAmongAllowedPolicies: annotations and configuration are files that change while sluice runs, and it
+// restarts.
 func TestAnnotationChoosesAmongAllowedPolicies(t *testing.T) {
 	const policies = "policies: [{name: a, panic: {belowPercent: 50}}, {name: b, panic: {belowPercent: 60}}, {name: secret, panic: {belowPercent: 70}}]\ndefaultPolicy: secret\n"
 	metrics := "healthzBindAddress: ''\nmetricsBindAddress: " + freeAddress(t, 3) + "\n"

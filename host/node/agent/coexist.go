@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/kubeproxy"
 )
 
-// ClaimNode makes this process the only Service proxy of the node and configures the host: it locks the data plane, which only the end of the
-// process unlocks (its socket is a bare file descriptor), and returns an error while kube-proxy is running.
+// ClaimNode makes this process the only Service proxy of the node and configures the host: it locks the data plane, which only
+// the end of the process unlocks (its socket is a bare file descriptor), and returns an error while kube-proxy is running.
 func ClaimNode(ctx context.Context, cfg *config.Config, removeKubeProxy bool, log *slog.Logger) error {
 	if _, err := LockDataPlane(); err != nil {
 		return err

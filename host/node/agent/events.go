@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
-// eventRecorder records Events on Services whose policy or its shadow failed, whose annotations are not in force, whose address and port belong to
-// another Service, of which something is left out, whose policy holds endpoints, or that cannot be programmed.
+// eventRecorder records Events on Services whose policy or its shadow failed, whose annotations are not in force, whose address
+// and port belong to another Service, of which something is left out, whose policy holds endpoints, or that cannot be programmed.
 type eventRecorder struct {
 	engine.Observers // none: the other methods do nothing
 	warn             func(service model.Name, reason, note string)
@@ -66,8 +66,8 @@ func (r eventRecorder) OnApply(a *engine.ApplyResult) {
 	}
 }
 
-// recordHold records the beginning of a panic hold as a warning, and its end as a normal Event. Other nodes see the same if endpoints
-// of a cluster pool are held; those of a local pool are only on this node.
+// recordHold records the beginning of a panic hold as a warning, and its end as a normal Event. Other nodes see the same if
+// endpoints of a cluster pool are held; those of a local pool are only on this node.
 func recordHold(events *kube.EventRecorder, c *planner.HoldChange) {
 	switch {
 	case !c.Held:

@@ -18,24 +18,25 @@ import (
 // times.
 const quietPeriod = 50 * time.Millisecond
 
-// Delay before files are read again after a temporary error. No event announces its end. The delay doubles from the minimum to the
-// maximum.
+// Delay before files are read again after a temporary error. No event announces its end. The delay doubles from the minimum to
+// the maximum.
 const (
 	minReadRetry = 100 * time.Millisecond
 	maxReadRetry = 30 * time.Second
 )
 
-// watchFiles calls onChange at once, and after any of the files has changed, appeared or disappeared, until ctx ends. It
-// watches their directories, because files are replaced by renaming, and ConfigMap volumes by swapping a symbolic link. A
-// changed configuration may name other files, so files is called again after each change. After a temporary error of
-// onChange it is called again, and whenever something is sent on changed. When something is sent on objects, onObjects is called, at most
-// once in objectsPace, and then onChange if it returns true.
+// watchFiles calls onChange at once, and after any of the files has changed, appeared or disappeared, until ctx ends. It watches
+// their directories, because files are replaced by renaming, and ConfigMap volumes by swapping a symbolic link. A changed
+// configuration may name other files, so files is called again after each change. After a temporary error of onChange it is
+// called again, and whenever something is sent on changed. When something is sent on objects, onObjects is called, at most once
+// in objectsPace, and then onChange if it returns true.
 func watchFiles(ctx context.Context, files func() []string, changed <-chan struct{}, onChange func() error, objects <-chan struct{}, onObjects func() bool) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return err
 	}
-	// Not waited for: closing an inotify instance waits for a grace period of the kernel (SRCU), seconds on a machine with too much load.
+	// Not waited for: closing an inotify instance waits for a grace period of the kernel (SRCU), seconds on a machine with too
+	// much load.
 	defer func() { go w.Close() }()
 	watched := map[string]bool{}
 	watchDirs := func() {
@@ -87,8 +88,8 @@ func watchFiles(ctx context.Context, files func() []string, changed <-chan struc
 	}
 }
 
-// isTemporary reports whether files may be loaded later without a change: the process or the system had no file descriptor or memory, or
-// a plugin took too much CPU time for its start, or its process ended.
+// isTemporary reports whether files may be loaded later without a change: the process or the system had no file descriptor or
+// memory, or a plugin took too much CPU time for its start, or its process ended.
 func isTemporary(err error) bool { return safefile.IsTemporary(err) || wasm.IsTemporary(err) }
 
 // isRelevant reports whether an event in a watched directory concerns one of the files, or the symbolic link of a

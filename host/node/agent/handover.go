@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/kubeproxy"
 )
 
-// HandOverTimeout is how long an agent that is asked to stop waits for a kube-proxy that has been started beside it. The DaemonSet's
-// terminationGracePeriodSeconds is longer.
+// HandOverTimeout is how long an agent that is asked to stop waits for a kube-proxy that has been started beside it. The
+// DaemonSet's terminationGracePeriodSeconds is longer.
 const HandOverTimeout = 100 * time.Second
 
 // answersWithin is more than the 5 s between kube-proxy's attempts to listen on an address that was in use.
@@ -25,10 +25,10 @@ const (
 	proxyKubeProxy = "kube-proxy"
 )
 
-// handOver is called when the agent is asked to stop. If kube-proxy follows, sluice goes on until it has programmed all Services, but closes
-// its servers, because kube-proxy needs their ports. It reports whether kube-proxy has: then sluice's tables, which come first, have to go.
-// kube-proxy follows if the Node's label says so, or if it has been started meanwhile and has objects in the kernel. Otherwise handOver returns
-// at once.
+// handOver is called when the agent is asked to stop. If kube-proxy follows, sluice goes on until it has programmed all Services,
+// but closes its servers, because kube-proxy needs their ports. It reports whether kube-proxy has: then sluice's tables, which
+// come first, have to go. kube-proxy follows if the Node's label says so, or if it has been started meanwhile and has objects in
+// the kernel. Otherwise handOver returns at once.
 func (a *Agent) handOver(ctx context.Context, stopServers func()) bool {
 	var families []string
 	labeled := false
@@ -80,8 +80,8 @@ func familiesOf(p *plan.Plan) (names []string) {
 	return names
 }
 
-// WaitForKubeProxy waits until kube-proxy has programmed the Services that sluice's tables have. It returns nil at once if there are no tables of
-// sluice's.
+// WaitForKubeProxy waits until kube-proxy has programmed the Services that sluice's tables have. It returns nil at once if there
+// are no tables of sluice's.
 func WaitForKubeProxy(ctx context.Context) error {
 	p, err := dataplane.All().Read(ctx)
 	if err != nil {
@@ -93,8 +93,8 @@ func WaitForKubeProxy(ctx context.Context) error {
 	return waitSynced(ctx, familiesOf(p), HandOverTimeout)
 }
 
-// waitSynced waits until kube-proxy has programmed the Services of all the given IP families. It returns an error when ctx ends, or if kube-proxy
-// does not answer within a time.
+// waitSynced waits until kube-proxy has programmed the Services of all the given IP families. It returns an error when ctx ends,
+// or if kube-proxy does not answer within a time.
 func waitSynced(ctx context.Context, families []string, within time.Duration) error {
 	for end := time.Now().Add(within); ; {
 		answers, synced, err := kubeproxy.Synced(ctx, families)

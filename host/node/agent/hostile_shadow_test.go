@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/fixture"
 )
 
-// TestHostileShadowsHaveNoEffect runs modules that misbehave as shadows of a policy whose plugin does not, with little CPU time. What is
-// enforced must be as without a shadow, while the shadows fail, wait or are suspended, and a change must take effect.
+// TestHostileShadowsHaveNoEffect runs modules that misbehave as shadows of a policy whose plugin does not, with little CPU time.
+// What is enforced must be as without a shadow, while the shadows fail, wait or are suspended, and a change must take effect.
 func TestHostileShadowsHaveNoEffect(t *testing.T) {
 	const services = 12
 	modules := map[string]string{
@@ -119,7 +119,8 @@ endpoints:
 	}
 }
 
-// TestSettingsThatShadowRefusesConcernOnlyTheShadow: both chains have the same plugin. The shadow's settings are refused when it is loaded.
+// TestSettingsThatShadowRefusesConcernOnlyTheShadow: both chains have the same plugin. The shadow's settings are refused when it
+// is loaded.
 func TestSettingsThatShadowRefusesConcernOnlyTheShadow(t *testing.T) {
 	file := t.TempDir() + "/good.wasm"
 	if err := os.WriteFile(file, evilModule(t, "(func $evil (param i32 i32 i64) (result i64) (local.get 2))"), 0o644); err != nil {

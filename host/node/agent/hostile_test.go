@@ -34,8 +34,8 @@ func hostileManifests(n int) string {
 	return out.String()
 }
 
-// TestHostilePluginsHurtOnlyTheirServices: one plugin uses most of its fuel on each call and one all of it. The limit of their CPU
-// time is small, so that it is reached with some calls.
+// TestHostilePluginsHurtOnlyTheirServices: one plugin uses most of its fuel on each call and one all of it. The limit of their
+// CPU time is small, so that it is reached with some calls.
 func TestHostilePluginsHurtOnlyTheirServices(t *testing.T) {
 	const services, percent = 250, 1
 	modules := map[string]string{

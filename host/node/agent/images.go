@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// Delay before an image is pulled again. It doubles from the minimum to the maximum, and up to a half of it is added at random, so that the
-	// nodes of a cluster do not ask a registry at the same time.
+	// Delay before an image is pulled again. It doubles from the minimum to the maximum, and up to a half of it is added at
+	// random, so that the nodes of a cluster do not ask a registry at the same time.
 	minPullRetry = time.Second
 	maxPullRetry = 2 * time.Minute
 
@@ -31,8 +31,8 @@ type pluginImages interface {
 	Pull(context.Context, *config.Config, imageref.Ref) error
 }
 
-// puller pulls the images of the active configuration that are not in the cache. Each one is retried by itself, and registries do not wait for
-// each other.
+// puller pulls the images of the active configuration that are not in the cache. Each one is retried by itself, and registries do
+// not wait for each other.
 type puller struct {
 	images pluginImages
 	config func() *config.Config

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
 )
 
-// TestPluginFromARegistry: the first sync waits for no registry, a module is in force when the registry has it and gives it, a new
-// digest replaces it, and a restart needs no registry.
+// TestPluginFromARegistry: the first sync waits for no registry, a module is in force when the registry has it and gives it, a
+// new digest replaces it, and a restart needs no registry.
 func TestPluginFromARegistry(t *testing.T) {
 	reg := ociregistry.Start(t, ociregistry.Options{Users: true})
 	push := func(name, text string) string {

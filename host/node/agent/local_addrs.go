@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/config"
 )
 
-// addrs are what the planner is told of this host's network. The lock is held from reading to telling, so that what is older never
-// replaces what is newer.
+// addrs are what the planner is told of this host's network. The lock is held from reading to telling, so that what is older
+// never replaces what is newer.
 type addrs struct {
 	sync.Mutex
 	local []netip.Addr // on this host's links: NodePorts may be served on all of them
@@ -45,8 +45,8 @@ func (a *Agent) readAddrs(cfg *config.Config) error {
 	return nil
 }
 
-// watchAddrs tells the planner of addresses that change, every sync period and when there are other connections to the API server, until ctx
-// ends.
+// watchAddrs tells the planner of addresses that change, every sync period and when there are other connections to the API
+// server, until ctx ends.
 func (a *Agent) watchAddrs(ctx context.Context) {
 	tick := time.NewTicker(a.config().SyncPeriod)
 	defer tick.Stop()

@@ -20,7 +20,8 @@ type gateways struct {
 	reads atomic.Int64
 }
 
-// TestGatewaysStayReachableWhileRoutesCannotBeRead: in a mode that adds the addresses of Services to the node, a Service claims a gateway.
+// TestGatewaysStayReachableWhileRoutesCannotBeRead: in a mode that adds the addresses of Services to the node, a Service claims a
+// gateway.
 func TestGatewaysStayReachableWhileRoutesCannotBeRead(t *testing.T) {
 	r := newRig(t, "mode: ipvs\nsyncPeriod: 1s\n")
 	gateway := netip.MustParseAddr("192.0.2.1")

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/metrics"
 )
 
-// Bounds of the proxy for NodePorts on loopback addresses. A connection takes up to six file descriptors (two sockets, two pipes to
-// splice through), a listener one; together they take at most half of what the process may open.
+// Bounds of the proxy for NodePorts on loopback addresses. A connection takes up to six file descriptors (two sockets, two pipes
+// to splice through), a listener one; together they take at most half of what the process may open.
 const (
 	maxLocalhostConnections = 1024
 	maxLocalhostListeners   = 16384

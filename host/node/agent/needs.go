@@ -51,8 +51,8 @@ func serviceNeeds(cfg *config.Config, loaded func(string) (policy.Plugin, error)
 	}
 }
 
-// AllNeeds returns what the policies of a configuration need of a source, on whatever node and for whatever Service, in addition to declared
-// keys.
+// AllNeeds returns what the policies of a configuration need of a source, on whatever node and for whatever Service, in addition
+// to declared keys.
 func AllNeeds(cfg *config.Config, loaded func(string) (policy.Plugin, error), keys []string) (needs kube.Needs) {
 	addKeys(&needs, keys)
 	set := cfg.PolicySet()

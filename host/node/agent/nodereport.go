@@ -66,8 +66,8 @@ func objectStates(r *v1alpha1.Report) *api.Objects {
 	return out
 }
 
-// reportPolicies returns the policies of objects that are not in force as they should be, sorted, and how many more there are. Of several reasons
-// it has the first one: the object is not valid, the guard, the plugins.
+// reportPolicies returns the policies of objects that are not in force as they should be, sorted, and how many more there are. Of
+// several reasons it has the first one: the object is not valid, the guard, the plugins.
 func reportPolicies(problems []*config.ObjectProblem, guards []tally.GuardTotals, failing []planner.PolicyError) (out []v1alpha1.PolicyReport, omitted int32) {
 	known := map[model.Name]bool{}
 	add := func(name model.Name, reason, message string) {
@@ -105,8 +105,8 @@ func reportPolicies(problems []*config.ObjectProblem, guards []tally.GuardTotals
 	return out, omitted
 }
 
-// reportPlugins returns the plugins that are objects, sorted by name: those that policies use, and those that are refused, with the reason. Each
-// is loaded once for policies and once for shadows.
+// reportPlugins returns the plugins that are objects, sorted by name: those that policies use, and those that are refused, with
+// the reason. Each is loaded once for policies and once for shadows.
 func reportPlugins(registered []string, problems []*config.ObjectProblem, loaded []plugins.Status) []v1alpha1.PluginReport {
 	all := map[string]*v1alpha1.PluginReport{}
 	of := func(name string) *v1alpha1.PluginReport {

@@ -14,12 +14,13 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/metrics"
 )
 
-// objectsPace is the least time between two times at which objects come into force: whoever changes them all the time has a bounded part of
-// the node.
+// objectsPace is the least time between two times at which objects come into force: whoever changes them all the time has a
+// bounded part of the node.
 const objectsPace = 500 * time.Millisecond
 
-// objectsWait is how long, in all, the initial state waits for the plugins of its objects: a module may take minutes to be compiled. Until a
-// plugin is loaded, its policies are in force with the decisions of the checkpoint, or without any. Tests change it.
+// objectsWait is how long, in all, the initial state waits for the plugins of its objects: a module may take minutes to be
+// compiled. Until a plugin is loaded, its policies are in force with the decisions of the checkpoint, or without any. Tests
+// change it.
 var objectsWait = time.Second
 
 // objects are the policies and plugins of sluice.dev that the source has read. They are converted, and come into force, where the
@@ -54,8 +55,8 @@ type objectSource struct {
 	wait    time.Duration         // how long, in all, to wait for their plugins after that
 }
 
-// Run implements engine.Source. The initial state goes on when its objects are in force, so that no Service is first planned without them:
-// a restart would lose the decisions of its checkpoint.
+// Run implements engine.Source. The initial state goes on when its objects are in force, so that no Service is first planned
+// without them: a restart would lose the decisions of its checkpoint.
 func (s objectSource) Run(ctx context.Context, emit func([]model.Change)) error {
 	var patient context.Context // nil: nothing has waited
 	cancel := func() {}
@@ -78,8 +79,8 @@ func (s objectSource) Run(ctx context.Context, emit func([]model.Change)) error 
 	})
 }
 
-// take takes the objects from changes. Until the initial state has ended, loaded is closed when the plugins of the objects are loaded, or
-// have failed; nil: there is nothing to wait for.
+// take takes the objects from changes. Until the initial state has ended, loaded is closed when the plugins of the objects are
+// loaded, or have failed; nil: there is nothing to wait for.
 func (o *objects) take(changes []model.Change) (rest []model.Change, loaded <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -164,7 +165,8 @@ func (o *objects) log(a *Agent, problems []*config.ObjectProblem) {
 	o.logged = now
 }
 
-// applyObjects brings objects that have changed into force. It reports whether the plugins have to be loaded for that, which reload does.
+// applyObjects brings objects that have changed into force. It reports whether the plugins have to be loaded for that, which
+// reload does.
 func (a *Agent) applyObjects(ctx context.Context) (reload bool) {
 	current := a.config()
 	next, waiting := a.withObjects(current)

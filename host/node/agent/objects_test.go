@@ -30,8 +30,8 @@ metadata: {name: all}
 spec: {plugins: [{name: near}]}
 `
 
-// TestStartDoesNotWaitForPluginsOfObjects: the first plan is in force while a module is still being compiled. It has the policies already, so
-// that decisions of a checkpoint stay in force.
+// TestStartDoesNotWaitForPluginsOfObjects: the first plan is in force while a module is still being compiled. It has the policies
+// already, so that decisions of a checkpoint stay in force.
 func TestStartDoesNotWaitForPluginsOfObjects(t *testing.T) {
 	if testenv.Race {
 		t.Skip("the race detector maps more memory than a compiling process may have")
@@ -64,8 +64,8 @@ func TestStartDoesNotWaitForPluginsOfObjects(t *testing.T) {
 	}
 }
 
-// TestRestartKeepsDecisionsOfObjectsWhosePluginsAreNotLoaded: the first plan has the policies of objects, even if the plugins of the
-// configuration, which it waits for, are loaded only just then. Otherwise it would drop the decisions of the checkpoint.
+// TestRestartKeepsDecisionsOfObjectsWhosePluginsAreNotLoaded: the first plan has the policies of objects, even if the plugins of
+// the configuration, which it waits for, are loaded only just then. Otherwise it would drop the decisions of the checkpoint.
 func TestRestartKeepsDecisionsOfObjectsWhosePluginsAreNotLoaded(t *testing.T) {
 	if testenv.Race {
 		t.Skip("the race detector maps more memory than a compiling process may have")
@@ -114,8 +114,8 @@ endpoints: [{addresses: [10.1.0.1], conditions: {ready: true}}]
 	}
 }
 
-// TestObjectsOnANode: a plugin of type Bundled is that of the folder beside the program, and what is not in force is counted and reported by kind
-// and reason.
+// TestObjectsOnANode: a plugin of type Bundled is that of the folder beside the program, and what is not in force is counted and
+// reported by kind and reason.
 func TestObjectsOnANode(t *testing.T) {
 	before := config.BundledDir
 	defer func() { config.BundledDir = before }()

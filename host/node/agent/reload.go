@@ -29,7 +29,8 @@ func (a *Agent) reloadOnChange(ctx context.Context) {
 	}
 }
 
-// files returns the configuration file and the files that the active configuration names: plugins, and what their images are pulled with.
+// files returns the configuration file and the files that the active configuration names: plugins, and what their images are
+// pulled with.
 func (a *Agent) files() []string {
 	out := []string{}
 	if a.opts.ConfigFile != "" {
@@ -56,8 +57,8 @@ func (a *Agent) reload(ctx context.Context) error {
 	return errors.Join(pluginErr, err)
 }
 
-// loadPlugins loads the plugins of a configuration, with the objects as they have been read, and locks addrs. It loads again when the initial
-// objects have come into force meanwhile, see planUnloaded.
+// loadPlugins loads the plugins of a configuration, with the objects as they have been read, and locks addrs. It loads again when
+// the initial objects have come into force meanwhile, see planUnloaded.
 func (a *Agent) loadPlugins(ctx context.Context, cfg *config.Config) (current, next *config.Config, err error) {
 	for {
 		current = a.config()
@@ -78,9 +79,9 @@ func (a *Agent) loadPlugins(ctx context.Context, cfg *config.Config) (current, n
 	}
 }
 
-// activate brings a configuration into force: in the plugins, the backend, the engine, and then in everything that asks for the one in
-// force, which it alone sets. What cannot be loaded, opened or applied stays as it was. readErr is why next is not what the file says; it is
-// part of err, which is why the file is not in force.
+// activate brings a configuration into force: in the plugins, the backend, the engine, and then in everything that asks for the
+// one in force, which it alone sets. What cannot be loaded, opened or applied stays as it was. readErr is why next is not what
+// the file says; it is part of err, which is why the file is not in force.
 func (a *Agent) activate(ctx context.Context, next *config.Config, readErr error) (pluginErr, err error) {
 	current := a.config()
 	next, switchErr := a.switchBackend(ctx, current, next) // first: the mode in use says which plugins can be called
@@ -104,8 +105,8 @@ func (a *Agent) activate(ctx context.Context, next *config.Config, readErr error
 	return pluginErr, err
 }
 
-// readConfig reads the configuration again. It returns the one in force if the new one is invalid, and the new one without the fields that
-// need a restart; it logs each reason once.
+// readConfig reads the configuration again. It returns the one in force if the new one is invalid, and the new one without the
+// fields that need a restart; it logs each reason once.
 func (a *Agent) readConfig() (*config.Config, error) {
 	current := a.config()
 	if a.opts.Reload == nil {
@@ -154,8 +155,8 @@ func (a *Agent) pluginLoaded(ctx context.Context, cfg *config.Config) {
 	_ = a.engine.Do(ctx, (*planner.Planner).PluginsReloaded) // an error means that sluice stops
 }
 
-// applyConfig has the engine plan with next, if it is another configuration than current, and returns the one that it plans with. The caller
-// holds the lock of addrs.
+// applyConfig has the engine plan with next, if it is another configuration than current, and returns the one that it plans with.
+// The caller holds the lock of addrs.
 func (a *Agent) applyConfig(ctx context.Context, current, next *config.Config) (*config.Config, error) {
 	if next.Equal(current) {
 		return next, nil

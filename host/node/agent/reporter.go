@@ -17,13 +17,14 @@ const (
 	reportLook = time.Second
 	// reportEach is how often a node may write its NodeReport in the long run; reportBurst writes are free.
 	reportEach, reportBurst = 30 * time.Second, 3
-	// reportSpread is how long, for each node of the cluster, a change waits at most: the time is random, so that the nodes of any cluster
-	// write 83 reports a second in a rollout, and 5,000 nodes take a minute. The first failure waits a tenth of it.
+	// reportSpread is how long, for each node of the cluster, a change waits at most: the time is random, so that the nodes of
+	// any cluster write 83 reports a second in a rollout, and 5,000 nodes take a minute. The first failure waits a tenth of it.
 	reportSpread = 12 * time.Millisecond
-	// Delay before a report that could not be written is written again. It doubles from the minimum to the maximum, and up to a half of it is
-	// added at random.
+	// Delay before a report that could not be written is written again. It doubles from the minimum to the maximum, and up to a
+	// half of it is added at random.
 	minReportRetry, maxReportRetry = 5 * time.Second, 5 * time.Minute
-	// countEach is how often a node that has something to write counts the Nodes of the cluster. Until it can, it takes manyNodes for their number.
+	// countEach is how often a node that has something to write counts the Nodes of the cluster. Until it can, it takes manyNodes
+	// for their number.
 	countEach, manyNodes = 30 * time.Minute, 5000
 )
 

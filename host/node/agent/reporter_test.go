@@ -90,7 +90,8 @@ func playReports(t *testing.T, labs []*reportLab, f func()) {
 	wg.Wait()
 }
 
-// TestReportsOfARolloutAreSpread: over a minute at 5,000 nodes, those of the first failure over six seconds; those of three nodes are not.
+// TestReportsOfARolloutAreSpread: over a minute at 5,000 nodes, those of the first failure over six seconds; those of three nodes
+// are not.
 func TestReportsOfARolloutAreSpread(t *testing.T) {
 	failing := v1alpha1.PolicyReport{Namespace: "shop", Name: "web", Reason: v1alpha1.ReasonFailing}
 	for _, c := range []struct {
@@ -133,7 +134,8 @@ func TestReportsOfARolloutAreSpread(t *testing.T) {
 	}
 }
 
-// TestReportsAreBounded: who changes all the time writes twice a minute, who does not change writes nothing, and the last state is written.
+// TestReportsAreBounded: who changes all the time writes twice a minute, who does not change writes nothing, and the last state
+// is written.
 func TestReportsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newReportLab(3)
@@ -157,7 +159,8 @@ func TestReportsAreBounded(t *testing.T) {
 	})
 }
 
-// TestReportsAreRetried: an API server that fails is asked less and less often, one that refuses every five minutes or more seldom.
+// TestReportsAreRetried: an API server that fails is asked less and less often, one that refuses every five minutes or more
+// seldom.
 func TestReportsAreRetried(t *testing.T) {
 	for err, most := range map[error]int{errors.New("unavailable"): 20, kube.ErrReportRefused: 13} {
 		synctest.Test(t, func(t *testing.T) {

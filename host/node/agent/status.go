@@ -16,7 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
-// inForce is the configuration in force, and what has come of the last attempts to load the file and its plugins. activate sets it.
+// inForce is the configuration in force, and what has come of the last attempts to load the file and its plugins. activate sets
+// it.
 type inForce struct {
 	mu        sync.Mutex
 	cfg       *config.Config
@@ -216,8 +217,8 @@ func NodeState(cfg *config.Config, set *plugins.Set) *api.Node {
 	return out
 }
 
-// revisions returns the revisions of all policies of a configuration file, with those that bindings with settings make, sorted by name. Objects
-// may be many: the explanation of a Service has the revision of its own.
+// revisions returns the revisions of all policies of a configuration file, with those that bindings with settings make, sorted by
+// name. Objects may be many: the explanation of a Service has the revision of its own.
 func revisions(cfg *config.Config, set *plugins.Set) []api.Policy {
 	out := []api.Policy{}
 	for _, p := range cfg.FileOnly().PolicySet().All() {

@@ -166,8 +166,8 @@ func (b *browser) look(axe, name string) {
 	b.scheme("light")
 }
 
-// TestStatusPageInABrowser loads the page in Chromium, searches, opens a Service, follows a drain to its end, and restarts the agent. With
-// SLUICE_SCREENSHOTS set to a folder it keeps pictures there.
+// TestStatusPageInABrowser loads the page in Chromium, searches, opens a Service, follows a drain to its end, and restarts the
+// agent. With SLUICE_SCREENSHOTS set to a folder it keeps pictures there.
 func TestStatusPageInABrowser(t *testing.T) {
 	testenv.RequireProgram(t, "chromium", "chromium")
 	plugin := filepath.Join(testenv.Plugins(t, "plugins/lifecycle"), "lifecycle.wasm")

@@ -23,7 +23,8 @@ clusterCIDR: 10.0.0.0/8
 
 var pageURL = regexp.MustCompile(`serving the status page" url=(\S+)`)
 
-// startPage runs an agent with manifests and a status page, and returns the URL of the page. stop ends the agent before the test does.
+// startPage runs an agent with manifests and a status page, and returns the URL of the page. stop ends the agent before the test
+// does.
 func startPage(r *rig, manifests string) (url string, stop func()) {
 	r.Helper()
 	r.write("manifests/all.yaml", manifests)

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
 )
 
-// TestFailingServicesDoNotStarveAPolicyOfTheSameModule: those of one policy have failed for a while when Services with another policy
-// come, and more Services with the first.
+// TestFailingServicesDoNotStarveAPolicyOfTheSameModule: those of one policy have failed for a while when Services with another
+// policy come, and more Services with the first.
 func TestFailingServicesDoNotStarveAPolicyOfTheSameModule(t *testing.T) {
 	const failing, services = 4, 20
 	base, err := os.ReadFile("../../../sdk/tck/hosts/guests/base.wat")

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/plugin/wasm"
 )
 
-// TestCallsForManyServicesShareMessages: at the start, and when another revision of their plugin decides for all of them. How many share one
-// depends on how fast they are here; package dispatch has the bound.
+// TestCallsForManyServicesShareMessages: at the start, and when another revision of their plugin decides for all of them. How
+// many share one depends on how fast they are here; package dispatch has the bound.
 func TestCallsForManyServicesShareMessages(t *testing.T) {
 	if testenv.Race {
 		t.Skip("processes of plugins need a build without race detector")

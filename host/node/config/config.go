@@ -29,8 +29,8 @@ const (
 // KubeProxyKind is the kind of kube-proxy's configuration file, which package migrate converts.
 const KubeProxyKind = "KubeProxyConfiguration"
 
-// Config is a valid configuration in the structure of its file: every name in it refers to an existing plugin or policy. defaults.yaml says
-// what the fields mean. Their tags are all there is to say about most of them:
+// Config is a valid configuration in the structure of its file: every name in it refers to an existing plugin or policy.
+// defaults.yaml says what the fields mean. Their tags are all there is to say about most of them:
 //
 //	default   the value of a field that is absent or "", unless the tag empty is set: then "" is a value
 //	required  the field must exist; see strictyaml.DecodeForm
@@ -166,8 +166,9 @@ type PluginImages struct {
 
 // Signals configures what plugins are told about connections.
 type Signals struct {
-	// Period is the time between two readings of the outcomes of connections, and the least between two counts of open ones. An attempt
-	// counts as unanswered after a second (outcomes.Grace); with two readings a second that is known half a second later at most.
+	// Period is the time between two readings of the outcomes of connections, and the least between two counts of open ones. An
+	// attempt counts as unanswered after a second (outcomes.Grace); with two readings a second that is known half a second later
+	// at most.
 	Period time.Duration `json:"period" default:"500ms" min:"500ms" max:"1m"`
 }
 
@@ -193,8 +194,8 @@ type Plugin struct {
 	Limits Limits       `json:"limits"`
 	// Isolation selects which Services share an instance.
 	Isolation string `json:"isolation" default:"Shared" values:"Shared,Namespace"`
-	// RepeatOneIn of so many decisions is repeated in a second instance, to find out whether they depend on the request only; 0: none. The
-	// default costs 2 to 3 percent of a plugin's fuel.
+	// RepeatOneIn of so many decisions is repeated in a second instance, to find out whether they depend on the request only; 0:
+	// none. The default costs 2 to 3 percent of a plugin's fuel.
 	RepeatOneIn int `json:"repeatOneIn" default:"64"`
 }
 

@@ -25,7 +25,8 @@ type field struct {
 	restart bool
 }
 
-// eachField calls visit with all fields of a section, of those in it, and of the items of its lists. Sections that are absent have none.
+// eachField calls visit with all fields of a section, of those in it, and of the items of its lists. Sections that are absent
+// have none.
 func eachField(section reflect.Value, path string, restart bool, visit func(f field)) {
 	for _, f := range strictyaml.Fields(section.Type()) {
 		at, v := strictyaml.JoinPath(path, f.Name), section.FieldByIndex(f.Index)
@@ -137,7 +138,8 @@ type RestartError struct{ Fields []string }
 // Error implements error.
 func (e *RestartError) Error() string { return strings.Join(e.Fields, "\n") }
 
-// WithFixed returns c with the fields of old that a reload does not change, and a *RestartError that names each that would be another one.
+// WithFixed returns c with the fields of old that a reload does not change, and a *RestartError that names each that would be
+// another one.
 func (c *Config) WithFixed(old *Config) (*Config, error) {
 	out, e, before := *c, &RestartError{}, map[string]reflect.Value{}
 	eachField(reflect.ValueOf(old).Elem(), "", false, func(f field) { before[f.path] = f.value })

@@ -39,7 +39,8 @@ func (c *Config) policyWarnings() (out []string) {
 	return out
 }
 
-// UnusedBindings returns messages about bindings that select none of the Services, except those that can never apply, which Warnings has.
+// UnusedBindings returns messages about bindings that select none of the Services, except those that can never apply, which
+// Warnings has.
 func (c *Config) UnusedBindings(services map[model.Name]*model.Service) (out []string) {
 	set := c.PolicySet()
 	never, _ := set.Unreachable()

@@ -10,9 +10,9 @@ import (
 // hashDigits is the length of a hash: like a revision of a policy.
 const hashDigits = 12
 
-// Hash identifies what a configuration says: hexadecimal digits of a digest of all fields with their defaults, as /configz shows them,
-// except hostnameOverride, which differs by node. White space, comments, the order of fields and fields that are set to their default make no
-// difference; the contents of files that the configuration names, such as modules, are not in it.
+// Hash identifies what a configuration says: hexadecimal digits of a digest of all fields with their defaults, as /configz shows
+// them, except hostnameOverride, which differs by node. White space, comments, the order of fields and fields that are set to
+// their default make no difference; the contents of files that the configuration names, such as modules, are not in it.
 func (c *Config) Hash() string {
 	same := *c
 	same.HostnameOverride = ""

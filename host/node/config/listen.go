@@ -72,8 +72,8 @@ func overlap(a, b netip.AddrPort) bool {
 	return x == y
 }
 
-// servesNodePorts reports whether NodePorts can be served at the address of a server. That of a loopback address needs nodePortAddresses
-// with loopback addresses; which other addresses a node has is not known.
+// servesNodePorts reports whether NodePorts can be served at the address of a server. That of a loopback address needs
+// nodePortAddresses with loopback addresses; which other addresses a node has is not known.
 func (c *Config) servesNodePorts(a netip.Addr) bool {
 	if !a.Unmap().IsLoopback() {
 		return true

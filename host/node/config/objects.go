@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/util/strictyaml"
 )
 
-// Objects converts objects of sluice.dev to plugins and policies. It keeps what it has converted: a change costs what has changed, and a
-// valid version of an object stays in force while a newer one is invalid.
+// Objects converts objects of sluice.dev to plugins and policies. It keeps what it has converted: a change costs what has
+// changed, and a valid version of an object stays in force while a newer one is invalid.
 type Objects struct {
 	policies map[model.ObjectName]*converted
 }
@@ -65,8 +65,8 @@ func objectTitle(n model.ObjectName) string {
 	return n.Kind + " " + n.Name.String()
 }
 
-// WithObjects returns a configuration with the plugins and policies of objects, and what is wrong with them, sorted. What the file defines has
-// precedence over a plugin of the same name.
+// WithObjects returns a configuration with the plugins and policies of objects, and what is wrong with them, sorted. What the
+// file defines has precedence over a plugin of the same name.
 func (o *Objects) WithObjects(c *Config, all map[model.ObjectName]any) (*Config, []*ObjectProblem) {
 	c = c.FileOnly()
 	out := *c
@@ -146,8 +146,8 @@ func observed(all map[model.ObjectName]any) (out v1alpha1.Observed) {
 	return out
 }
 
-// ObjectsInForce returns how many policies of objects the configuration has, the names of the plugins that are objects, and up to which
-// resource versions objects have been read.
+// ObjectsInForce returns how many policies of objects the configuration has, the names of the plugins that are objects, and up to
+// which resource versions objects have been read.
 func (c *Config) ObjectsInForce() (policies int, plugins []string, observed v1alpha1.Observed) {
 	if c.Objects == nil {
 		return 0, nil, observed
@@ -179,8 +179,8 @@ func (v *converted) next(c *Config, n model.ObjectName, object any) *converted {
 	return out
 }
 
-// ChangedPolicies returns the policies of objects in one of two configurations that the other one does not have, and whether that is all
-// that differs.
+// ChangedPolicies returns the policies of objects in one of two configurations that the other one does not have, and whether that
+// is all that differs.
 func ChangedPolicies(before, after *Config) (changed []*policy.Object, only bool) {
 	had := map[*policy.Object]bool{}
 	for _, o := range before.objectPolicies() {
@@ -215,7 +215,8 @@ var BundledDir = func() string {
 	return filepath.Join(filepath.Dir(exe), "plugins")
 }()
 
-// newPlugin converts a ServicePlugin. What an API server has validated is checked again as far as it matters: a folder has no schemas.
+// newPlugin converts a ServicePlugin. What an API server has validated is checked again as far as it matters: a folder has no
+// schemas.
 func newPlugin(o *v1alpha1.ServicePlugin) (Plugin, error) {
 	s := &o.Spec
 	p := Plugin{Name: o.Name, Isolation: IsolateNone, RepeatOneIn: 64, Limits: Limits{MemoryMiB: 64, Instances: 16}}
@@ -415,8 +416,8 @@ func newSelector(s *v1alpha1.LabelSelector) (policy.Selector, error) {
 	return of.build(), nil
 }
 
-// mayUse returns an error unless the plugins of a policy exist, and the namespace of a ServicePolicy may use them with its settings. It names
-// no plugin that the namespace may not use.
+// mayUse returns an error unless the plugins of a policy exist, and the namespace of a ServicePolicy may use them with its
+// settings. It names no plugin that the namespace may not use.
 func mayUse(o *policy.Object, use map[string]*v1alpha1.ServicePlugin) error {
 	namespace := o.Name.Namespace
 	allowed := func(name string) bool {
@@ -458,9 +459,9 @@ func mayUse(o *policy.Object, use map[string]*v1alpha1.ServicePlugin) error {
 	return nil
 }
 
-// objectSettings returns the settings that objects have for a plugin, which is checked with them, and whether one uses it. Those of
-// ServicePolicies are not among them: the plugin is checked without settings, and these are tried when they are used, so that no tenant keeps
-// others from a new revision of a plugin.
+// objectSettings returns the settings that objects have for a plugin, which is checked with them, and whether one uses it. Those
+// of ServicePolicies are not among them: the plugin is checked without settings, and these are tried when they are used, so that
+// no tenant keeps others from a new revision of a plugin.
 func (c *Config) objectSettings(plugin string) (out []PluginSettings) {
 	name, shadow := policy.CutShadow(plugin)
 	for _, o := range c.objectPolicies() {

@@ -36,8 +36,8 @@ func put(t *testing.T, all map[model.ObjectName]any, kind, namespace, name, spec
 
 const bundledSpill = "{source: {type: Bundled, bundled: {name: locality}}, use: {namespaces: [shop], settings: [demand]}}"
 
-// TestObjectsAreCheckedWithoutSchemas: what an API server would refuse, a node refuses too, because a folder has no schemas; and what only a
-// node can see.
+// TestObjectsAreCheckedWithoutSchemas: what an API server would refuse, a node refuses too, because a folder has no schemas; and
+// what only a node can see.
 func TestObjectsAreCheckedWithoutSchemas(t *testing.T) {
 	const cluster, mine = v1alpha1.ClusterServicePolicyKind, v1alpha1.ServicePolicyKind
 	deep := strings.Repeat(`{"a":`, 40) + "1" + strings.Repeat("}", 40)
@@ -90,8 +90,8 @@ func TestObjectsAreCheckedWithoutSchemas(t *testing.T) {
 	}
 }
 
-// TestObjectsChangeOneByOne: an invalid version keeps the one before, a grant that ends does not, and an object that has not changed is the
-// same one, so that nothing has to be planned again for it.
+// TestObjectsChangeOneByOne: an invalid version keeps the one before, a grant that ends does not, and an object that has not
+// changed is the same one, so that nothing has to be planned again for it.
 func TestObjectsChangeOneByOne(t *testing.T) {
 	const mine = v1alpha1.ServicePolicyKind
 	good, bad := "{targetRefs: [{name: web}], plugins: [{name: spill}]}", "{targetRefs: [{name: web}], plugins: []}"

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/util/strictyaml"
 )
 
-// Parse parses a configuration in YAML or JSON. Relative paths in it are resolved against dir. The error joins up to 100 errors with their
-// lines, in the order of lines.
+// Parse parses a configuration in YAML or JSON. Relative paths in it are resolved against dir. The error joins up to 100 errors
+// with their lines, in the order of lines.
 func Parse(b []byte, dir string) (*Config, error) {
 	docs := split(b)
 	switch {
@@ -53,8 +53,8 @@ func Parse(b []byte, dir string) (*Config, error) {
 	return &f.Config, nil
 }
 
-// AddLines joins messages that begin with the path of a field of a configuration that is well-formed, with their lines. The error is nil if
-// there are none.
+// AddLines joins messages that begin with the path of a field of a configuration that is well-formed, with their lines. The error
+// is nil if there are none.
 func AddLines(b []byte, messages []string) error {
 	docs := split(b)
 	if len(messages) == 0 || len(docs) == 0 {

@@ -15,7 +15,8 @@ import (
 // Policy is a chain of plugins, and what else decides.
 type Policy struct {
 	Name string `json:"name" check:"name"`
-	// Preset is the policy of sluice's that Plugins and IgnoreHints are from; Settings, by name of the plugin, replace fields of its settings.
+	// Preset is the policy of sluice's that Plugins and IgnoreHints are from; Settings, by name of the plugin, replace fields of
+	// its settings.
 	Preset   string              `json:"preset,omitempty"`
 	Settings map[string]Settings `json:"settings,omitempty"`
 	Plugins  []Step              `json:"plugins"`
@@ -169,8 +170,8 @@ func (c *Config) fileSet() *policy.Set {
 // PluginSettings are settings of a plugin, "" for none, and the first field of the configuration that has them.
 type PluginSettings struct{ Text, Field string }
 
-// SettingsOf returns the distinct settings of a plugin, those of policies before those of bindings; nil if no policy uses it. In shadows a
-// plugin has another name, see policy.ShadowPlugin. Services can have other settings, see policy.Step.
+// SettingsOf returns the distinct settings of a plugin, those of policies before those of bindings; nil if no policy uses it. In
+// shadows a plugin has another name, see policy.ShadowPlugin. Services can have other settings, see policy.Step.
 func (c *Config) SettingsOf(plugin string) []PluginSettings {
 	var out []PluginSettings
 	add := func(text, field string) {
@@ -206,8 +207,8 @@ func (c *Config) SettingsOf(plugin string) []PluginSettings {
 	return out
 }
 
-// maxServiceSettings bounds the fields that a Service may set, maxFieldName the length of their names in bytes, maxPlainHTTP the registries
-// without TLS, and maxRepeatOneIn repeatOneIn.
+// maxServiceSettings bounds the fields that a Service may set, maxFieldName the length of their names in bytes, maxPlainHTTP the
+// registries without TLS, and maxRepeatOneIn repeatOneIn.
 const maxServiceSettings, maxFieldName, maxPlainHTTP, maxRepeatOneIn = 64, 253, 64, 1_000_000
 
 // unique reports names that exist before.

@@ -24,8 +24,8 @@ func Presets() []Policy {
 	return c.Policies
 }
 
-// presets gives policies with a preset its plugins, adds the presets that are named wherever a policy is, unless the file has a policy of that
-// name, and adds their plugins from pluginDir, unless the file has plugins of these names.
+// presets gives policies with a preset its plugins, adds the presets that are named wherever a policy is, unless the file has a
+// policy of that name, and adds their plugins from pluginDir, unless the file has plugins of these names.
 func (p *parser) presets(c *Config) {
 	shipped := Presets()
 	find := func(list []Policy, name string) *Policy {

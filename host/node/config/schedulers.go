@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/util/spelling"
 )
 
-// schedulers are the IPVS schedulers of Linux 6.18 (net/netfilter/ipvs): true are those for which a weight of a policy is only zero or
-// not.
+// schedulers are the IPVS schedulers of Linux 6.18 (net/netfilter/ipvs): true are those for which a weight of a policy is only
+// zero or not.
 var schedulers = map[string]bool{
 	"rr": true, "wrr": false, "lc": true, "wlc": false, "lblc": false, "lblcr": false, "sh": false, "dh": true, "sed": false, "nq": false, "mh": false,
 	"fo": false, "ovf": false, "twos": false,

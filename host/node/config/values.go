@@ -120,8 +120,8 @@ func (r *ClusterRanges) UnmarshalText(text []byte) error {
 	return errors.Join(errs...)
 }
 
-// NodePorts select this node's addresses that serve NodePorts. A family without a prefix uses all its addresses, or the primary one with
-// Primary; without any prefix that is meant anyway. Prefixes of loopback addresses make sluice listen there (KEP-6032).
+// NodePorts select this node's addresses that serve NodePorts. A family without a prefix uses all its addresses, or the primary
+// one with Primary; without any prefix that is meant anyway. Prefixes of loopback addresses make sluice listen there (KEP-6032).
 type NodePorts struct {
 	Prefixes []netip.Prefix
 	Primary  bool // the primary addresses too; false if Prefixes is nil

@@ -41,8 +41,8 @@ func (c *check) localEndpoints(f model.Family) int {
 	return min(*c.planned.Local.At(f), *c.programmed.Local.At(f))
 }
 
-// listen stops and starts the servers of checks as planned, in this order: ports may move from one Service to another. The caller holds
-// the lock. Sockets are opened and closed in goroutines, so that the engine does not wait for them.
+// listen stops and starts the servers of checks as planned, in this order: ports may move from one Service to another. The caller
+// holds the lock. Sockets are opened and closed in goroutines, so that the engine does not wait for them.
 func (h *Health) listen(changed []*check) {
 	for _, c := range changed {
 		for at, s := range c.servers {

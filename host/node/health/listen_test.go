@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/health"
 )
 
-// TestOwnSocketsAreNeverInTheWay changes the addresses and ports of health checks while the old sockets are still open. Nothing may be
-// left to a retry: there is none.
+// TestOwnSocketsAreNeverInTheWay changes the addresses and ports of health checks while the old sockets are still open. Nothing
+// may be left to a retry: there is none.
 func TestOwnSocketsAreNeverInTheWay(t *testing.T) {
 	requireIPv6(t)
 	a, b := testenv.FreePort(t), testenv.FreePort(t)

@@ -100,8 +100,8 @@ func (n iptablesNFT) remove(ctx context.Context) error {
 	return nil
 }
 
-// jumps returns the rules that jump to one of the chains from outside of them. It looks at verdicts only, because rules of other programs
-// may contain any expression.
+// jumps returns the rules that jump to one of the chains from outside of them. It looks at verdicts only, because rules of other
+// programs may contain any expression.
 func (k *tableChains) jumps(c nfTables) (out []nfnl.Rule, err error) {
 	chains := map[string]bool{}
 	for _, name := range k.chains {

@@ -224,8 +224,8 @@ func (s virtualServer) delete() error {
 	return err
 }
 
-// hasConnections reports whether a virtual server has connections, also those that one side has closed: without the virtual server, IPVS drops
-// what the other one sends.
+// hasConnections reports whether a virtual server has connections, also those that one side has closed: without the virtual
+// server, IPVS drops what the other one sends.
 func (s virtualServer) hasConnections() (bool, error) {
 	req, err := ipvsCommand(ipvsGetDest, unix.NLM_F_DUMP)
 	if err != nil || req == nil {

@@ -46,9 +46,9 @@ func remnants(nodePorts PortRange) []remnant {
 	return []remnant{nftablesTables{}, iptablesNFT{}, iptablesLegacy{}, ipvs{nodePorts}, ipsets{}}
 }
 
-// Find returns the leftovers in the network namespace of the calling thread. nodePorts are the ports of virtual servers at the node's
-// own addresses that are kube-proxy's, and not another program's: the API server's --service-node-port-range. The error joins those of the kinds that could
-// not be read; leftovers of the other kinds are returned with it.
+// Find returns the leftovers in the network namespace of the calling thread. nodePorts are the ports of virtual servers at the
+// node's own addresses that are kube-proxy's, and not another program's: the API server's --service-node-port-range. The error
+// joins those of the kinds that could not be read; leftovers of the other kinds are returned with it.
 func Find(ctx context.Context, nodePorts PortRange) ([]Leftover, error) {
 	var all []Leftover
 	var errs []error

@@ -10,11 +10,12 @@ import (
 	"strings"
 )
 
-// syncedMetric is when kube-proxy last programmed all changes, in seconds since 1970, for each IP family; before Kubernetes 1.34 for both at once.
+// syncedMetric is when kube-proxy last programmed all changes, in seconds since 1970, for each IP family; before Kubernetes 1.34
+// for both at once.
 const syncedMetric = "kubeproxy_sync_proxy_rules_last_timestamp_seconds"
 
-// Synced reports whether kube-proxy is running on this node (see Running) and answers on its default metrics address, and whether it has
-// programmed the Services of all the given IP families, IPv4 and IPv6.
+// Synced reports whether kube-proxy is running on this node (see Running) and answers on its default metrics address, and whether
+// it has programmed the Services of all the given IP families, IPv4 and IPv6.
 func Synced(ctx context.Context, families []string) (answers, synced bool, err error) {
 	by, err := Running(ctx, "/proc", MetricsPort)
 	if err != nil || by == "" {

@@ -1,6 +1,6 @@
-// Package localhostproxy serves TCP NodePorts on loopback addresses (KEP-6032). Unlike all other connections, these are accepted by
-// this process, which connects to an endpoint and copies: the kernel does not forward packets with a loopback source. It implements
-// engine.Observer: the plan names the NodePorts, their endpoints, weights and session affinity.
+// Package localhostproxy serves TCP NodePorts on loopback addresses (KEP-6032). Unlike all other connections, these are accepted
+// by this process, which connects to an endpoint and copies: the kernel does not forward packets with a loopback source. It
+// implements engine.Observer: the plan names the NodePorts, their endpoints, weights and session affinity.
 package localhostproxy
 
 import (
@@ -24,8 +24,8 @@ type Options struct {
 	Now   func() time.Time
 	After func(time.Duration) <-chan time.Time // time.After
 	Log   *slog.Logger
-	// MaxConnections bounds the connections of all Services, MaxPerService those of one, MaxListeners the sockets. A connection or
-	// socket beyond is refused and counted.
+	// MaxConnections bounds the connections of all Services, MaxPerService those of one, MaxListeners the sockets. A connection
+	// or socket beyond is refused and counted.
 	MaxConnections, MaxPerService, MaxListeners int
 	DialTimeout                                 time.Duration
 }
@@ -226,8 +226,8 @@ func (p *Proxy) closeListeners(key plan.Key) {
 	delete(p.listeners, key)
 }
 
-// poolOf returns the pool of connections to loopback: that of sources outside the cluster, so with externalTrafficPolicy Local the
-// endpoints on this node. Source ranges do not apply to NodePorts, nor does the internal traffic policy.
+// poolOf returns the pool of connections to loopback: that of sources outside the cluster, so with externalTrafficPolicy Local
+// the endpoints on this node. Source ranges do not apply to NodePorts, nor does the internal traffic policy.
 func poolOf(f *plan.Frontend) *plan.Pool {
 	if f.Outside != nil {
 		return f.Outside

@@ -35,7 +35,8 @@ var (
 		"be connected), total_limit, service_limit (too many are open), source (not from a loopback address).", "reason")
 )
 
-// Names of kube-proxy's metrics (KEP-6032). It has them in its mode nftables; sluice, which listens itself in both modes, in both.
+// Names of kube-proxy's metrics (KEP-6032). It has them in its mode nftables; sluice, which listens itself in both modes, in
+// both.
 var (
 	descKubeProxyListeners = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_listeners",
 		"Number of sockets on loopback addresses that accept connections to NodePorts.", []string{"ip_family"}, nil)

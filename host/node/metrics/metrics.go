@@ -36,7 +36,8 @@ type Options struct {
 	Now       func() time.Time // for IPVS
 	// LocalhostNodePorts returns the state of NodePorts on loopback addresses, at each scrape; nil means there are none.
 	LocalhostNodePorts func() LocalhostNodePorts
-	// Retries returns what has become of refused connections, at each scrape, and false if it cannot; nil means that nobody counts them.
+	// Retries returns what has become of refused connections, at each scrape, and false if it cannot; nil means that nobody
+	// counts them.
 	Retries func() (Retries, bool)
 }
 

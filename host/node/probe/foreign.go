@@ -34,8 +34,8 @@ func isOwnTable(name string) bool { return name == "sluice" || strings.HasPrefix
 // hooks are the names of the hooks of IP packets, by NF_INET_*.
 var hooks = [...]string{"prerouting", "input", "forward", "output", "postrouting"}
 
-// ForeignChains lists the base chains of other programs for IP packets in the network namespace of the calling thread. Rules of legacy
-// iptables are not in nf_tables.
+// ForeignChains lists the base chains of other programs for IP packets in the network namespace of the calling thread. Rules of
+// legacy iptables are not in nf_tables.
 func ForeignChains() ([]BaseChain, error) {
 	c, err := nfnl.Open(0, nfnl.DefaultSendBuffer)
 	if err != nil {
@@ -93,8 +93,8 @@ func dropsAll(exprs []byte) (drops bool) {
 
 const nfDrop = 0 // NF_DROP
 
-// Foreign reports chains of other programs that may drop connections to Services, or translate their addresses first. err is that of
-// listing them.
+// Foreign reports chains of other programs that may drop connections to Services, or translate their addresses first. err is that
+// of listing them.
 func Foreign(chains []BaseChain, err error) []Finding {
 	if err != nil {
 		return []Finding{{Group: groupForeign, Name: "nf_tables", State: Unknown, Found: err.Error()}}

@@ -97,8 +97,8 @@ func TestInheritedDescriptorsDoNotReachChildren(t *testing.T) {
 	}
 }
 
-// attempts tries everything that a confined process must not do, and prints what works. Each attempt runs in each of several threads,
-// old and new.
+// attempts tries everything that a confined process must not do, and prints what works. Each attempt runs in each of several
+// threads, old and new.
 func attempts() error {
 	folder := os.Args[2]
 	inside := filepath.Join(folder, "inside")
@@ -207,7 +207,8 @@ type result struct {
 	Allowed map[string]int // attempts that worked, of four threads
 }
 
-// call makes a system call with arguments that are not valid: EPERM and ENOSYS are a refusal, anything else comes from beyond the filter.
+// call makes a system call with arguments that are not valid: EPERM and ENOSYS are a refusal, anything else comes from beyond the
+// filter.
 func call(nr, a, b uintptr) error {
 	_, _, errno := unix.RawSyscall(nr, a, b, 0)
 	if errno == unix.EPERM || errno == unix.ENOSYS {
@@ -258,7 +259,8 @@ func TestConfinedThreadsCanDoNothingElse(t *testing.T) {
 	}
 }
 
-// compute does in a sealed process what Go's runtime may ever need: it grows, collects, returns memory, blocks threads, preempts and sleeps.
+// compute does in a sealed process what Go's runtime may ever need: it grows, collects, returns memory, blocks threads, preempts
+// and sleeps.
 func compute() error {
 	runtime.GOMAXPROCS(2)
 	if _, err := Enter(&Policy{Memory: 512 << 20, Calls: Runtime(), Kill: true}); err != nil {

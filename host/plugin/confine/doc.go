@@ -1,7 +1,8 @@
-// Package confine takes rights away from processes that run what strangers have written: the compiler of plugins, and the plugins.
+// Package confine takes rights away from processes that run what strangers have written: the compiler of plugins, and the
+// plugins.
 //
-// The parent starts such a process with Attributes, and it takes away its own rights with Enter once it has what it needs. Kernels
-// and container runtimes may lack a layer; Enter reports those, and those that remain are in force.
+// The parent starts such a process with Attributes, and it takes away its own rights with Enter once it has what it needs.
+// Kernels and container runtimes may lack a layer; Enter reports those, and those that remain are in force.
 package confine
 
 // Names of layers.

@@ -24,9 +24,9 @@ type Policy struct {
 	Kill     bool   // … end the process, with a line of the kernel's audit log that has the number of the call
 }
 
-// Enter confines this process, which has a process group of its own, for good. It keeps lower priorities and limits that the process
-// already has. layers lists all parts; err is a failure that is not a lack of support. All threads that there are make some of its calls, which
-// takes long on a busy machine, so most threads are made late.
+// Enter confines this process, which has a process group of its own, for good. It keeps lower priorities and limits that the
+// process already has. layers lists all parts; err is a failure that is not a lack of support. All threads that there are make
+// some of its calls, which takes long on a busy machine, so most threads are made late.
 func Enter(p *Policy) (layers []Layer, err error) {
 	<-time.After(time.Nanosecond) // makes Go's poller, which needs a descriptor
 	endFirst()                    // needs a file
@@ -115,8 +115,8 @@ func dropCapabilities(*Policy) error {
 	return allThreads(unix.SYS_CAPSET, pointer(&head), pointer(&none[0]))
 }
 
-// denyPrivileges sets no_new_privs, in a build with cgo that of this thread. The last threads are made before it: when they have made its call, and
-// that of the filter, Go's runtime knows that they are idle, and makes no others.
+// denyPrivileges sets no_new_privs, in a build with cgo that of this thread. The last threads are made before it: when they have
+// made its call, and that of the filter, Go's runtime knows that they are idle, and makes no others.
 func denyPrivileges(*Policy) error {
 	if allThreads(unix.SYS_GETPID, 0, 0) == errCgo { // no filter either, and the C library's threads have stacks that count as memory
 		return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -127,8 +127,8 @@ func denyPrivileges(*Policy) error {
 
 var errCgo = errors.New("not in a build with cgo: build with CGO_ENABLED=0")
 
-// allThreads makes a system call in each thread: capabilities and Landlock are attributes of a thread. In a build with cgo, Go does not know
-// all threads, and the C library makes calls that are in no list.
+// allThreads makes a system call in each thread: capabilities and Landlock are attributes of a thread. In a build with cgo, Go
+// does not know all threads, and the C library makes calls that are in no list.
 func allThreads(call, a, b uintptr) error {
 	switch _, _, errno := syscall.AllThreadsSyscall6(call, a, b, 0, 0, 0, 0); errno {
 	case 0:

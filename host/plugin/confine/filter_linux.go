@@ -21,8 +21,8 @@ type Arg struct{ Number, Mask, Value uint32 }
 // Memory of a process is its own, so that RLIMIT_DATA counts it: that of mappings that are shared or grow down does not count.
 var private = Arg{3, unix.MAP_TYPE | unix.MAP_GROWSDOWN, unix.MAP_PRIVATE}
 
-// Runtime are the calls of Go's runtime in a process that has all its threads, computes, and reads and writes descriptors that it has: memory
-// that does not become executable, and signals of this process. The most frequent ones are first.
+// Runtime are the calls of Go's runtime in a process that has all its threads, computes, and reads and writes descriptors that it
+// has: memory that does not become executable, and signals of this process. The most frequent ones are first.
 func Runtime() []Rule {
 	const wakeOrPrivate = 1 | 128
 	rules := []Rule{{unix.SYS_FUTEX, []Arg{{1, ^uint32(wakeOrPrivate), 0}}}} // threads wait for each other, and lanes for messages: nothing with priorities
@@ -52,8 +52,9 @@ func Runtime() []Rule {
 // threads is far more than a process needs at once: one for each of GOMAXPROCS, each blocking call and the runtime's own tasks.
 const threads = 16
 
-// makeThreads makes all threads that Go's runtime will need, as it keeps those that are idle, so that no more need be allowed: a container and a
-// node have a limited number, and sluice itself ends if it gets none. They have no rights that the thread has not that makes them.
+// makeThreads makes all threads that Go's runtime will need, as it keeps those that are idle, so that no more need be allowed: a
+// container and a node have a limited number, and sluice itself ends if it gets none. They have no rights that the thread has not
+// that makes them.
 func makeThreads() {
 	var made, kept sync.WaitGroup
 	kept.Add(1)
@@ -108,8 +109,9 @@ func filterCalls(p *Policy) error {
 	return nil
 }
 
-// compile returns a program that allows the calls of the rules: struct seccomp_data has the number of the call at 0, the architecture at 4, and
-// arguments of 8 bytes from 16. Another architecture's calls, and those of the x32 ABI, whose numbers have bit 30, are not in the list.
+// compile returns a program that allows the calls of the rules: struct seccomp_data has the number of the call at 0, the
+// architecture at 4, and arguments of 8 bytes from 16. Another architecture's calls, and those of the x32 ABI, whose numbers have
+// bit 30, are not in the list.
 func compile(arch uint32, rules []Rule, kill bool) []unix.SockFilter {
 	load := func(offset uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}

@@ -20,8 +20,8 @@ const (
 
 func pointer[T any](p *T) uintptr { return uintptr(unsafe.Pointer(p)) }
 
-// denyFiles takes all files from all threads, except for the policy's folder, and where the kernel can, TCP, abstract sockets and signals
-// to other processes.
+// denyFiles takes all files from all threads, except for the policy's folder, and where the kernel can, TCP, abstract sockets and
+// signals to other processes.
 func denyFiles(p *Policy) error {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {

@@ -80,8 +80,8 @@ var (
 	digestSyntax     = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 )
 
-// Parse parses REGISTRY/NAME@sha256:…, or REGISTRY/NAME:TAG@sha256:…, of which the tag is ignored. The error is a *TagError if only the digest
-// is missing.
+// Parse parses REGISTRY/NAME@sha256:…, or REGISTRY/NAME:TAG@sha256:…, of which the tag is ignored. The error is a *TagError if
+// only the digest is missing.
 func Parse(text string) (Ref, error) {
 	if len(text) > maxLength {
 		return Ref{}, fmt.Errorf("%d bytes, the limit is %d", len(text), maxLength)

@@ -1,5 +1,5 @@
-// Package plugintest decides for the scenarios of plugins (sdk/scenario/scenariotest) as a node does: with the planner, the Service rules and
-// any policy.Plugin. It is pure.
+// Package plugintest decides for the scenarios of plugins (sdk/scenario/scenariotest) as a node does: with the planner, the
+// Service rules and any policy.Plugin. It is pure.
 package plugintest
 
 import (
@@ -17,8 +17,9 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/scenario/scenariotest"
 )
 
-// Loader returns a plugin that accepts settings, "" for none, with new instances. It is called at the beginning, when the settings change,
-// and after a restart; the plugin of that name before is not used any more. name is that of a plugin of the chain, "" without a chain.
+// Loader returns a plugin that accepts settings, "" for none, with new instances. It is called at the beginning, when the
+// settings change, and after a restart; the plugin of that name before is not used any more. name is that of a plugin of the
+// chain, "" without a chain.
 type Loader func(name, settings string) (policy.Plugin, error)
 
 // defaultName is that of the policy, and of its plugin without a chain.

@@ -106,7 +106,8 @@ func parse(t *testing.T, file string) *scenario.File {
 	return f
 }
 
-// TestScenariosOfTheBundledPlugins runs their scenarios in the sandbox; the tests of the plugins run them natively. Their READMEs show them.
+// TestScenariosOfTheBundledPlugins runs their scenarios in the sandbox; the tests of the plugins run them natively. Their READMEs
+// show them.
 func TestScenariosOfTheBundledPlugins(t *testing.T) {
 	box := newSandbox(t)
 	for name := range bundled {

@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/plugin/signature"
 )
 
-// Bundles of sigstore are referrers of an image, which a registry lists, or the tag sha256-HEX (sigstore/cosign, specs/BUNDLE_SPEC.md).
+// Bundles of sigstore are referrers of an image, which a registry lists, or the tag sha256-HEX (sigstore/cosign,
+// specs/BUNDLE_SPEC.md).
 const (
 	bundleTypes         = "application/vnd.dev.sigstore.bundle"     // of all versions, as a prefix
 	cosignArtifact      = "application/vnd.dev.cosign.artifact.sig" // simple signing as a referrer, which cosign 2 could be asked for
@@ -26,7 +27,8 @@ const (
 	bundlePredicateType = "dev.sigstore.bundle.predicateType"
 )
 
-// Bounds of what refers to an image. Beside those of an image's signatures, most are attestations: a scanner may add one each night.
+// Bounds of what refers to an image. Beside those of an image's signatures, most are attestations: a scanner may add one each
+// night.
 const (
 	maxReferrerList  = 4 << 20 // a page, bytes: what registries accept as an index
 	maxReferrerPages = 16

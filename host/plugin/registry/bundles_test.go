@@ -213,7 +213,8 @@ func TestListOfReferrersLies(t *testing.T) {
 	}
 }
 
-// TestReferrersThatCannotBeListed: a signature in the older format is enough; without one it is not said that the image is not signed.
+// TestReferrersThatCannotBeListed: a signature in the older format is enough; without one it is not said that the image is not
+// signed.
 func TestReferrersThatCannotBeListed(t *testing.T) {
 	r, i := newSignedImage(t, ociregistry.Options{})
 	own := i.ref

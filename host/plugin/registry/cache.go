@@ -16,8 +16,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/util/safefile"
 )
 
-// Cache keeps modules in a folder, by digest: HEX.manifest, and HEX.wasm, which the manifest names, and HEX.signatures of the manifest. Whatever is in a file, it is used only if it has
-// the digest of its name, or a signature that is verified. Several processes may use a folder. Without a folder, modules are kept in memory.
+// Cache keeps modules in a folder, by digest: HEX.manifest, and HEX.wasm, which the manifest names, and HEX.signatures of the
+// manifest. Whatever is in a file, it is used only if it has the digest of its name, or a signature that is verified. Several
+// processes may use a folder. Without a folder, modules are kept in memory.
 type Cache struct {
 	dir string
 	now func() time.Time
@@ -26,7 +27,8 @@ type Cache struct {
 	memory map[string][]byte // by file name; nil: there is a folder
 }
 
-// OpenCache opens a cache. The folder, "" for none, is created if necessary. It may belong to no other user, and only its owner may have access.
+// OpenCache opens a cache. The folder, "" for none, is created if necessary. It may belong to no other user, and only its owner
+// may have access.
 func OpenCache(dir string, now func() time.Time) (*Cache, error) {
 	if dir == "" {
 		return &Cache{now: now, memory: map[string][]byte{}}, nil
@@ -86,7 +88,8 @@ func (c *Cache) readAny(name string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// Put adds a module, and deletes others, of which those with the digests in keep are not, if all together have more than limit bytes.
+// Put adds a module, and deletes others, of which those with the digests in keep are not, if all together have more than limit
+// bytes.
 func (c *Cache) Put(a Artifact, keep []imageref.Ref, limit int64) error {
 	layer, err := moduleLayer(a.Manifest)
 	if err != nil {
@@ -131,8 +134,8 @@ type cached struct {
 	used time.Time
 }
 
-// prune deletes the files that were not used for the longest time, except those that are kept, until the others have at most limit bytes.
-// Files that replaced contains do not count.
+// prune deletes the files that were not used for the longest time, except those that are kept, until the others have at most
+// limit bytes. Files that replaced contains do not count.
 func (c *Cache) prune(kept map[string]bool, limit int64, replaced ...string) error {
 	list, err := c.list()
 	if err != nil {

@@ -9,13 +9,14 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// moduleTypes returns the media types of layers that are modules: that of the CNCF's layout of WebAssembly artefacts, and the older one of wasm-to-oci.
+// moduleTypes returns the media types of layers that are modules: that of the CNCF's layout of WebAssembly artefacts, and the
+// older one of wasm-to-oci.
 func moduleTypes() []string {
 	return []string{"application/wasm", "application/vnd.wasm.content.layer.v1+wasm"}
 }
 
-// moduleLayer returns the layer of a manifest that is the module. The configuration is not read, and may have any media type: some
-// registries refuse that of the CNCF's layout, application/vnd.wasm.config.v0+json.
+// moduleLayer returns the layer of a manifest that is the module. The configuration is not read, and may have any media type:
+// some registries refuse that of the CNCF's layout, application/vnd.wasm.config.v0+json.
 func moduleLayer(manifest []byte) (v1.Descriptor, error) {
 	var m v1.Manifest
 	if err := json.Unmarshal(manifest, &m); err != nil {

@@ -25,7 +25,8 @@ const (
 	GenericConfig = v1.MediaTypeImageConfig
 )
 
-// wasmConfig is the configuration of the CNCF's layout of WebAssembly artefacts. It has no time: the same module has the same digest.
+// wasmConfig is the configuration of the CNCF's layout of WebAssembly artefacts. It has no time: the same module has the same
+// digest.
 type wasmConfig struct {
 	Architecture string   `json:"architecture"`
 	OS           string   `json:"os"`
@@ -45,8 +46,8 @@ func CheckModule(module []byte) error {
 	return nil
 }
 
-// Push pushes a module with a tag, and returns its reference by digest. configType is WasmConfig or GenericConfig. The same module with the
-// same configType has the same digest in every registry.
+// Push pushes a module with a tag, and returns its reference by digest. configType is WasmConfig or GenericConfig. The same
+// module with the same configType has the same digest in every registry.
 func (c *Client) Push(ctx context.Context, to *imageref.TagError, module []byte, configType string) (imageref.Ref, error) {
 	registry, repository := to.Split()
 	name := to.Name + ":" + to.Tag
@@ -76,8 +77,8 @@ type Target interface {
 	content.Tagger
 }
 
-// pushManifest pushes a manifest after the blobs of its configuration and layers that the target does not have, with a tag unless that is "", and returns
-// its digest.
+// pushManifest pushes a manifest after the blobs of its configuration and layers that the target does not have, with a tag unless
+// that is "", and returns its digest.
 func pushManifest(ctx context.Context, to Target, m v1.Manifest, tag string, blobs ...[]byte) (string, error) {
 	for _, data := range blobs {
 		desc := descriptor("application/octet-stream", data)

@@ -32,8 +32,8 @@ const (
 // signatureTag is the tag of the image with the signatures of an image.
 func signatureTag(ref imageref.Ref) string { return "sha256-" + ref.Hex() + ".sig" }
 
-// Signatures returns the signatures of an image, in both formats of cosign; an empty set if it has none. Whether they are good is not checked. An
-// error means that there may be more: one that could be read is enough to verify.
+// Signatures returns the signatures of an image, in both formats of cosign; an empty set if it has none. Whether they are good is
+// not checked. An error means that there may be more: one that could be read is enough to verify.
 func (c *Client) Signatures(ctx context.Context, ref imageref.Ref) (set signature.Set, err error) {
 	err = c.with(ctx, ref.Registry, ref.Repository, func(ctx context.Context, repo *remote.Repository) error {
 		set = signature.Set{}

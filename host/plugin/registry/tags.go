@@ -18,7 +18,8 @@ const MaxTags = 1000
 // ofDigest are the tags under which registries keep what belongs to an image: signatures, and lists of referrers.
 var ofDigest = regexp.MustCompile(`^sha256-[0-9a-f]{64}(\..+)?$`)
 
-// Tags returns the tags of a repository, REGISTRY/NAME, in the order of the registry, with the image of each. Those of signatures are left out.
+// Tags returns the tags of a repository, REGISTRY/NAME, in the order of the registry, with the image of each. Those of signatures
+// are left out.
 func (c *Client) Tags(ctx context.Context, of *imageref.TagError) (tags []string, refs []imageref.Ref, err error) {
 	registry, repository := of.Split()
 	err = c.with(ctx, registry, repository, func(ctx context.Context, repo *remote.Repository) error {
@@ -51,7 +52,8 @@ func (c *Client) Tags(ctx context.Context, of *imageref.TagError) (tags []string
 	return tags, refs, nil
 }
 
-// Untag deletes a tag. The image stays under its digest and other tags. oras-go deletes by digest only, and with a digest go all its tags.
+// Untag deletes a tag. The image stays under its digest and other tags. oras-go deletes by digest only, and with a digest go all
+// its tags.
 func (c *Client) Untag(ctx context.Context, of *imageref.TagError) error {
 	registry, repository := of.Split()
 	err := c.with(ctx, registry, repository, func(ctx context.Context, repo *remote.Repository) error {

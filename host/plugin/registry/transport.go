@@ -14,8 +14,9 @@ import (
 	"syscall"
 )
 
-// transport sends the requests that are made for one registry. The registry says where they go, by redirects and token services: they reach public
-// addresses, and those of a kind at which the registry itself is. Addresses are checked when they are dialled, after names are resolved.
+// transport sends the requests that are made for one registry. The registry says where they go, by redirects and token services:
+// they reach public addresses, and those of a kind at which the registry itself is. Addresses are checked when they are dialled,
+// after names are resolved.
 type transport struct {
 	host     string   // of the registry, with its port if that is named
 	plain    []string // hosts that are asked without TLS; nil: none, since the registry is not
@@ -65,7 +66,8 @@ func (t *transport) checkRedirect(req *http.Request, via []*http.Request) error 
 	return nil
 }
 
-// proxyFor returns the proxy of the environment for a request. What a name leads to is then up to the proxy; an address is checked here too.
+// proxyFor returns the proxy of the environment for a request. What a name leads to is then up to the proxy; an address is
+// checked here too.
 func (t *transport) proxyFor(req *http.Request) (*url.URL, error) {
 	u, err := t.o.Proxy(req)
 	if u == nil || err != nil {
@@ -119,7 +121,8 @@ func (t *transport) dial(ctx context.Context, network, address string) (net.Conn
 	return conn, nil
 }
 
-// check returns an error if a host may not be at an address. The registry may be anywhere, but only where it was from its first connection on.
+// check returns an error if a host may not be at an address. The registry may be anywhere, but only where it was from its first
+// connection on.
 func (t *transport) check(host string, at netip.Addr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -133,7 +133,8 @@ var leads = map[string]func(w http.ResponseWriter, to string){
 	},
 }
 
-// TestRegistryLeadsElsewhere: redirects of manifests, layers and tags, and token services. No packet leaves: the addresses are refused before.
+// TestRegistryLeadsElsewhere: redirects of manifests, layers and tags, and token services. No packet leaves: the addresses are
+// refused before.
 func TestRegistryLeadsElsewhere(t *testing.T) {
 	for name, lead := range leads {
 		for to, text := range map[string]string{

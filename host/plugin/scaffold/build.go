@@ -33,8 +33,8 @@ func escapeGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
 }
 
-// Build builds the plugin in a folder as NAME.wasm, where NAME is the name of the folder, and returns the path of the module. The commands
-// and what they print go to log.
+// Build builds the plugin in a folder as NAME.wasm, where NAME is the name of the folder, and returns the path of the module. The
+// commands and what they print go to log.
 func Build(ctx context.Context, dir string, log io.Writer) (module string, err error) {
 	l, err := Detect(dir)
 	if err != nil {

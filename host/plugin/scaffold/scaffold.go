@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/rust"
 )
 
-// templates has a folder for what all languages have, and one for each language. A name without its suffix .tmpl is that of the file;
-// gitignore is .gitignore, and npmrc is .npmrc.
+// templates has a folder for what all languages have, and one for each language. A name without its suffix .tmpl is that of the
+// file; gitignore is .gitignore, and npmrc is .npmrc.
 //
 //go:embed all:templates
 var templates embed.FS
@@ -56,7 +56,8 @@ var (
 	moduleLine    = regexp.MustCompile(`(?m)^module ` + regexp.QuoteMeta(Module) + `$`)
 )
 
-// CheckName returns an error if a plugin cannot have a name: it is that of a folder, a Go module and an entry of the configuration.
+// CheckName returns an error if a plugin cannot have a name: it is that of a folder, a Go module and an entry of the
+// configuration.
 func CheckName(name string) error {
 	if !nameSyntax.MatchString(name) {
 		return fmt.Errorf("%.80q is not a name of a plugin: want a lowercase letter, then at most 62 lowercase letters, digits and '-', not '-' at the end", name)
@@ -64,8 +65,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// FindSDK returns the SDK for new plugins: that of the checkout dir if it is not "", else that of version, the version of sluice, if this
-// is a release, else that of the checkout that contains the folder from.
+// FindSDK returns the SDK for new plugins: that of the checkout dir if it is not "", else that of version, the version of sluice,
+// if this is a release, else that of the checkout that contains the folder from.
 func FindSDK(dir, version, from string) (SDK, error) {
 	switch {
 	case dir != "":

@@ -113,7 +113,8 @@ func (k *PrivateKey) SignBlob(blob []byte) (string, error) {
 	return base64.StdEncoding.EncodeToString(value), err
 }
 
-// notStatement returns what a statement is about, "" if it is that the image with a digest is signed. Of several subjects, one has to be the image.
+// notStatement returns what a statement is about, "" if it is that the image with a digest is signed. Of several subjects, one
+// has to be the image.
 func notStatement(text []byte, digest string) string {
 	var st statement
 	switch err := json.Unmarshal(text, &st); {

@@ -103,7 +103,8 @@ func check(key crypto.PublicKey) error {
 	return fmt.Errorf("a key of type %T: want ed25519 or ECDSA P-256", key)
 }
 
-// verifies reports whether a signature of a message is of this key. cosign 3 hashes what it signs with ed25519 (Ed25519ph, RFC 8032).
+// verifies reports whether a signature of a message is of this key. cosign 3 hashes what it signs with ed25519 (Ed25519ph, RFC
+// 8032).
 func (k *PublicKey) verifies(message, value []byte) bool {
 	switch key := k.key.(type) {
 	case *ecdsa.PublicKey:

@@ -1,5 +1,6 @@
-// Package signature signs and verifies the digests of images with ed25519 and ECDSA P-256 keys, in both formats of cosign: simple signing, a JSON payload
-// that names the digest (sigstore/cosign, specs/SIGNATURE_SPEC.md), and bundles, an in-toto statement in a DSSE envelope (specs/BUNDLE_SPEC.md).
+// Package signature signs and verifies the digests of images with ed25519 and ECDSA P-256 keys, in both formats of cosign: simple
+// signing, a JSON payload that names the digest (sigstore/cosign, specs/SIGNATURE_SPEC.md), and bundles, an in-toto statement in
+// a DSSE envelope (specs/BUNDLE_SPEC.md).
 package signature
 
 import (
@@ -41,8 +42,8 @@ func (s *Set) AddUnread(what string) {
 	}
 }
 
-// Verify returns an error unless one of the signatures is of this key and says that the digest, sha256:…, is signed. Whoever copies an image
-// to another name copies its signatures, so names in them are not compared.
+// Verify returns an error unless one of the signatures is of this key and says that the digest, sha256:…, is signed. Whoever
+// copies an image to another name copies its signatures, so names in them are not compared.
 func (k *PublicKey) Verify(digest string, all Set) error {
 	err := k.verify(digest, all.Signatures)
 	if err != nil && len(all.Unread) > 0 {

@@ -96,8 +96,8 @@ func openNative(t *testing.T, code []byte) *Plugin {
 	return p
 }
 
-// TestMachineCodeOfAnAttackerFindsNothing is the escape drill: a plugin whose code is not that of the compiler, but of somebody who has taken over
-// the process.
+// TestMachineCodeOfAnAttackerFindsNothing is the escape drill: a plugin whose code is not that of the compiler, but of somebody
+// who has taken over the process.
 func TestMachineCodeOfAnAttackerFindsNothing(t *testing.T) {
 	requireConfinement(t)
 	agent := uint64(os.Getpid())

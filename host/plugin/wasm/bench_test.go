@@ -24,8 +24,8 @@ func benchGuests(b *testing.B) []benchGuest {
 	}
 }
 
-// BenchmarkDecideInAProcess is BenchmarkDecide with plugins in processes: child-ns/op is their CPU time. bin/bench -calls measures several
-// calls together.
+// BenchmarkDecideInAProcess is BenchmarkDecide with plugins in processes: child-ns/op is their CPU time. bin/bench -calls
+// measures several calls together.
 func BenchmarkDecideInAProcess(b *testing.B) {
 	benchmarkDecide(b, newHost(b, Options{Process: childCommand("plugin")}))
 }
@@ -169,8 +169,8 @@ func BenchmarkSelfTest(b *testing.B) {
 	}
 }
 
-// BenchmarkServiceSettings measures Services with settings of their own, each other ones: what the first decision of one costs, with
-// trying its settings, and a later one; and the memory of all plugins for each of them.
+// BenchmarkServiceSettings measures Services with settings of their own, each other ones: what the first decision of one costs,
+// with trying its settings, and a later one; and the memory of all plugins for each of them.
 func BenchmarkServiceSettings(b *testing.B) {
 	const services = 10_000
 	for _, g := range []struct{ name, folder, format string }{
@@ -230,8 +230,8 @@ func BenchmarkServiceSettings(b *testing.B) {
 	}
 }
 
-// BenchmarkLoad measures a load of a plugin whose code is in the cache: the module until it can be called, and the self-test with its
-// instances.
+// BenchmarkLoad measures a load of a plugin whose code is in the cache: the module until it can be called, and the self-test with
+// its instances.
 func BenchmarkLoad(b *testing.B) {
 	h := newHost(b, Options{})
 	for _, g := range benchGuests(b) {

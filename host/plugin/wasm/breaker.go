@@ -18,8 +18,8 @@ type suspension struct {
 	openUntil int64 // 0: not suspended
 }
 
-// remaining returns how long it lasts from now on and a time more, 0 if it does not. If the clock has gone back to before the failure, it ends,
-// as it might otherwise never do.
+// remaining returns how long it lasts from now on and a time more, 0 if it does not. If the clock has gone back to before the
+// failure, it ends, as it might otherwise never do.
 func (s *suspension) remaining(now int64, more time.Duration) time.Duration {
 	if s.openUntil == 0 || now < s.failedAt {
 		return 0

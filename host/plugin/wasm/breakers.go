@@ -14,11 +14,13 @@ import (
 const (
 	// maxFailingPorts bounds the Service ports of a plugin whose failures are known, and the groups of them.
 	maxFailingPorts = 1024
-	// severalFail is how many different Services, namespaces or settings fail, none having succeeded meanwhile, before their group is suspended.
+	// severalFail is how many different Services, namespaces or settings fail, none having succeeded meanwhile, before their
+	// group is suspended.
 	severalFail = 3
 	// recovery is for how long after the suspension of a group only those are asked that have not failed.
 	recovery = 2 * time.Second
-	// retryEach is the time between calls of Service ports that fail, on an average: the more there are, the longer each one waits.
+	// retryEach is the time between calls of Service ports that fail, on an average: the more there are, the longer each one
+	// waits.
 	retryEach = 250 * time.Millisecond
 )
 
@@ -75,8 +77,8 @@ type scope struct {
 	known  bool // the plugin has answered for it: only its own failures suspend it
 }
 
-// scopeOf returns the scope of a request. Settings that Services of a namespace have set are a group for itself, whatever they are: their
-// texts are for tenants to choose.
+// scopeOf returns the scope of a request. Settings that Services of a namespace have set are a group for itself, whatever they
+// are: their texts are for tenants to choose.
 func (p *Plugin) scopeOf(key instanceKey, req *abi.Request) (s scope) {
 	s.port, s.known = portID{req.Namespace, req.Service, req.Port, ownSettings}, req.Settings.Answered
 	if req.Settings.Own {
@@ -148,8 +150,8 @@ func (b *breakers) success(s *scope) {
 	}
 }
 
-// port returns the circuit breaker of a Service port, and whether no port of the Service had failed. Those without calls for a long time, which
-// may no longer exist, are deleted when a new one is made.
+// port returns the circuit breaker of a Service port, and whether no port of the Service had failed. Those without calls for a
+// long time, which may no longer exist, are deleted when a new one is made.
 func (b *breakers) port(id portID, now int64) (c *circuitBreaker, fresh bool) {
 	if c = b.ports[id]; c != nil {
 		return c, false
@@ -254,8 +256,8 @@ func (g *group) names() string {
 	return strings.Join(out, ", ")
 }
 
-// error returns why a group is suspended, for a Service of a namespace: it names no Service of another one, and nothing that a plugin has said
-// about it.
+// error returns why a group is suspended, for a Service of a namespace: it names no Service of another one, and nothing that a
+// plugin has said about it.
 func (g *group) error(id groupID, namespace string) error {
 	what := [levels]string{"Services of this namespace with these settings", "settings in this namespace", "namespaces with these settings", "namespaces and settings"}[id.level]
 	for _, c := range slices.Backward(g.failed) {

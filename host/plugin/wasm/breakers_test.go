@@ -44,8 +44,8 @@ var misbehaviors = map[string]string{
 	"too long":       "(i64.const 0x7fffffff)",
 }
 
-// TestOneFailingServiceHarmsItselfOnly however its decisions fail: other ports, Services, namespaces and policies with the same module are
-// decided all the time.
+// TestOneFailingServiceHarmsItselfOnly however its decisions fail: other ports, Services, namespaces and policies with the same
+// module are decided all the time.
 func TestOneFailingServiceHarmsItselfOnly(t *testing.T) {
 	for name, text := range misbehaviors {
 		t.Run(name, func(t *testing.T) {
@@ -101,8 +101,8 @@ func TestFailingServicesDoNotStarveAHealthyPolicyOfTheModule(t *testing.T) {
 	}
 }
 
-// TestServicesThatHaveNotFailedGoFirst: after each suspension of all, those that have not failed are asked before those that have. One that
-// the plugin has answered for does not wait at all.
+// TestServicesThatHaveNotFailedGoFirst: after each suspension of all, those that have not failed are asked before those that
+// have. One that the plugin has answered for does not wait at all.
 func TestServicesThatHaveNotFailedGoFirst(t *testing.T) {
 	for answered, want := range map[bool]int64{false: 3000, true: 0} { // 1 s after three have failed, and 2 s after the fourth
 		p := load(t, newHost(t, Options{}), evilWAT(t, "(unreachable)"), "")
@@ -125,7 +125,8 @@ func TestServicesThatHaveNotFailedGoFirst(t *testing.T) {
 	}
 }
 
-// TestModuleThatFailsForAllIsSuspended with few calls: those of settings and namespaces that are not known yet do not try it in vain.
+// TestModuleThatFailsForAllIsSuspended with few calls: those of settings and namespaces that are not known yet do not try it in
+// vain.
 func TestModuleThatFailsForAllIsSuspended(t *testing.T) {
 	for _, c := range []struct{ namespaces, settings int }{{1, 1}, {40, 1}, {1, 40}, {40, 40}} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
@@ -217,7 +218,8 @@ func TestFailingServicePortsAreBounded(t *testing.T) {
 	}
 }
 
-// TestReloadedModuleStartsWithoutSuspensions, as after a restart of sluice: a healthy Service waits for as long as before at most.
+// TestReloadedModuleStartsWithoutSuspensions, as after a restart of sluice: a healthy Service waits for as long as before at
+// most.
 func TestReloadedModuleStartsWithoutSuspensions(t *testing.T) {
 	p := load(t, newHost(t, Options{}), evilWAT(t, "(unreachable)"), "")
 	for restart := range int64(3) {
@@ -264,8 +266,8 @@ func TestServiceThatKillsItsProcessHarmsItselfOnly(t *testing.T) {
 	}
 }
 
-// TestKilledProcessFailsNoOtherPluginOfTheModule: the shadow of a policy, or another plugin with the same module, is decided by the same
-// process, at the same time.
+// TestKilledProcessFailsNoOtherPluginOfTheModule: the shadow of a policy, or another plugin with the same module, is decided by
+// the same process, at the same time.
 func TestKilledProcessFailsNoOtherPluginOfTheModule(t *testing.T) {
 	requireChildren(t)
 	for name, code := range map[string][]byte{"ends": {0x0f, 0x0b}, "hangs": {0xeb, 0xfe}} {

@@ -21,8 +21,8 @@ import (
 )
 
 // The compile cache has a folder per module, whose name depends on the module and on what makes code of it: the meter, its limits
-// and the engine. It contains the files of an entry (see stored.go) and a manifest with their digests. wazero trusts the sizes and offsets
-// of its code and checks only the code, so a folder whose manifest does not match is deleted, not read.
+// and the engine. It contains the files of an entry (see stored.go) and a manifest with their digests. wazero trusts the sizes
+// and offsets of its code and checks only the code, so a folder whose manifest does not match is deleted, not read.
 //
 // Several processes may use a cache. An entry is written in a folder of its own and renamed when it is complete. Who
 // reads or writes an entry has a shared lock on its folder (flock); it is deleted under an exclusive lock only.

@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
-// TestPluginsOfAModuleShareItsCode: a second use of a module takes the memory of its instances only, and goes on when the first is closed.
+// TestPluginsOfAModuleShareItsCode: a second use of a module takes the memory of its instances only, and goes on when the first
+// is closed.
 func TestPluginsOfAModuleShareItsCode(t *testing.T) {
 	h, module := newHost(t, Options{CacheDir: testenv.PluginCache(t)}), goGuest(t, "testdata/goguest")
 	double := load(t, h, module, `{"Factor": 2}`)

@@ -16,8 +16,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/plugin/wasm/turns"
 )
 
-// compile sets c.info and c.engine, from precompiled code or the cache if they have the code of the module. Otherwise the module is metered and
-// compiled into a folder, in a child process if there is a compiler, loaded from there, and the folder is added to the cache.
+// compile sets c.info and c.engine, from precompiled code or the cache if they have the code of the module. Otherwise the module
+// is metered and compiled into a folder, in a child process if there is a compiler, loaded from there, and the folder is added to
+// the cache.
 func (h *Host) compile(ctx context.Context, c *code, log *slog.Logger, wasm []byte) error {
 	if err := CheckExecutable(); err != nil {
 		return err
@@ -214,8 +215,8 @@ func (h *Host) load(ctx context.Context, c *code, dir string) error {
 	return nil
 }
 
-// retryAfterCompile calls f again if it has failed for want of memory, which a child process may have taken for a moment. No other child begins
-// before f returns, unless it takes longer than a turn.
+// retryAfterCompile calls f again if it has failed for want of memory, which a child process may have taken for a moment. No
+// other child begins before f returns, unless it takes longer than a turn.
 func (h *Host) retryAfterCompile(ctx context.Context, f func() error) error {
 	err := f()
 	if h.compiler == nil || !isMemoryError(err) {

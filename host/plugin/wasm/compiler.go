@@ -25,10 +25,10 @@ type CompileLimits struct {
 	Memory int64         // bytes of writable memory, mapped by the child process
 }
 
-// DefaultCompileLimits returns limits for the modules that the limits of package meter accept. A Go module of 3.7 MB, the
-// largest in this repository, takes 1.2 s and 100 MiB of resident memory in cmd/sluice, but does not succeed with a limit
-// of 192 MiB: the Go runtime maps 64 MiB at a time, and it needs a third such part. The CPU time has room for slow processors, and
-// for virtual machines that count the time of others on their host as theirs.
+// DefaultCompileLimits returns limits for the modules that the limits of package meter accept. A Go module of 3.7 MB, the largest
+// in this repository, takes 1.2 s and 100 MiB of resident memory in cmd/sluice, but does not succeed with a limit of 192 MiB: the
+// Go runtime maps 64 MiB at a time, and it needs a third such part. The CPU time has room for slow processors, and for virtual
+// machines that count the time of others on their host as theirs.
 func DefaultCompileLimits() CompileLimits {
 	return CompileLimits{CPU: 30 * time.Second, Memory: 208 << 20}
 }
@@ -73,8 +73,9 @@ func (c *compiler) lacksMemory() {
 	}
 }
 
-// compile runs a child process that compiles a rewritten module into dir, a folder for wazero's compilation cache, until the turn is lost or
-// timeout is over. When ctx ends, the child is killed and not waited for: with its low priority, it may take seconds to end.
+// compile runs a child process that compiles a rewritten module into dir, a folder for wazero's compilation cache, until the turn
+// is lost or timeout is over. When ctx ends, the child is killed and not waited for: with its low priority, it may take seconds
+// to end.
 func (c *compiler) compile(outer context.Context, t *turns.Turn, timeout time.Duration, dir string, metered []byte) error {
 	ctx, cancel := context.WithTimeout(outer, timeout)
 	defer cancel()
@@ -145,8 +146,8 @@ func outOfMemory(stderr string) bool {
 	return false
 }
 
-// headBuffer stores the first bytes that are written to it; more are an error, so that nobody has to read them. It has no other method to write,
-// such as ReadFrom, which would have no limit.
+// headBuffer stores the first bytes that are written to it; more are an error, so that nobody has to read them. It has no other
+// method to write, such as ReadFrom, which would have no limit.
 type headBuffer struct {
 	head  []byte
 	limit int

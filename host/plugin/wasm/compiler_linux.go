@@ -92,12 +92,12 @@ const (
 	maxCode    = 128 << 20 // bytes of a file with compiled code
 )
 
-// niceness is the priority of the compiler. At 19 it takes a minute and more on two processors with four busy processes of the same
-// control group, so that on a full node a plugin would not load; at 5 it takes 25 s, of which 3.5 are its own.
+// niceness is the priority of the compiler. At 19 it takes a minute and more on two processors with four busy processes of the
+// same control group, so that on a full node a plugin would not load; at 5 it takes 25 s, of which 3.5 are its own.
 const niceness = 5
 
-// confineSelf limits this process, which has a process group of its own: low priority, CPU seconds, bytes of memory, no files but those of
-// a folder, no network, no other programs.
+// confineSelf limits this process, which has a process group of its own: low priority, CPU seconds, bytes of memory, no files but
+// those of a folder, no network, no other programs.
 func confineSelf(folder string, seconds, memory uint64) ([]confine.Layer, error) {
 	runtime.GOMAXPROCS(min(2, runtime.GOMAXPROCS(0)))
 	debug.SetGCPercent(40) // memory matters more than time

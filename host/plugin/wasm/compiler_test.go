@@ -167,7 +167,8 @@ func forgingChild(args []string) int {
 	return code
 }
 
-// TestCompilerWritesTheCodeOnly: what the meter has found out is none of what a module that has taken over its compiler can change.
+// TestCompilerWritesTheCodeOnly: what the meter has found out is none of what a module that has taken over its compiler can
+// change.
 func TestCompilerWritesTheCodeOnly(t *testing.T) {
 	requireChildren(t)
 	dir := filepath.Join(t.TempDir(), "cache")
@@ -243,7 +244,8 @@ func threadsChild(args []string) int {
 	return exitRefused
 }
 
-// TestCompilerMakesNoThreads: a node, a container and sluice share their number, and Go's runtime ends the program that gets none.
+// TestCompilerMakesNoThreads: a node, a container and sluice share their number, and Go's runtime ends the program that gets
+// none.
 func TestCompilerMakesNoThreads(t *testing.T) {
 	requireConfinement(t)
 	_, err := newHost(t, Options{CacheDir: noCache, Compiler: childCommand("threads")}).Load(t.Context(), "test", goodWAT(t), nil)

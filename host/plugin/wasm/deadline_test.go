@@ -241,7 +241,8 @@ func BenchmarkFuel(b *testing.B) {
 	}
 }
 
-// A virtual machine counts time in which it does not run as CPU time. A call of the self-test that is late by that would refuse the module.
+// A virtual machine counts time in which it does not run as CPU time. A call of the self-test that is late by that would refuse
+// the module.
 func TestSelfTestHasMoreTimeThanADecision(t *testing.T) {
 	requireChildren(t)
 	base := strings.Replace(mustRead(t, "../../../sdk/tck/hosts/guests/base.wat"), ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2))", 1)

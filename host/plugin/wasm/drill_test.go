@@ -40,7 +40,8 @@ func generous(args []string) int {
 	})
 }
 
-// TestProcessThatLiesGivesNoPartToIneligibleEndpoints: the answer is valid, and what is not the plugin's to decide is taken out of it.
+// TestProcessThatLiesGivesNoPartToIneligibleEndpoints: the answer is valid, and what is not the plugin's to decide is taken out
+// of it.
 func TestProcessThatLiesGivesNoPartToIneligibleEndpoints(t *testing.T) {
 	requireChildren(t)
 	for _, role := range []abi.Role{abi.RoleReduce, abi.RoleShare} {
@@ -74,7 +75,8 @@ func processThatLies(t *testing.T, role abi.Role) {
 	}
 }
 
-// staller is a process that computes for seconds instead of answering a message of several calls, and writes progress wherever it can.
+// staller is a process that computes for seconds instead of answering a message of several calls, and writes progress wherever it
+// can.
 func staller(args []string) int {
 	return misbehave(args, func(s *server, _ int) func(*lane.Lane, *lane.Stopwatch) {
 		return func(l *lane.Lane, watch *lane.Stopwatch) {
@@ -109,7 +111,8 @@ func TestProgressOfAMessageGivesNoMoreTime(t *testing.T) {
 	}
 }
 
-// TestModuleThatEndsItsProcessIsSuspended: longer and longer, and a process starts for each call that reaches it only; others do not notice.
+// TestModuleThatEndsItsProcessIsSuspended: longer and longer, and a process starts for each call that reaches it only; others do
+// not notice.
 func TestModuleThatEndsItsProcessIsSuspended(t *testing.T) {
 	requireChildren(t)
 	p := openNative(t, []byte{0x0f, 0x0b}) // not an instruction

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// engine runs the instances of one module. The plugin keeps what decisions depend on: settings, verdicts, breakers, repeats, limits of the log.
+// engine runs the instances of one module. The plugin keeps what decisions depend on: settings, verdicts, breakers, repeats,
+// limits of the log.
 type engine interface {
 	// open returns a new instance, which opStart initializes.
 	open(o instanceOptions) (instance, error)
@@ -116,10 +117,11 @@ var (
 	errProcess = errors.New("the process of the plugin has ended")
 )
 
-// IsLate reports whether a call of a plugin failed because it took too much CPU time. It may succeed later: a processor may be slow, and
-// a virtual machine counts the time that others have on its host as its own.
+// IsLate reports whether a call of a plugin failed because it took too much CPU time. It may succeed later: a processor may be
+// slow, and a virtual machine counts the time that others have on its host as its own.
 func IsLate(err error) bool { return errors.Is(err, errLate) }
 
-// IsTemporary reports whether a plugin that could not be loaded may be loaded later from the same file: it was late, its process did not start in
-// time or was killed, perhaps because the node had no memory left, or other plugins had the memory of all plugins.
+// IsTemporary reports whether a plugin that could not be loaded may be loaded later from the same file: it was late, its process
+// did not start in time or was killed, perhaps because the node had no memory left, or other plugins had the memory of all
+// plugins.
 func IsTemporary(err error) bool { return IsLate(err) || isResourceError(err) }

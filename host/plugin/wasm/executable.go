@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CheckExecutable returns an error if memory that was writable cannot become executable in this process, as the engine needs it for
-// machine code.
+// CheckExecutable returns an error if memory that was writable cannot become executable in this process, as the engine needs it
+// for machine code.
 func CheckExecutable() error {
 	page, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 
 const notPermitted = "executable memory is not permitted here (SELinux execmem, MemoryDenyWriteExecute or seccomp:"
 
-// Where memory cannot become executable, the reason is the same in each case: with and without compiled code, in this process and in the one
-// that compiles. No module is called invalid for it.
+// Where memory cannot become executable, the reason is the same in each case: with and without compiled code, in this process and
+// in the one that compiles. No module is called invalid for it.
 func TestNoPluginsWithoutExecutableMemory(t *testing.T) {
 	requireChildren(t)
 	dir := t.TempDir()

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestInnocentCallsAreAnsweredSoonAgain, of the message and the module whose call hangs, crashes or leaves the sandbox. Other modules answer
-// meanwhile. With -v it prints the figures of README.md.
+// TestInnocentCallsAreAnsweredSoonAgain, of the message and the module whose call hangs, crashes or leaves the sandbox. Other
+// modules answer meanwhile. With -v it prints the figures of README.md.
 func TestInnocentCallsAreAnsweredSoonAgain(t *testing.T) {
 	requireConfinement(t)
 	for name, code := range map[string][]byte{

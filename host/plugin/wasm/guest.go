@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// guest is one instance of a plugin's module, with the settings that it has been configured with. After its first error it is closed and
-// never called again.
+// guest is one instance of a plugin's module, with the settings that it has been configured with. After its first error it is
+// closed and never called again.
 type guest struct {
 	p        *Plugin
 	in       instance // nil: closed
@@ -21,7 +21,8 @@ type guest struct {
 	encoder  abi.Encoder
 	handles  map[string]handle
 	ids      map[uint32]bool // of handles
-	// handleBytes is the length of the texts of handles. reserved is the host memory that the handles take of the budget of all plugins.
+	// handleBytes is the length of the texts of handles. reserved is the host memory that the handles take of the budget of all
+	// plugins.
 	handleBytes   int
 	reserved      int64
 	configureFuel int64 // used by the last handleOf

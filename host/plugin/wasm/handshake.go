@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/manifest"
 )
 
-// introduce reads the ABI version of a module from its first instance, and refuses one that this host does not serve, and a module without manifest.
+// introduce reads the ABI version of a module from its first instance, and refuses one that this host does not serve, and a
+// module without manifest.
 func (g *guest) introduce(said *manifest.Manifest, unsaid error) error {
 	if err := g.do(call{op: opVersion, fuel: g.p.limits.ConfigureFuel, limit: g.p.limits.ConfigureTime}); err != nil {
 		return err

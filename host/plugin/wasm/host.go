@@ -31,8 +31,8 @@ type Options struct {
 	// must then call CompileMain with the arguments that follow those given. nil compiles in this process, where only
 	// Limits.Module bounds what it costs; that is for tests and for modules that are trusted.
 	Compiler []string
-	// Process is the command line of the processes in which plugins run without rights: this program again, which must then call ProcessMain
-	// with the arguments that follow those given. nil runs them in this process.
+	// Process is the command line of the processes in which plugins run without rights: this program again, which must then call
+	// ProcessMain with the arguments that follow those given. nil runs them in this process.
 	Process []string
 	// Memory bounds the host memory of all plugins together, in bytes: compiled code, tables, linear memories and, while a
 	// Compiler runs, Limits.Compile.Memory. 0 means DefaultMemory.
@@ -153,8 +153,8 @@ type Report struct {
 	Confinement []confine.Layer
 }
 
-// Load loads a module and checks it with settings, a JSON object or nothing. The error is written for the author of the module; the
-// caller adds the name of the plugin.
+// Load loads a module and checks it with settings, a JSON object or nothing. The error is written for the author of the module;
+// the caller adds the name of the plugin.
 func (h *Host) Load(ctx context.Context, name string, wasm, settings []byte) (*Plugin, error) {
 	return h.LoadWith(ctx, name, wasm, settings, LoadOptions{})
 }

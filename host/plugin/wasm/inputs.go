@@ -54,10 +54,12 @@ func (in Input) Asked(needs uint32, keys []string) string {
 	return in.Text + ": " + strings.Join(names, ", ")
 }
 
-// SetMissing replaces Options.Missing. Plugins that have been loaded, and settings that have been checked, are not looked at: see Plugin.Missing.
+// SetMissing replaces Options.Missing. Plugins that have been loaded, and settings that have been checked, are not looked at: see
+// Plugin.Missing.
 func (h *Host) SetMissing(missing map[string]string) { h.missing.Store(&missing) }
 
-// Missing returns why the plugin may not be called with settings that Check has found to be good: they ask for what the host cannot provide now.
+// Missing returns why the plugin may not be called with settings that Check has found to be good: they ask for what the host
+// cannot provide now.
 func (p *Plugin) Missing(settings string) error {
 	in := p.declared.of(settings)
 	return errors.Join(p.host.checkNeeds(in.needs), p.host.checkKeys(in.keys))

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// TestEveryInputArrivesInEveryLanguage: the shares are a hash of all inputs, in Go and in C in the sandbox, and in Go natively. make test-sdk
-// adds the other languages.
+// TestEveryInputArrivesInEveryLanguage: the shares are a hash of all inputs, in Go and in C in the sandbox, and in Go natively.
+// make test-sdk adds the other languages.
 func TestEveryInputArrivesInEveryLanguage(t *testing.T) {
 	h := newHost(t, Options{CacheDir: testenv.PluginCache(t)})
 	guests := map[string]*Plugin{

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Instance is an instance of a plugin's module that is called with requests as bytes, within the limits of a decision: for conformance
-// checks. Requests to Services go through Plugin.Decide. It is not safe for concurrent use.
+// Instance is an instance of a plugin's module that is called with requests as bytes, within the limits of a decision: for
+// conformance checks. Requests to Services go through Plugin.Decide. It is not safe for concurrent use.
 type Instance struct {
 	p *Plugin // a scratch
 	g *guest
@@ -83,8 +83,8 @@ type Call struct {
 	Endpoints             int
 }
 
-// Decide calls sluice_decide and returns the length of the response. A negative code wraps ErrCode; after any other error the instance is
-// not usable. fuel is what the call used.
+// Decide calls sluice_decide and returns the length of the response. A negative code wraps ErrCode; after any other error the
+// instance is not usable. fuel is what the call used.
 func (i *Instance) Decide(c Call) (length int, fuel int64, err error) {
 	err = i.do(call{op: opRaw, addresses: [4]uint32{c.Request, c.RequestLen, c.Response, c.ResponseCap}, fuel: i.DecideFuel(c.Endpoints)})
 	fuel = i.g.call.used

@@ -18,8 +18,8 @@ type instanceKey struct {
 // spare reports whether an instance makes room for others first.
 func (k instanceKey) spare() bool { return k.second || k.trial }
 
-// pool contains the guests of a plugin that answer or repeat decisions, or try settings. When there is no room for another one, the least recently used
-// one is closed.
+// pool contains the guests of a plugin that answer or repeat decisions, or try settings. When there is no room for another one,
+// the least recently used one is closed.
 type pool struct {
 	limit   int
 	guests  map[instanceKey]*guest
@@ -79,7 +79,8 @@ func (p *Plugin) leave() int64 {
 // keepWait is how long reserveForCompiler waits for running calls. Those of a process that hangs take seconds.
 const keepWait = 100 * time.Millisecond
 
-// reserveForCompiler reserves the memory that compiling takes. If there is not enough, each plugin keeps one instance, or none if it is spare.
+// reserveForCompiler reserves the memory that compiling takes. If there is not enough, each plugin keeps one instance, or none if
+// it is spare.
 func (h *Host) reserveForCompiler(ctx context.Context) error {
 	err := h.memory.reserve("compiler", h.limits.Compile.resident())
 	if err == nil {
@@ -115,8 +116,8 @@ func (p *Plugin) keepFew() {
 	}
 }
 
-// ReleaseIdle frees memory of plugins that have not been called since the last call of ReleaseIdle: instances that answer no decisions, and the
-// resident pages of their code. It does not wait for a running call.
+// ReleaseIdle frees memory of plugins that have not been called since the last call of ReleaseIdle: instances that answer no
+// decisions, and the resident pages of their code. It does not wait for a running call.
 func (h *Host) ReleaseIdle() {
 	h.mu.Lock()
 	all := slices.Collect(maps.Keys(h.plugins))

@@ -52,8 +52,8 @@ func DefaultLimits() Limits {
 	}
 }
 
-// OfflineLimits returns limits for commands that answer for no node: a call may take 1 s of CPU time. Fuel ends it in any case, so that the
-// result does not depend on what else the machine does.
+// OfflineLimits returns limits for commands that answer for no node: a call may take 1 s of CPU time. Fuel ends it in any case,
+// so that the result does not depend on what else the machine does.
 func OfflineLimits() Limits {
 	l := DefaultLimits()
 	l.InitTime, l.ConfigureTime, l.DecideTime = time.Second, time.Second, time.Second

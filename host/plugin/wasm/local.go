@@ -85,8 +85,8 @@ func newRuntime(ctx context.Context, cache wazero.CompilationCache, memoryPages 
 // elementBytes is what wazero stores for an element of a segment: an expression with its bytes.
 const elementBytes = 64
 
-// bytes implements engine: the code, all of which may become resident, the outline of the module, what the runtime decodes from it, and
-// tables. Linear memories are not in it.
+// bytes implements engine: the code, all of which may become resident, the outline of the module, what the runtime decodes from
+// it, and tables. Linear memories are not in it.
 func (l *local) bytes() int64 {
 	return l.size + 2*l.outline + int64(l.info.Elements)*elementBytes + int64(l.info.TableMax)*8
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// A message in a lane has 1 to messageCalls calls, its answer as many results; both are padded to 8 bytes. Sluice believes nothing of an answer: it
-// copies it out of the memory, which the process may write at any time, and each number has a range.
+// A message in a lane has 1 to messageCalls calls, its answer as many results; both are padded to 8 bytes. Sluice believes
+// nothing of an answer: it copies it out of the memory, which the process may write at any time, and each number has a range.
 //
 //	call:   op, instance, handle, flags, room, length of input, 4 addresses: 32 bits each; fuel, limit in ns, memory to leave: 64 bits each; input
 //	result: status, stage, needs, refused, dropped, number of lines, lengths of error, logged error, lines and output: 32 bits each;
@@ -79,7 +79,8 @@ func appendCall(b []byte, instance uint32, leave int64, c *call) []byte {
 	return append(b, make([]byte, align(len(b))-len(b))...)
 }
 
-// parseCall returns the first call of a message, whose input is part of it, and the rest. The process trusts sluice, so what is not valid ends it.
+// parseCall returns the first call of a message, whose input is part of it, and the rest. The process trusts sluice, so what is
+// not valid ends it.
 func parseCall(b []byte, c *call) (instance uint32, leave int64, rest []byte, err error) {
 	le := binary.LittleEndian
 	if len(b) < callHead {
@@ -146,8 +147,8 @@ func appendResult(b []byte, room int, c *call) []byte {
 	return append(b, make([]byte, align(len(b))-len(b))...)
 }
 
-// parseResult sets the results of a call from the first result of an answer, and returns the rest. b is a copy, which belongs to the call. Any
-// bytes are possible.
+// parseResult sets the results of a call from the first result of an answer, and returns the rest. b is a copy, which belongs to
+// the call. Any bytes are possible.
 func parseResult(b []byte, c *call) (rest []byte, err error) {
 	le := binary.LittleEndian
 	if len(b) < resultHead {

@@ -20,7 +20,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// misbehave is the process of a plugin whose lanes are served by what begin returns for each: it answers the message that has come, and replies.
+// misbehave is the process of a plugin whose lanes are served by what begin returns for each: it answers the message that has
+// come, and replies.
 func misbehave(args []string, begin func(s *server, i int) func(*lane.Lane, *lane.Stopwatch)) int {
 	s := &server{instances: map[uint32]*sandbox{}}
 	hello, lanes, err := s.start(args)
@@ -43,8 +44,8 @@ func misbehave(args []string, begin func(s *server, i int) func(*lane.Lane, *lan
 	return 0
 }
 
-// liar is a process that an attacker has taken over: of the answers of the module, every other one is changed, a little or much, before sluice
-// reads it or while it does.
+// liar is a process that an attacker has taken over: of the answers of the module, every other one is changed, a little or much,
+// before sluice reads it or while it does.
 func liar(args []string) int {
 	return misbehave(args, func(s *server, i int) func(*lane.Lane, *lane.Stopwatch) {
 		random := rand.New(rand.NewPCG(uint64(os.Getpid()), uint64(i)))
@@ -86,7 +87,8 @@ func tamper(random *rand.Rand, l *lane.Lane) {
 	}
 }
 
-// TestProcessThatLiesIsBelievedNothing: no answer makes sluice fail, use memory without bound, or accept more than a decision may contain.
+// TestProcessThatLiesIsBelievedNothing: no answer makes sluice fail, use memory without bound, or accept more than a decision may
+// contain.
 func TestProcessThatLiesIsBelievedNothing(t *testing.T) {
 	requireChildren(t)
 	var log bytes.Buffer

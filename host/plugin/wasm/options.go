@@ -10,11 +10,11 @@ type LoadOptions struct {
 	// Instances is how many there may be at the same time, at least 2, with those that repeat decisions; 0: DefaultInstances. The
 	// least recently used one makes room for another.
 	Instances int
-	// RepeatOneIn of so many decisions is repeated in a second instance; 0: none. With 1, both instances have the same history, but for
-	// the first calls of the second one.
+	// RepeatOneIn of so many decisions is repeated in a second instance; 0: none. With 1, both instances have the same history,
+	// but for the first calls of the second one.
 	RepeatOneIn int
-	// Spare makes the plugin use only memory that others leave: an eighth of that of all plugins stays free for them, and all its instances
-	// are closed when compiling needs their memory.
+	// Spare makes the plugin use only memory that others leave: an eighth of that of all plugins stays free for them, and all its
+	// instances are closed when compiling needs their memory.
 	Spare bool
 }
 

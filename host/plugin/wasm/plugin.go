@@ -203,7 +203,8 @@ func (p *Plugin) suspended(key instanceKey, req *abi.Request) error {
 	return nil
 }
 
-// finish counts a call of g, repeats it if that is due, and returns its error as that of Decide. g is nil if no instance has been called.
+// finish counts a call of g, repeats it if that is due, and returns its error as that of Decide. g is nil if no instance has been
+// called.
 func (p *Plugin) finish(key instanceKey, g *guest, req *abi.Request, resp *abi.Response, err error) error {
 	var used uint64
 	if g != nil {
@@ -294,8 +295,8 @@ func (p *Plugin) handshake(now func() time.Time, said *manifest.Manifest, unsaid
 	return g.introduce(said, unsaid)
 }
 
-// Start makes the first instance, so that a plugin that does not fit into the memory of all plugins fails here. Without an instance
-// for all namespaces it does nothing.
+// Start makes the first instance, so that a plugin that does not fit into the memory of all plugins fails here. Without an
+// instance for all namespaces it does nothing.
 func (p *Plugin) Start(ctx context.Context) error {
 	if p.options.PerNamespace {
 		return nil
@@ -317,8 +318,8 @@ func (p *Plugin) scratch() *Plugin {
 		options: p.options, verdicts: verdicts{}, pool: pool{limit: p.options.Instances}, repeats: p.newRepeats()}
 }
 
-// Check tests the plugin with settings, a JSON object or "" for none: it configures instances of their own, and runs the self-test on
-// Samples. Calls of p go on meanwhile. The error is written for the author of module and settings.
+// Check tests the plugin with settings, a JSON object or "" for none: it configures instances of their own, and runs the
+// self-test on Samples. Calls of p go on meanwhile. The error is written for the author of module and settings.
 func (p *Plugin) Check(ctx context.Context, settings string) (SelfTest, error) {
 	if len(settings) > p.limits.Settings {
 		return SelfTest{}, fmt.Errorf("settings: %d bytes, the limit is %d", len(settings), p.limits.Settings)
@@ -345,7 +346,8 @@ func (p *Plugin) Check(ctx context.Context, settings string) (SelfTest, error) {
 	return q.report.SelfTest, err
 }
 
-// Reset closes all instances and forgets failures and limits of rates, as a new process would have it. Counters, and what Check has found, stay.
+// Reset closes all instances and forgets failures and limits of rates, as a new process would have it. Counters, and what Check
+// has found, stay.
 func (p *Plugin) Reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -371,7 +373,8 @@ func (p *Plugin) Revision() string { return p.report.Revision }
 // Report returns what loading found.
 func (p *Plugin) Report() Report { return p.report }
 
-// Stats returns the counters. While a call is running, they are those from when Stats was last called, or from the call after that.
+// Stats returns the counters. While a call is running, they are those from when Stats was last called, or from the call after
+// that.
 func (p *Plugin) Stats() Stats {
 	if !p.mu.TryLock() {
 		p.asked.Store(true)

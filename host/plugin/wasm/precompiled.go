@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/util/safefile"
 )
 
-// Precompiled is code that has been compiled in advance, such as that of the bundled plugins in sluice's image: a folder with entries like
-// those of the compile cache, which nobody writes to any more. Where the digests come from is trusted, the folder is not: an entry
-// of which a byte differs is not used.
+// Precompiled is code that has been compiled in advance, such as that of the bundled plugins in sluice's image: a folder with
+// entries like those of the compile cache, which nobody writes to any more. Where the digests come from is trusted, the folder is
+// not: an entry of which a byte differs is not used.
 type Precompiled struct {
 	Dir     string
 	Digests map[string]string // of the manifest of each entry, by the entry's name
@@ -58,8 +58,9 @@ func (p *Precompiled) open(name string) (*cacheEntry, error) {
 	return e, e.verify(manifest)
 }
 
-// Precompile compiles a module for this program's architecture into a new entry in dir, for processors with the features that this one has, and
-// returns the entry's name and digest. The module is trusted: it is compiled in this process, without limits of time and memory.
+// Precompile compiles a module for this program's architecture into a new entry in dir, for processors with the features that
+// this one has, and returns the entry's name and digest. The module is trusted: it is compiled in this process, without limits of
+// time and memory.
 func Precompile(ctx context.Context, dir string, module []byte) (pair string, err error) {
 	h, err := New(ctx, Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

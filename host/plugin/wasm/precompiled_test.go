@@ -62,7 +62,8 @@ func TestPrecompiledCodeIsNotCompiled(t *testing.T) {
 	}
 }
 
-// TestPrecompiledCodeIsVerified: whoever can write the folder cannot make a program run other code, also with a manifest that matches.
+// TestPrecompiledCodeIsVerified: whoever can write the folder cannot make a program run other code, also with a manifest that
+// matches.
 func TestPrecompiledCodeIsVerified(t *testing.T) {
 	module := cGuest(t, "testdata/inputs/c/inputs.c") // machine code of more than a page
 	flip := func(t *testing.T, path string) {

@@ -19,8 +19,8 @@ import (
 // forged is what an attacker writes where it may reach a log or a terminal.
 const forged = "\x1b]0;owned\x07\rlevel=ERROR msg=forged\n{\"level\":\"ERROR\",\"msg\":\"forged\"}\n\u202e\xff"
 
-// mischief is what processes that an attacker has taken over do with each decision, besides or instead of answering it: what is written to the
-// lane is for the next call.
+// mischief is what processes that an attacker has taken over do with each decision, besides or instead of answering it: what is
+// written to the lane is for the next call.
 var mischief = map[string]struct {
 	do  func(s *server, l *lane.Lane, watch *lane.Stopwatch)
 	err string // of the calls, "": they are answered
@@ -86,8 +86,8 @@ func mischievous(args []string) int {
 	})
 }
 
-// TestMischiefOfAProcessHurtsItselfOnly: calls end with an answer or an error, other plugins answer meanwhile, and neither errors nor log lines
-// are many, long, or anything but printable text.
+// TestMischiefOfAProcessHurtsItselfOnly: calls end with an answer or an error, other plugins answer meanwhile, and neither errors
+// nor log lines are many, long, or anything but printable text.
 func TestMischiefOfAProcessHurtsItselfOnly(t *testing.T) {
 	requireChildren(t)
 	for name, m := range mischief {

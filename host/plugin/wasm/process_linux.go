@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/plugin/wasm/meter"
 )
 
-// process is the engine in a process without rights, one for each module: what a module that breaks out can reach are the requests to itself.
-// When the process ends, its instances fail, and the next one starts another from the same files.
+// process is the engine in a process without rights, one for each module: what a module that breaks out can reach are the
+// requests to itself. When the process ends, its instances fail, and the next one starts another from the same files.
 type process struct {
 	host   *Host
 	files  *entryFiles
@@ -77,7 +77,8 @@ const (
 	maxHello = 64 << 10
 	// startTime is how long a process may take to load the code and give up its rights. It has a low priority.
 	startTime = 30 * time.Second
-	// killAfter is the CPU time of a process, in addition to that of the call, after which it is killed. Fuel ends a call long before.
+	// killAfter is the CPU time of a process, in addition to that of the call, after which it is killed. Fuel ends a call long
+	// before.
 	killAfter = 100 * time.Millisecond
 	// silence is how long a process may not answer, whatever its CPU time: it may wait for ever.
 	silence = 5 * time.Second
@@ -176,7 +177,8 @@ func (p *process) start(ctx context.Context) (*run, error) {
 	return nil, err
 }
 
-// kill ends the process; cause is the error of calls that run, nil: why the kernel says that it has ended. It reports whether it is the first.
+// kill ends the process; cause is the error of calls that run, nil: why the kernel says that it has ended. It reports whether it
+// is the first.
 func (r *run) kill(cause *callError) bool {
 	first := r.killed.CompareAndSwap(nil, cause)
 	_ = r.cmd.Process.Kill()
@@ -199,15 +201,15 @@ func (r *run) end(err error) {
 	r.p.host.memory.release(r.size.Swap(0))
 }
 
-// ownMemory is what a process may have in addition to its code and instances, in bytes: Go's runtime, the call stacks of two deep recursions, each
-// with its copy while it grows, and garbage.
+// ownMemory is what a process may have in addition to its code and instances, in bytes: Go's runtime, the call stacks of two deep
+// recursions, each with its copy while it grows, and garbage.
 const ownMemory = 64 << 20
 
 // maxShared is what may be left of the memory of lanes between messages, in bytes: twice trimAbove, in huge pages.
 const maxShared = 8 << 20
 
-// lookAtMemory kills a process that has more memory than is counted, of its own or of the lanes: the kernel's limit is for what Go's runtime maps.
-// It reports whether the process makes no call meanwhile.
+// lookAtMemory kills a process that has more memory than is counted, of its own or of the lanes: the kernel's limit is for what
+// Go's runtime maps. It reports whether the process makes no call meanwhile.
 func (r *run) lookAtMemory() bool {
 	idle, counted := true, r.allowance() // instances grow in calls
 	for n := range r.free {
@@ -431,8 +433,8 @@ func (i *remote) doAll(calls []*call, answer *[]byte) bool {
 	return true
 }
 
-// take waits for a lane that nobody uses, and returns its number. The first one comes first: the thread behind it has the memory of calls in its
-// cache, and Go's scheduler does not look after a second one that wakes and sleeps all the time.
+// take waits for a lane that nobody uses, and returns its number. The first one comes first: the thread behind it has the memory
+// of calls in its cache, and Go's scheduler does not look after a second one that wakes and sleeps all the time.
 func (r *run) take() (n int, ok bool) {
 	select {
 	case <-r.free[0]:
@@ -449,8 +451,9 @@ func (r *run) take() (n int, ok bool) {
 	}
 }
 
-// await sends a message and waits for the answer. It kills a process that takes longer for it than fuel lets any guest take for one call: a
-// process begins no more calls of a message after lane.MessageTime. What a process says of its progress is not asked: it could lie.
+// await sends a message and waits for the answer. It kills a process that takes longer for it than fuel lets any guest take for
+// one call: a process begins no more calls of a message after lane.MessageTime. What a process says of its progress is not asked:
+// it could lie.
 func (i *remote) await(w *lane.Lane, limit time.Duration) bool {
 	r := i.run
 	pid := r.cmd.Process.Pid

@@ -201,7 +201,8 @@ func idler(args []string) int {
 	return ProcessMain(args, os.Stderr)
 }
 
-// TestKillAtRandomTimesUnderLoad: decisions go on after each kill; other plugins do not notice. SLUICE_KILL_SECONDS is how long it lasts.
+// TestKillAtRandomTimesUnderLoad: decisions go on after each kill; other plugins do not notice. SLUICE_KILL_SECONDS is how long
+// it lasts.
 func TestKillAtRandomTimesUnderLoad(t *testing.T) {
 	requireChildren(t)
 	const seed, enough = 1, 40

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// readsRegister is the body of a function of the base guest that logs what the compiler of wazero 1.12.0 leaves of a select: a register that
-// has not been written.
+// readsRegister is the body of a function of the base guest that logs what the compiler of wazero 1.12.0 leaves of a select: a
+// register that has not been written.
 const readsRegister = `(global $k (mut i32) (i32.const 0))
 (func $h (global.set $k (i32.add (global.get $k) (i32.const 1))) (if (i32.eq (global.get $k) (i32.const 1000000000)) (then (call $h))))
 (func $second (param f64 f64) (result f64) (call $h) (local.get 1))
@@ -26,8 +26,8 @@ const readsRegister = `(global $k (mut i32) (i32.const 0))
 	(call $log (i32.const 1) (i32.const 310000) (i32.const 8))
 	(local.get 2))`
 
-// A guest cannot read what the host, or a decision for another namespace, has left in a vector register: neither by the compiler's mistake, nor
-// by the next one like it.
+// A guest cannot read what the host, or a decision for another namespace, has left in a vector register: neither by the
+// compiler's mistake, nor by the next one like it.
 func TestGuestsReadNoRegistersOfOthers(t *testing.T) {
 	base, err := os.ReadFile("../../../sdk/tck/hosts/guests/base.wat")
 	if err != nil {

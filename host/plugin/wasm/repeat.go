@@ -13,14 +13,16 @@ const (
 	firstDecisions = 128
 	// repeatsPerInstance is how many decisions an instance repeats before a new one replaces it.
 	repeatsPerInstance = 256
-	// repeatBurst is the fuel for repeats that a plugin starts with and can save up, in addition to that of starting an instance. Its
-	// calls add 4/RepeatOneIn of their fuel.
+	// repeatBurst is the fuel for repeats that a plugin starts with and can save up, in addition to that of starting an instance.
+	// Its calls add 4/RepeatOneIn of their fuel.
 	repeatBurst = 50_000_000
-	// repeatSlack is the fuel that a repeat may use in addition to starting an instance and twice the first call: for growing buffers.
+	// repeatSlack is the fuel that a repeat may use in addition to starting an instance and twice the first call: for growing
+	// buffers.
 	repeatSlack = 1_000_000
 	// maxFailedRepeats in a row mean that the plugin answers in the first instance only.
 	maxFailedRepeats = 16
-	// warmUps is how many sample requests an instance answers before it repeats decisions: from the start, its history is another.
+	// warmUps is how many sample requests an instance answers before it repeats decisions: from the start, its history is
+	// another.
 	warmUps = 3
 )
 
@@ -139,8 +141,8 @@ func (p *Plugin) repeat(namespace string, req *abi.Request, resp *abi.Response, 
 	return nil
 }
 
-// second makes the second instance with a key the current guest, with the settings of a request, and returns the fuel that was used
-// to start and to configure it.
+// second makes the second instance with a key the current guest, with the settings of a request, and returns the fuel that was
+// used to start and to configure it.
 func (p *Plugin) second(key instanceKey, req *abi.Request) (g *guest, h handle, used int64, err error) {
 	g, h, used, err = p.configuredInstance(key, req.Settings.Text)
 	if g == nil {
@@ -162,7 +164,8 @@ func (p *Plugin) second(key instanceKey, req *abi.Request) (g *guest, h handle, 
 	return g, h, used, nil
 }
 
-// ImpureError means that two instances of a plugin have answered the same request differently, or that one answers and the other fails.
+// ImpureError means that two instances of a plugin have answered the same request differently, or that one answers and the other
+// fails.
 type ImpureError struct {
 	namespace string
 	text      string

@@ -381,8 +381,8 @@ func TestRepeatsNeedMemory(t *testing.T) {
 	}
 }
 
-// TestIdlePluginsReleaseMemory: instances that only repeat decisions are closed when no decision was made for a while, at no cost for the
-// plugin; then they come back.
+// TestIdlePluginsReleaseMemory: instances that only repeat decisions are closed when no decision was made for a while, at no cost
+// for the plugin; then they come back.
 func TestIdlePluginsReleaseMemory(t *testing.T) {
 	h := newHost(t, Options{})
 	p := loadWith(t, h, goGuest(t, "testdata/goguest"), LoadOptions{RepeatOneIn: 1})

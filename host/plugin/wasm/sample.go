@@ -17,9 +17,9 @@ type Sample struct {
 const sampleNow = 1_700_000_000_000 // ms
 
 // Samples returns typical requests: different sizes, Services of several namespaces, both IP families, both pools, zones that are
-// balanced, unbalanced or unknown, endpoints that are terminating, held or not eligible, a later time, connection counts, outcomes
-// and state. All have values of keys: any text, the empty one and none. Each call returns the same requests, which the caller may
-// modify.
+// balanced, unbalanced or unknown, endpoints that are terminating, held or not eligible, a later time, connection counts,
+// outcomes and state. All have values of keys: any text, the empty one and none. Each call returns the same requests, which the
+// caller may modify.
 func Samples(keys ...string) []Sample {
 	sample := func(n int) *abi.Request { return SampleRequest(n, keys...) }
 	v6 := sample(6)
@@ -175,7 +175,8 @@ func unready(req *abi.Request, conditions uint32) *abi.Request {
 	return req
 }
 
-// SampleRequest returns a request with n ready endpoints, all chosen, spread over three zones of four nodes each, with values of keys.
+// SampleRequest returns a request with n ready endpoints, all chosen, spread over three zones of four nodes each, with values of
+// keys.
 func SampleRequest(n int, keys ...string) *abi.Request {
 	req := &abi.Request{
 		Now: sampleNow, Namespace: "shop", Service: "cart", Port: "http", PortNumber: 80, Protocol: 6, Family: 4,

@@ -50,7 +50,8 @@ type sandbox struct {
 // buffer is guest memory allocated by sluice_alloc.
 type buffer struct{ ptr, size uint32 }
 
-// randomSeed returns the seed of a guest's random numbers: the same in each instance, and again at the beginning of each decision.
+// randomSeed returns the seed of a guest's random numbers: the same in each instance, and again at the beginning of each
+// decision.
 func randomSeed() (uint64, uint64) { return 1, 2 }
 
 func (s *sandbox) instantiate(o instanceOptions) (err error) {
@@ -320,7 +321,8 @@ func (s *sandbox) view(b buffer) []byte {
 
 func (s *sandbox) fuelLeft() int64 { return int64(s.fuel.Get()) }
 
-// charge takes fuel for work of the host on behalf of the guest, before that work. It ends a guest that has no fuel left or is late.
+// charge takes fuel for work of the host on behalf of the guest, before that work. It ends a guest that has no fuel left or is
+// late.
 func (s *sandbox) charge(n int64) {
 	left := s.fuelLeft() - n
 	s.fuel.Set(uint64(left))

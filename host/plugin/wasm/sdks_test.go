@@ -202,7 +202,8 @@ func carry(req *abi.Request, b []byte) {
 	req.State = bytes.Clone(b[at:][:n])
 }
 
-// The same policies in all languages of the SDKs give the same bytes for the same requests, also over time with the state that they carry.
+// The same policies in all languages of the SDKs give the same bytes for the same requests, also over time with the state that
+// they carry.
 func TestSDKsDecideTheSame(t *testing.T) {
 	if os.Getenv("SLUICE_TEST_SDK") == "" {
 		t.Skip("make test-sdk runs it")
@@ -303,8 +304,8 @@ func sdkGuests(t *testing.T, policy string) (guests []*sdkGuest) {
 	return guests
 }
 
-// TestSDKForRustIsACrate: the plugin of "plugin new" passes its tests and loads with the SDK as a crate. Cargo's compiler may lack the target, so the module
-// is built by Debian's.
+// TestSDKForRustIsACrate: the plugin of "plugin new" passes its tests and loads with the SDK as a crate. Cargo's compiler may
+// lack the target, so the module is built by Debian's.
 func TestSDKForRustIsACrate(t *testing.T) {
 	if os.Getenv("SLUICE_TEST_SDK") == "" {
 		t.Skip("make test-sdk runs it")

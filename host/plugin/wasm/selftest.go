@@ -68,9 +68,9 @@ func inOrder(n int) []int {
 	return out
 }
 
-// selfTest asks Samples with settings in several orders, in new and in used instances. All answers to the same sample must be equal.
-// Each call has the fuel of a decision, and the time of a configuration: a virtual machine counts time in which it does not run, and one
-// such call would refuse the module.
+// selfTest asks Samples with settings in several orders, in new and in used instances. All answers to the same sample must be
+// equal. Each call has the fuel of a decision, and the time of a configuration: a virtual machine counts time in which it does
+// not run, and one such call would refuse the module.
 func (p *Plugin) selfTest(ctx context.Context, settings string) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("self-test: %w", err)

@@ -34,8 +34,8 @@ const otherMemory = 160 << 20
 // addresses is what instances may reserve for their memory, in bytes: a thousand of 64 MiB.
 const addresses = 64 << 30
 
-// ProcessMain is the main function of the process that Options.Process starts. It has a socket as standard input, whose end ends it, the memory
-// of lanes as standard output, and the files of an entry as the descriptors from 3.
+// ProcessMain is the main function of the process that Options.Process starts. It has a socket as standard input, whose end ends
+// it, the memory of lanes as standard output, and the files of an entry as the descriptors from 3.
 func ProcessMain(args []string, stderr io.Writer) int {
 	s := &server{instances: map[uint32]*sandbox{}}
 	hello, lanes, err := s.start(args)

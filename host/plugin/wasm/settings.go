@@ -166,8 +166,8 @@ func (g *guest) configure(text string) (h handle, err error) {
 	return h, err
 }
 
-// checkOwnInputs returns an error if settings of a Service ask for inputs that those of its policy do not: what sluice counts, and which
-// labels and annotations it reads, is not for the owner of a Service to say.
+// checkOwnInputs returns an error if settings of a Service ask for inputs that those of its policy do not: what sluice counts,
+// and which labels and annotations it reads, is not for the owner of a Service to say.
 func (p *Plugin) checkOwnInputs(s *abi.Settings, in asked) error {
 	more := in.needs &^ p.Needs(s.Policy)
 	for _, input := range Inputs() {
@@ -233,8 +233,8 @@ func count(b bool) uint64 {
 	return 0
 }
 
-// try configures the settings of a Service in an instance for trials, unless it is known whether the plugin accepts them. A text is
-// refused if it fails in a new instance: whether it does depends on nothing else.
+// try configures the settings of a Service in an instance for trials, unless it is known whether the plugin accepts them. A text
+// is refused if it fails in a new instance: whether it does depends on nothing else.
 func (p *Plugin) try(key instanceKey, req *abi.Request) error {
 	text := req.Settings.Text
 	if g := p.pool.guests[key]; g != nil {

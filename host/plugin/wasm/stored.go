@@ -20,13 +20,15 @@ import (
 
 // An entry of the cache contains what is needed to run a module, and nothing of its functions but their machine code:
 //
-//   - the outline of the rewritten module (meter.Outline), which is decoded quickly: without function bodies there is little to validate
+//   - the outline of the rewritten module (meter.Outline), which is decoded quickly: without function bodies there is little to
+//     validate
 //   - the memory that a new instance begins with, which is mapped too: instances share the pages that they do not write
 //   - what the meter has found out about the module
-//   - what the engine has written to its cache for the whole module, in three files: what comes before the pages of machine code, these, and what
-//     comes after them. The name of the first has the engine's key for the outline, so the engine takes the code of the whole module for that of the
-//     outline. Both are compiled for that; the key depends on the processor. Machine code of a Go module has 8 MB, of which calls execute a small
-//     part: mapped from a file of its own, only that part is resident, and the kernel can drop it
+//   - what the engine has written to its cache for the whole module, in three files: what comes before the pages of machine code,
+//     these, and what comes after them. The name of the first has the engine's key for the outline, so the engine takes the code
+//     of the whole module for that of the outline. Both are compiled for that; the key depends on the processor. Machine code of
+//     a Go module has 8 MB, of which calls execute a small part: mapped from a file of its own, only that part is resident, and
+//     the kernel can drop it
 const (
 	outlineName  = "outline.wasm"
 	memoryName   = "memory" // missing if the outline has data segments
@@ -36,7 +38,8 @@ const (
 	enginePrefix = "engine-"
 	maxInfo      = 4 << 20 // bytes
 
-	// What the compiler writes is in a folder of its own, so that it cannot change the rest of the entry, in folders that are there when it begins.
+	// What the compiler writes is in a folder of its own, so that it cannot change the rest of the entry, in folders that are
+	// there when it begins.
 	workFolder    = "work"
 	wholeFolder   = "whole"
 	outlineFolder = "outline"
@@ -258,8 +261,8 @@ func (e *entryFiles) whole() (f *os.File, size int64, err error) {
 	return f, size, nil
 }
 
-// compiled compiles the outline with a cache in which the engine finds the code of the whole module: a temporary folder with a link to an
-// open file. The engine compiles what it does not find. size is that of the code.
+// compiled compiles the outline with a cache in which the engine finds the code of the whole module: a temporary folder with a
+// link to an open file. The engine compiles what it does not find. size is that of the code.
 func (e *entryFiles) compiled(compile func(wazero.CompilationCache) error) (cache wazero.CompilationCache, size int64, err error) {
 	engine, size, err := e.whole()
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/util/safefile"
 )
 
-// TestCodeIsMappedFromItsFile: in the process of a plugin the machine code is that of the file, most of it is not resident, and another process
-// starts although the folder is deleted.
+// TestCodeIsMappedFromItsFile: in the process of a plugin the machine code is that of the file, most of it is not resident, and
+// another process starts although the folder is deleted.
 func TestCodeIsMappedFromItsFile(t *testing.T) {
 	requireChildren(t)
 	for _, compiler := range [][]string{nil, childCommand("compile")} {
@@ -100,7 +100,8 @@ func onlyFile(t testing.TB, dir, name string) string {
 	return files[0]
 }
 
-// mappingsOf returns how many bytes of a file a process has mapped, how many of them are resident, and how many are copies of its own.
+// mappingsOf returns how many bytes of a file a process has mapped, how many of them are resident, and how many are copies of its
+// own.
 func mappingsOf(t testing.TB, pid int, file string) (mapped, resident, private int64) {
 	t.Helper()
 	header := regexp.MustCompile(`^[0-9a-f]+-[0-9a-f]+ `)

@@ -10,8 +10,9 @@ import (
 
 // messages is an instance that makes several calls at once.
 type messages interface {
-	// doAll makes calls, and reports whether it knows their results: otherwise the process has ended. Those that have not been made are skipped: the
-	// ones after a failure, and the ones for which there was no time. Results are part of answer, which is reused.
+	// doAll makes calls, and reports whether it knows their results: otherwise the process has ended. Those that have not been
+	// made are skipped: the ones after a failure, and the ones for which there was no time. Results are part of answer, which is
+	// reused.
 	doAll(calls []*call, answer *[]byte) bool
 }
 
@@ -44,8 +45,8 @@ func (p *Plugin) DecideAll(calls []*policy.Call) {
 	}
 }
 
-// decideTogether makes the first calls, if they are for one instance that has their settings, and returns how many have been answered. end
-// means that the others are for another time.
+// decideTogether makes the first calls, if they are for one instance that has their settings, and returns how many have been
+// answered. end means that the others are for another time.
 func (p *Plugin) decideTogether(calls []*policy.Call) (n int, end bool) {
 	key := p.options.key(&calls[0].Request)
 	g := p.pool.guests[key]

@@ -42,7 +42,8 @@ func askAll(p *Plugin, calls []*policy.Call) {
 	}
 }
 
-// TestCallsTogetherAreAsOneByOne: answers, errors and counters are the same as without messages of several calls, whatever fails between.
+// TestCallsTogetherAreAsOneByOne: answers, errors and counters are the same as without messages of several calls, whatever fails
+// between.
 func TestCallsTogetherAreAsOneByOne(t *testing.T) {
 	requireChildren(t)
 	limits := DefaultLimits()

@@ -8,9 +8,9 @@ import (
 )
 
 // Fuel for configuring settings that Services have set and the plugin has not seen before, with that of the instances for it. A
-// namespace has a bucket of its own, and all have one together, so that whoever writes settings again and again delays new settings
-// only, and mostly those of the same namespace. With the default of Limits.ConfigureFuel, 100 M, a namespace has 1 G at once and 10 M
-// a second. A unit takes about a nanosecond.
+// namespace has a bucket of its own, and all have one together, so that whoever writes settings again and again delays new
+// settings only, and mostly those of the same namespace. With the default of Limits.ConfigureFuel, 100 M, a namespace has 1 G at
+// once and 10 M a second. A unit takes about a nanosecond.
 const (
 	trialBurst      = 10 // of a namespace, in units of Limits.ConfigureFuel
 	trialSeconds    = 10 // in which a namespace gets Limits.ConfigureFuel

@@ -41,8 +41,8 @@ func sameFile(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-// readFile returns the new state of a file. Documents whose text is in the old one are not decoded again. Times of files are reliable
-// before a time.
+// readFile returns the new state of a file. Documents whose text is in the old one are not decoded again. Times of files are
+// reliable before a time.
 func readFile(ctx context.Context, before time.Time, rel string, open func() (*os.File, error), old *file) *file {
 	f := &file{docs: old.docs}
 	text, info, err := readText(open)

@@ -67,7 +67,8 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	if err != nil {
 		return fmt.Errorf("source directory %s: watch: %w", s.root, err)
 	}
-	// Not waited for: closing an inotify instance waits for a grace period of the kernel (SRCU), seconds on a machine with too much load.
+	// Not waited for: closing an inotify instance waits for a grace period of the kernel (SRCU), seconds on a machine with too
+	// much load.
 	defer func() { go events.Close() }()
 	d := &directory{root: root, now: s.opt.Now, files: map[string]*file{}}
 	w := &watcher{opt: s.opt, fs: events}

@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Refused returns the verbs that the API server refuses to this client for a resource of the core, in all namespaces, of those that sluice needs
-// to read it: list and watch. Roles of single namespaces do not count.
+// Refused returns the verbs that the API server refuses to this client for a resource of the core, in all namespaces, of those
+// that sluice needs to read it: list and watch. Roles of single namespaces do not count.
 func (c *Client) Refused(ctx context.Context, resource string) (refused []string, err error) {
 	for _, verb := range []string{"list", "watch"} {
 		review := authorizationv1.SelfSubjectAccessReview{

@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// Needs are the inputs of the policy of a Service that cost the API server something: they are read only while a Service needs them.
+// Needs are the inputs of the policy of a Service that cost the API server something: they are read only while a Service needs
+// them.
 type Needs struct {
 	Nodes bool           // the cluster's other Nodes
 	Pods  source.PodKeys // of the Service's Pods
@@ -18,8 +19,8 @@ type Needs struct {
 	NodeLabels, NamespaceLabels []string
 }
 
-// NeedsOn returns what the policies of Services need on a node: this node's Node as it was last, nil while none is known. Of the Node only the labels
-// matter.
+// NeedsOn returns what the policies of Services need on a node: this node's Node as it was last, nil while none is known. Of the
+// Node only the labels matter.
 type NeedsOn func(node *model.Node) func(*model.Service) Needs
 
 // demand tracks what the policies of Services need.

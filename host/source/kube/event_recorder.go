@@ -18,8 +18,8 @@ const (
 	repeatInterval = 10 * time.Minute // before this node reports the same again
 	queueLength    = 256              // Events that wait to be sent; more are dropped
 	maxRemembered  = 4096             // Events whose repeatInterval has not passed; further ones are dropped
-	// shareOfNamespace is the part of both limits that is for the Services of one namespace, so that a tenant whose objects change all the time
-	// cannot keep others from their Events.
+	// shareOfNamespace is the part of both limits that is for the Services of one namespace, so that a tenant whose objects
+	// change all the time cannot keep others from their Events.
 	shareOfNamespace = 4
 )
 

@@ -231,7 +231,8 @@ func TestEventQueueAndMemoryAreBounded(t *testing.T) {
 	}
 }
 
-// TestTenantCannotKeepOthersFromTheirEvents: the annotations of 10,000 Services of a namespace change all the time, each time to another text.
+// TestTenantCannotKeepOthersFromTheirEvents: the annotations of 10,000 Services of a namespace change all the time, each time to
+// another text.
 func TestTenantCannotKeepOthersFromTheirEvents(t *testing.T) {
 	n := newRecorderFixture(t, 1)
 	sent := map[string]int{}

@@ -95,8 +95,8 @@ func (s *Source) warnMissing() {
 	}
 }
 
-// emitInitialState emits everything that was read so far: first the objects of sluice.dev, which others may have to act on before it is
-// planned, and then the rest as one batch.
+// emitInitialState emits everything that was read so far: first the objects of sluice.dev, which others may have to act on before
+// it is planned, and then the rest as one batch.
 func (s *Source) emitInitialState() {
 	isObject := func(c model.Change) bool { return c.Kind == model.ObjectKind }
 	s.mu.Lock()

@@ -110,8 +110,8 @@ func nodeKind() kind[model.Node] {
 	}
 }
 
-// otherNodeKind reads only zone, CPU and readiness of a Node, and its labels, of which the caller keeps those that policies see: nothing else counts
-// as a change.
+// otherNodeKind reads only zone, CPU and readiness of a Node, and its labels, of which the caller keeps those that policies see:
+// nothing else counts as a change.
 func otherNodeKind() kind[model.Node] {
 	return kind[model.Node]{
 		name: "other Node", prototype: &corev1.Node{}, same: equal[model.Node], change: nodeChange,

@@ -158,7 +158,8 @@ func TestNamespacesThatCannotBeReadHaveNoLabels(t *testing.T) {
 	testenv.Eventually(t, "the log says so", func() bool { return r.logCount("component namespaces") == 1 })
 }
 
-// TestChangingLabelsCauseFewLists: whoever may choose the labels of a policy cannot have all nodes list Nodes or namespaces all the time.
+// TestChangingLabelsCauseFewLists: whoever may choose the labels of a policy cannot have all nodes list Nodes or namespaces all
+// the time.
 func TestChangingLabelsCauseFewLists(t *testing.T) {
 	r := newFixture(t, nil)
 	needs := func(i int) {

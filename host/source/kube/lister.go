@@ -119,8 +119,8 @@ func (l *lister) refusalIsFinal() bool {
 	return !served && l.rolesLoaded()
 }
 
-// dispensable reports whether the first plan does not wait for the roles of a server that forbids the resource: a kind that nobody has to
-// install, and that the server has not served before.
+// dispensable reports whether the first plan does not wait for the roles of a server that forbids the resource: a kind that
+// nobody has to install, and that the server has not served before.
 func (l *lister) dispensable() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// Load reads a cluster once, as the given node sees it; the other Nodes and Pods only if a Service needs them. Without a node, it reads all
-// Nodes with their labels. on may be nil. The problems are those of objects, in the order of the lists.
+// Load reads a cluster once, as the given node sees it; the other Nodes and Pods only if a Service needs them. Without a node, it
+// reads all Nodes with their labels. on may be nil. The problems are those of objects, in the order of the lists.
 func Load(ctx context.Context, c *Client, node string, on NeedsOn) (*model.Snapshot, []source.Problem, error) {
 	snap := model.NewSnapshot()
 	var annotations serviceAnnotations

@@ -11,7 +11,8 @@ import (
 // namespaceWatchInterval is the minimum time between two starts of the watch of namespaces: each is a list, by every node.
 const namespaceWatchInterval = 20 * time.Second
 
-// namespaceWatch watches the labels of namespaces that policies see, while a policy sees any. It belongs to the goroutine of Source.Run.
+// namespaceWatch watches the labels of namespaces that policies see, while a policy sees any. It belongs to the goroutine of
+// Source.Run.
 type namespaceWatch struct {
 	source    *Source
 	ctx       context.Context

@@ -25,14 +25,14 @@ const (
 	// A list for labels that policies see from now on: every node needs it at the same moment, and policies wait for it.
 	labelsJitterPerNode = 4 * time.Millisecond
 	maxLabelsJitter     = 20 * time.Second
-	// Of the interval between two lists, the part that must pass between two for labels: whoever may choose the labels of a policy can have
-	// nodes list this much more often.
+	// Of the interval between two lists, the part that must pass between two for labels: whoever may choose the labels of a
+	// policy can have nodes list this much more often.
 	labelsShare = 6
 )
 
-// nodePoller keeps zone, CPU, readiness and labels of the other Nodes, which policies may need. Between full lists it lists metadata only (a
-// quarter of the API server's work and a tenth of the bytes), and looks up single Nodes: new ones, for their CPU, and
-// those that a slice names and that are unknown or known in another zone. It does not watch: a watch would send 10 KiB
+// nodePoller keeps zone, CPU, readiness and labels of the other Nodes, which policies may need. Between full lists it lists
+// metadata only (a quarter of the API server's work and a tenth of the bytes), and looks up single Nodes: new ones, for their
+// CPU, and those that a slice names and that are unknown or known in another zone. It does not watch: a watch would send 10 KiB
 // each time that any kubelet updates its Node's status.
 type nodePoller struct {
 	source *Source

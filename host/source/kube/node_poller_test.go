@@ -196,7 +196,8 @@ func TestForbiddenNodesAreTolerated(t *testing.T) {
 	}
 }
 
-// TestMissingAndForbiddenKindsAreNamedOnce: the log has one line about the three kinds of sluice.dev, a warning if the server forbids them.
+// TestMissingAndForbiddenKindsAreNamedOnce: the log has one line about the three kinds of sluice.dev, a warning if the server
+// forbids them.
 func TestMissingAndForbiddenKindsAreNamedOnce(t *testing.T) {
 	for status, level := range map[int]string{http.StatusNotFound: "INFO", http.StatusForbidden: "WARN"} {
 		r := newFixture(t, nil)

@@ -14,8 +14,8 @@ import (
 // maxPeers bounds the addresses that are remembered: a name of an API server may resolve to other ones again and again.
 const maxPeers = 64
 
-// peers are the addresses to which connections have been made: those of API servers, load balancers before them and proxies, whatever
-// the kubeconfig names them by.
+// peers are the addresses to which connections have been made: those of API servers, load balancers before them and proxies,
+// whatever the kubeconfig names them by.
 type peers struct {
 	mu      sync.Mutex
 	addrs   []netip.Addr // the latest last

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// Limits of the watches of Pods. A watch costs the API server memory, and each change of a Pod in its namespace a comparison with its
-// selector (host/FLEET.md).
+// Limits of the watches of Pods. A watch costs the API server memory, and each change of a Pod in its namespace a comparison with
+// its selector (host/FLEET.md).
 const (
 	// maxPodWatches bounds the watches of all namespaces. The Pods of further namespaces are not read.
 	maxPodWatches = 64
@@ -97,8 +97,8 @@ func (w *podWatchSpec) covers(other *podWatchSpec) bool {
 	return w.namespace == other.namespace && w.selector == other.selector && w.keys.Covers(&other.keys)
 }
 
-// podWatchSpecs returns the watches that the Services of a namespace need, sorted by selector: one for each distinct selector, or one
-// of all Pods if there are more than limit.
+// podWatchSpecs returns the watches that the Services of a namespace need, sorted by selector: one for each distinct selector, or
+// one of all Pods if there are more than limit.
 func podWatchSpecs(namespace string, services map[model.Name]podSelection, limit int) []podWatchSpec {
 	bySelector := map[string]source.PodKeys{}
 	var all source.PodKeys

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// mergedPods merges the Pods of all watches: the selectors of several Services can match the same Pod, and each watch reads only the
-// keys of its own Services.
+// mergedPods merges the Pods of all watches: the selectors of several Services can match the same Pod, and each watch reads only
+// the keys of its own Services.
 type mergedPods struct {
 	publish func([]model.Change)
 

@@ -13,8 +13,8 @@ import (
 // podWatchInterval is the minimum time between two starts of watches for a namespace: each is a list of Pods, by every node.
 const podWatchInterval = 5 * time.Second
 
-// podWatches runs the watches of Pods that the policies of Services need. All of it belongs to the goroutine of Source.Run, except
-// publish.
+// podWatches runs the watches of Pods that the policies of Services need. All of it belongs to the goroutine of Source.Run,
+// except publish.
 type podWatches struct {
 	source     *Source
 	ctx        context.Context
@@ -179,8 +179,8 @@ func (n *podNamespace) watchOf(spec *podWatchSpec) *podWatch {
 	return nil
 }
 
-// stopObsolete stops the watches that are not current. While a current one is not synced, those that are synced stay: the Pods that
-// they have read would be missing.
+// stopObsolete stops the watches that are not current. While a current one is not synced, those that are synced stay: the Pods
+// that they have read would be missing.
 func (n *podNamespace) stopObsolete(current []*podWatch, pending bool) {
 	n.watches = slices.DeleteFunc(n.watches, func(w *podWatch) bool {
 		if slices.Contains(current, w) || pending && w.state() == model.PodsRead {

@@ -308,8 +308,8 @@ func TestHugeMetadataOfPodsIsNotKept(t *testing.T) {
 	}
 }
 
-// TestChangingASelectorRestartsFewWatches: every start of a watch is a list, on every node. A Service whose selector alternates must
-// not cause one each time.
+// TestChangingASelectorRestartsFewWatches: every start of a watch is a list, on every node. A Service whose selector alternates
+// must not cause one each time.
 func TestChangingASelectorRestartsFewWatches(t *testing.T) {
 	var started time.Time
 	r := newFixture(t, nil)
@@ -341,8 +341,8 @@ func TestChangingASelectorRestartsFewWatches(t *testing.T) {
 	}
 }
 
-// TestInitialSyncWaitsForPodsIfNothingFollowsIt: with `run --once`. Otherwise it does not: whether a tenant's Pods can be read must not
-// delay the first sync of the node.
+// TestInitialSyncWaitsForPodsIfNothingFollowsIt: with `run --once`. Otherwise it does not: whether a tenant's Pods can be read
+// must not delay the first sync of the node.
 func TestInitialSyncWaitsForPodsIfNothingFollowsIt(t *testing.T) {
 	for _, wait := range []bool{false, true} {
 		r := newFixture(t, func(o *Options) { o.WaitForPods = wait })

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// serviceAnnotations keeps the annotations of Services that plugins can declare, so that a plugin that declares another key gets its
-// values without a new list. The values of Services have only the declared ones: any other annotation is no change.
+// serviceAnnotations keeps the annotations of Services that plugins can declare, so that a plugin that declares another key gets
+// its values without a new list. The values of Services have only the declared ones: any other annotation is no change.
 type serviceAnnotations struct {
 	needs atomic.Pointer[func(*model.Service) Needs] // nil: nothing
 

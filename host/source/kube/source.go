@@ -19,8 +19,8 @@ type Options struct {
 	Node   string // name of this node's Node
 	// RequirePodCIDRs makes the initial sync wait for the Node's spec.podCIDRs and fail without them.
 	RequirePodCIDRs bool
-	// WaitForPods makes the initial sync wait for the Pods that policies need as well, at most as long as for the Node: the caller
-	// programs the initial state only.
+	// WaitForPods makes the initial sync wait for the Pods that policies need as well, at most as long as for the Node: the
+	// caller programs the initial state only.
 	WaitForPods bool
 	Log         *slog.Logger
 	Now         func() time.Time
@@ -179,7 +179,8 @@ func (s *Source) RememberNode(n *model.Node) {
 	s.wake()
 }
 
-// rememberedNode returns what was known of this node's Node before a restart, nil for nothing and until the Node has been asked for.
+// rememberedNode returns what was known of this node's Node before a restart, nil for nothing and until the Node has been asked
+// for.
 func (s *Source) rememberedNode() *model.Node {
 	if !s.ownNode.isSynced() {
 		return nil

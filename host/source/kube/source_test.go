@@ -28,8 +28,8 @@ func TestInitialStateIsOneBatchEndingWithSynced(t *testing.T) {
 	r.waitInSync()
 }
 
-// TestInitialStateHasTheNode: the initial sync may look at the store between the moment when it has the Node and the one when that is
-// published.
+// TestInitialStateHasTheNode: the initial sync may look at the store between the moment when it has the Node and the one when
+// that is published.
 func TestInitialStateHasTheNode(t *testing.T) {
 	r := newFixture(t, nil)
 	r.server.put(svc("web"), slice("web", "10.0.0.1"))
@@ -156,7 +156,8 @@ func TestOutageEmitsNothingAndIsLoggedOnce(t *testing.T) {
 			r.server.endWatches()
 			testenv.Eventually(t, "many requests", func() bool { return r.server.requestCount() > requests+40 })
 			r.wantEmitted("during the outage")
-			// Without reminders, which follow after a minute of the fixture's clock: how many requests that is depends on the machine.
+			// Without reminders, which follow after a minute of the fixture's clock: how many requests that is depends on the
+			// machine.
 			log := r.log.String()
 			reminders := strings.Count(log, " failures=")
 			lines := strings.Count(log, "level=WARN") + strings.Count(log, "level=ERROR") - reminders

@@ -18,9 +18,9 @@ var (
 	ErrForbidden       = errors.New("must be allowed to list Services in all namespaces")
 )
 
-// AuthorizeServiceReader returns nil if a token is valid for an audience and its user may list the Services of all namespaces, an error that
-// wraps ErrUnauthenticated or ErrForbidden if not, and another error if the API server does not answer. It needs the permissions of
-// the ClusterRole system:auth-delegator.
+// AuthorizeServiceReader returns nil if a token is valid for an audience and its user may list the Services of all namespaces, an
+// error that wraps ErrUnauthenticated or ErrForbidden if not, and another error if the API server does not answer. It needs the
+// permissions of the ClusterRole system:auth-delegator.
 func (c *Client) AuthorizeServiceReader(ctx context.Context, token, audience string) error {
 	review := authenticationv1.TokenReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview"},
@@ -29,7 +29,8 @@ func (c *Client) AuthorizeServiceReader(ctx context.Context, token, audience str
 	if err := c.createReview(ctx, "/apis/authentication.k8s.io/v1/tokenreviews", &review); err != nil {
 		return err
 	}
-	// An authenticator that knows no audiences returns none: its tokens are valid for every audience, also this one, and are refused.
+	// An authenticator that knows no audiences returns none: its tokens are valid for every audience, also this one, and are
+	// refused.
 	if !review.Status.Authenticated || !slices.Contains(review.Status.Audiences, audience) {
 		return ErrUnauthenticated
 	}

@@ -59,8 +59,8 @@ func (c *watchState) staleFor() (age time.Duration, unavailable bool) {
 	return c.now().Sub(c.staleSince), c.unavailable
 }
 
-// WatchStatuses returns the status of each watched resource: of one with several watches, that of the most stale one. It is safe for
-// concurrent use.
+// WatchStatuses returns the status of each watched resource: of one with several watches, that of the most stale one. It is safe
+// for concurrent use.
 func (s *Source) WatchStatuses() []WatchStatus {
 	s.mu.Lock()
 	listers := s.listers

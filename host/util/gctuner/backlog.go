@@ -8,8 +8,9 @@ import (
 // backlogEnd is how long after the last Pending a backlog ends.
 const backlogEnd = 300 * time.Millisecond
 
-// Backlog postpones garbage collection while changes wait to be programmed: a collection makes all of them take longer, most on a machine with few
-// processors. The garbage of a backlog is collected after its end, or when there is three times as much as is allowed otherwise.
+// Backlog postpones garbage collection while changes wait to be programmed: a collection makes all of them take longer, most on a
+// machine with few processors. The garbage of a backlog is collected after its end, or when there is three times as much as is
+// allowed otherwise.
 type Backlog struct{ pending chan struct{} }
 
 // NewBacklog returns a Backlog. Run makes it work.

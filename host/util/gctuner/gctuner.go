@@ -15,8 +15,8 @@ const (
 	minPercent     = 20
 	maxPercent     = 100
 	backlogPercent = 200
-	// headroom is the garbage to allow, in bytes, within minPercent and maxPercent, and backlogHeadroom that during a backlog, see Backlog, within
-	// minPercent and backlogPercent.
+	// headroom is the garbage to allow, in bytes, within minPercent and maxPercent, and backlogHeadroom that during a backlog,
+	// see Backlog, within minPercent and backlogPercent.
 	headroom        = 24 << 20
 	backlogHeadroom = 72 << 20
 )
@@ -35,8 +35,9 @@ func SetStartup() {
 	}
 }
 
-// ReleaseStartup returns the memory that only startup needed to the operating system, and that of the program's pages. Until Retune, the heap
-// grows by startupPercent at most. It uses about 100 ms of one CPU for 100 MiB, concurrently with other goroutines.
+// ReleaseStartup returns the memory that only startup needed to the operating system, and that of the program's pages. Until
+// Retune, the heap grows by startupPercent at most. It uses about 100 ms of one CPU for 100 MiB, concurrently with other
+// goroutines.
 func ReleaseStartup() {
 	debug.FreeOSMemory()
 	ReleaseProgram()

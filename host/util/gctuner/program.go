@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReleaseProgram unmaps the pages of the program's own file, most of which have been needed to start only. Those that are needed again are
-// mapped from the kernel's page cache, 16 at a time. Mappings with pages that this process has changed are left alone: those that can be written, and
-// those that the dynamic loader has relocated and made read-only (a position-independent executable, or one with cgo).
+// ReleaseProgram unmaps the pages of the program's own file, most of which have been needed to start only. Those that are needed
+// again are mapped from the kernel's page cache, 16 at a time. Mappings with pages that this process has changed are left alone:
+// those that can be written, and those that the dynamic loader has relocated and made read-only (a position-independent
+// executable, or one with cgo).
 func ReleaseProgram() {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {

@@ -25,7 +25,8 @@ func TestProgramPagesAreReleased(t *testing.T) {
 	}
 }
 
-// TestRelocatedPagesAreKept: the dynamic loader, or the program itself, has changed pages of a position-independent executable that are read-only afterwards.
+// TestRelocatedPagesAreKept: the dynamic loader, or the program itself, has changed pages of a position-independent executable
+// that are read-only afterwards.
 func TestRelocatedPagesAreKept(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "program")
 	if out, err := exec.Command("go", "build", "-buildmode=pie", "-o", program, "./testdata/program").CombinedOutput(); err != nil {

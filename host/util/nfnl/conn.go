@@ -23,8 +23,8 @@ type Conn struct {
 	Commits uint32
 	// AllowInconsistent makes Dump ignore writes during the dump.
 	AllowInconsistent bool
-	// Interrupted ends a Dump with its error, if it returns one; nil: never. It is called for each reply. The Conn then has replies that
-	// were not received, and can only be closed.
+	// Interrupted ends a Dump with its error, if it returns one; nil: never. It is called for each reply. The Conn then has
+	// replies that were not received, and can only be closed.
 	Interrupted func() error
 	Pacer       Pacer
 

@@ -144,7 +144,8 @@ func (c *Conn) TableOwner(t Table) (owner uint32, comment string, err error) {
 	return owner, comment, err
 }
 
-// Chains calls f with each chain of a table; without its name, with those of all tables of a family, and with AF_UNSPEC of all families.
+// Chains calls f with each chain of a table; without its name, with those of all tables of a family, and with AF_UNSPEC of all
+// families.
 func (c *Conn) Chains(t Table, f func(Chain)) error {
 	return c.list("chains", unix.NFT_MSG_GETCHAIN, t, [2]uint16{unix.NFTA_CHAIN_TABLE}, "", func(family byte, b []byte) {
 		ch := Chain{Table: Table{family, Text(Attr(b, unix.NFTA_CHAIN_TABLE))}, Name: Text(Attr(b, unix.NFTA_CHAIN_NAME)), Hook: -1}
@@ -174,7 +175,8 @@ func (c *Conn) Rules(t Table, chain string, f func(Rule)) error {
 	})
 }
 
-// list dumps the objects of a family. Those of one table, and of one chain, are asked for with these attributes, if they have names.
+// list dumps the objects of a family. Those of one table, and of one chain, are asked for with these attributes, if they have
+// names.
 func (c *Conn) list(what string, kind uint16, t Table, attrs [2]uint16, chain string, f func(family byte, attrs []byte)) error {
 	var m Encoder
 	m.Begin(kind, unix.NLM_F_DUMP, c.NextSeq(), t.Family)

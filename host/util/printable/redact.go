@@ -21,8 +21,8 @@ var (
 	invalidPort     = regexp.MustCompile(`invalid port \\*"[^"]*"`)
 )
 
-// Redact returns text without the secrets that URLs and headers in it have: users and passwords, tokens and signatures in parameters, and what follows
-// Bearer or Basic. A user stays if there is a password. It returns text itself if there are none.
+// Redact returns text without the secrets that URLs and headers in it have: users and passwords, tokens and signatures in
+// parameters, and what follows Bearer or Basic. A user stays if there is a password. It returns text itself if there are none.
 func Redact(text []byte) []byte {
 	text = redactParameters(redactUsers(text))
 	if bytes.Contains(text, []byte("earer ")) || bytes.Contains(text, []byte("asic ")) || bytes.Contains(text, []byte("EARER ")) || bytes.Contains(text, []byte("ASIC ")) {
@@ -92,8 +92,8 @@ func redactUsers(text []byte) []byte {
 	return out
 }
 
-// isUser reports whether what follows a scheme, up to an @, is a user, and not a host and more. A password may have characters that a URL may not have: a host
-// has a colon before a port only.
+// isUser reports whether what follows a scheme, up to an @, is a user, and not a host and more. A password may have characters
+// that a URL may not have: a host has a colon before a port only.
 func isUser(text []byte) bool {
 	if bytes.ContainsAny(text, "\"\n") {
 		return false

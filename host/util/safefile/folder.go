@@ -33,13 +33,14 @@ func openFolder(path string) (*os.Root, error) {
 	return folder, nil
 }
 
-// CheckPrivate checks that path is a regular file or folder of this process's user: a folder that others cannot access, or a file that others
-// cannot write. It follows no link.
+// CheckPrivate checks that path is a regular file or folder of this process's user: a folder that others cannot access, or a file
+// that others cannot write. It follows no link.
 func CheckPrivate(path string) error {
 	return checkPath(path, false, 0o077)
 }
 
-// CheckReadOnly checks that path is a regular file or folder that only root and this process's user can write. It follows no link.
+// CheckReadOnly checks that path is a regular file or folder that only root and this process's user can write. It follows no
+// link.
 func CheckReadOnly(path string) error {
 	return checkPath(path, true, 0o022)
 }
@@ -55,8 +56,8 @@ func checkPath(path string, root bool, others fs.FileMode) error {
 	return checkAccess(path, info, root, others)
 }
 
-// checkAccess checks that a regular file or folder belongs to this process's user, or to root if that may be, and that group and others do not
-// have any of these permissions.
+// checkAccess checks that a regular file or folder belongs to this process's user, or to root if that may be, and that group and
+// others do not have any of these permissions.
 func checkAccess(path string, info os.FileInfo, root bool, others fs.FileMode) error {
 	mode := info.Mode()
 	switch uid, ok := owner(info); {

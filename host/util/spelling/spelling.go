@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// DidYouMean returns ` (did you mean "x"?)` with the candidate most similar to s, or "". Names with other words are not similar: max is not min.
+// DidYouMean returns ` (did you mean "x"?)` with the candidate most similar to s, or "". Names with other words are not similar:
+// max is not min.
 func DidYouMean(s string, candidates []string) string {
 	best, least := "", 0
 	for _, c := range slices.Sorted(slices.Values(candidates)) {
@@ -21,8 +22,8 @@ func DidYouMean(s string, candidates []string) string {
 	return fmt.Sprintf(" (did you mean %q?)", best)
 }
 
-// compare returns the edit distance of two names, and whether one could be the other misspelled: one mistake in each word, and one more for
-// every five letters above five; or one mistake if words were joined or split.
+// compare returns the edit distance of two names, and whether one could be the other misspelled: one mistake in each word, and
+// one more for every five letters above five; or one mistake if words were joined or split.
 func compare(a, b string) (distance int, similar bool) {
 	x, y := words(a), words(b)
 	if len(x) != len(y) {

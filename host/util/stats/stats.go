@@ -77,8 +77,8 @@ func bootstrap(values []float64) Interval {
 	return Interval{medianOf(values), Quantile(medians, 0.025), Quantile(medians, 0.975)}
 }
 
-// Ratios returns by what factor b differs from a. Both have two values of each round, measured in the order a, b, b, a, so that a drift of
-// the machine cancels out.
+// Ratios returns by what factor b differs from a. Both have two values of each round, measured in the order a, b, b, a, so that a
+// drift of the machine cancels out.
 func Ratios(a, b []float64) Interval {
 	var ratios []float64
 	for i := 0; i+1 < min(len(a), len(b)); i += 2 {

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/util/spelling"
 )
 
-// Decode decodes well-formed JSON into a T. Values of the wrong type become zero values, in lists without moving other items; fields
-// that T does not have are ignored. Of duplicate keys the last one is used.
+// Decode decodes well-formed JSON into a T. Values of the wrong type become zero values, in lists without moving other items;
+// fields that T does not have are ignored. Of duplicate keys the last one is used.
 func Decode[T any](raw []byte) (*T, *FieldErrors) {
 	return DecodeInstead[T](raw, func(string) any { return nil })
 }
@@ -48,7 +48,8 @@ func decode[T any](raw []byte, c *checker) (*T, *FieldErrors) {
 	return v, c.errs
 }
 
-// decodeStrictly decodes JSON in a tenth of the time, if there is nothing to report and nothing to drop; otherwise it returns nil.
+// decodeStrictly decodes JSON in a tenth of the time, if there is nothing to report and nothing to drop; otherwise it returns
+// nil.
 func decodeStrictly[T any](raw []byte) *T {
 	v := new(T)
 	if jsonv2.Unmarshal(raw, v, jsonv2.RejectUnknownMembers(true)) != nil {

@@ -158,7 +158,8 @@ func FuzzSplitYAML(f *testing.F) {
 	})
 }
 
-// FuzzDecode compares the strict decoder with the tolerant one: where it accepts a text, both return the same, and nothing is to report.
+// FuzzDecode compares the strict decoder with the tolerant one: where it accepts a text, both return the same, and nothing is to
+// report.
 func FuzzDecode(f *testing.F) {
 	for _, text := range []string{
 		`{"s":"x","b":true,"n":7,"list":[{"n":1},{},null],"map":{"a":"b"},"raw":{"z":1.50},"free":[1]}`,

@@ -9,15 +9,15 @@ import (
 
 // Form is how DecodeForm decodes a file whose type is written for it.
 type Form struct {
-	// Text has the types that are texts in the file, beside those that implement encoding.TextUnmarshaler: a function returns the JSON
-	// value for a text. Its errors, and those of UnmarshalText, quote the text.
+	// Text has the types that are texts in the file, beside those that implement encoding.TextUnmarshaler: a function returns the
+	// JSON value for a text. Its errors, and those of UnmarshalText, quote the text.
 	Text        map[reflect.Type]func(string) (any, error)
 	MaxReported int // errors of a kind
 }
 
-// DecodeForm is Decode with tags of fields. A value that is absent, null, empty or of the wrong type is that of the tag default, a text or
-// JSON; with the tag empty an empty text is a value. With the tag required it must exist: the tag says what it is. Structs whose tag json has
-// omitzero may be absent; others have the defaults of their fields.
+// DecodeForm is Decode with tags of fields. A value that is absent, null, empty or of the wrong type is that of the tag default,
+// a text or JSON; with the tag empty an empty text is a value. With the tag required it must exist: the tag says what it is.
+// Structs whose tag json has omitzero may be absent; others have the defaults of their fields.
 func DecodeForm[T any](raw []byte, f Form) (*T, *FieldErrors) {
 	return decode[T](raw, &checker{instead: func(string) any { return nil }, maxReported: f.MaxReported, form: &f})
 }
@@ -73,8 +73,8 @@ func (c *checker) text(tree any, t reflect.Type, path string) any {
 	return tree
 }
 
-// refuse drops a value that its type has refused, for each error that is joined. A FieldError is about a part of the value. prefix is what other
-// errors do not say of it.
+// refuse drops a value that its type has refused, for each error that is joined. A FieldError is about a part of the value.
+// prefix is what other errors do not say of it.
 func (c *checker) refuse(prefix string, err error, path string) any {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, err := range joined.Unwrap() {

@@ -8,8 +8,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Lines returns a function that returns the line of the file on which the value at the path of a FieldError begins. If there is no such
-// value, it is that of the innermost one around it; 0 if there is none, or if the document is not well-formed.
+// Lines returns a function that returns the line of the file on which the value at the path of a FieldError begins. If there is
+// no such value, it is that of the innermost one around it; 0 if there is none, or if the document is not well-formed.
 func (d Document) Lines() func(path string) int {
 	var root yaml.Node
 	if err := yaml.Unmarshal([]byte(d.Text), &root); err != nil || len(root.Content) == 0 {
@@ -38,8 +38,8 @@ func lineOf(n *yaml.Node, path string) (line int) {
 	return line
 }
 
-// step returns the first element of a path, in a list or an object, and what is left of the path. A key may contain the characters that
-// separate elements: the longest one that fits is meant.
+// step returns the first element of a path, in a list or an object, and what is left of the path. A key may contain the
+// characters that separate elements: the longest one that fits is meant.
 func step(n *yaml.Node, path string) (key, value *yaml.Node, rest string) {
 	switch n.Kind {
 	case yaml.SequenceNode:
@@ -64,7 +64,8 @@ func step(n *yaml.Node, path string) (key, value *yaml.Node, rest string) {
 	return key, value, rest
 }
 
-// notFinite returns the line of the file, the path and the text of the first number that JSON does not have: .inf or .nan; line 0: there is none.
+// notFinite returns the line of the file, the path and the text of the first number that JSON does not have: .inf or .nan; line
+// 0: there is none.
 func (d Document) notFinite() (line int, path, value string) {
 	var root yaml.Node
 	if err := yaml.Unmarshal([]byte(d.Text), &root); err != nil {

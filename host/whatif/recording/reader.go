@@ -36,8 +36,8 @@ type object struct {
 	name model.Name
 }
 
-// ErrTruncated is the error of Next where a recording ends within a record, or without having been closed: the process that wrote it
-// has been killed, or still writes it.
+// ErrTruncated is the error of Next where a recording ends within a record, or without having been closed: the process that wrote
+// it has been killed, or still writes it.
 var ErrTruncated = errors.New("the recording has not been closed: what follows is missing")
 
 // NewReader reads the header.
@@ -82,8 +82,8 @@ func (r *Reader) line() ([]byte, error) {
 	}
 }
 
-// Next returns the next record. The error is io.EOF after the last one, ErrTruncated if the recording ends too early: what has been
-// returned is good. The Record is valid until the next call, its objects are forever.
+// Next returns the next record. The error is io.EOF after the last one, ErrTruncated if the recording ends too early: what has
+// been returned is good. The Record is valid until the next call, its objects are forever.
 func (r *Reader) Next() (*Record, error) {
 	if r.err != nil {
 		return nil, r.err

@@ -36,8 +36,8 @@ type Header struct {
 	Started time.Time `json:"started"` // by the wall clock
 }
 
-// Keep says which values of Pods and Services are recorded: those that plugins of the node have declared, by key, sorted. Others never
-// reach a recording.
+// Keep says which values of Pods and Services are recorded: those that plugins of the node have declared, by key, sorted. Others
+// never reach a recording.
 type Keep struct {
 	PodLabels          []string `json:"podLabels,omitempty"`
 	PodAnnotations     []string `json:"podAnnotations,omitempty"`
@@ -73,7 +73,8 @@ type Reading struct {
 // Record is what the planner was given at one time.
 type Record struct {
 	At time.Time
-	// State: Changes are all objects of the cluster, and replace those before: at the beginning, and after changes have been lost.
+	// State: Changes are all objects of the cluster, and replace those before: at the beginning, and after changes have been
+	// lost.
 	State   bool
 	Keep    Keep   // with State
 	Lost    uint64 // with State: changes since the last record that were not recorded, of at least that many objects

@@ -177,7 +177,8 @@ func (p *replay) describe(out *Period, at port, key plan.Key, share float64) {
 	}
 }
 
-// divergence returns the share of new connections through a frontend that goes elsewhere, the larger one of both kinds of sources.
+// divergence returns the share of new connections through a frontend that goes elsewhere, the larger one of both kinds of
+// sources.
 func divergence(a, b *plan.Frontend) float64 {
 	inside := distance(shares(poolOf(a, false)), shares(poolOf(b, false)))
 	if (a == nil || a.Outside == nil) && (b == nil || b.Outside == nil) {

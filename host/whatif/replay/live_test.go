@@ -238,8 +238,8 @@ func randomChanges(r *rand.Rand, c *testgen.Cluster) (out []model.Change) {
 	return out
 }
 
-// TestReplayDecidesAsTheEngineDid records random histories of an engine, with outcomes, open connections, drains and requeues, and compares
-// the plans of a replay with the engine's at each time.
+// TestReplayDecidesAsTheEngineDid records random histories of an engine, with outcomes, open connections, drains and requeues,
+// and compares the plans of a replay with the engine's at each time.
 func TestReplayDecidesAsTheEngineDid(t *testing.T) {
 	chains := [][]string{{"locality"}, {"warm"}, {"drain"}, {"outlier"}, {"least-loaded"}, {"outlier", "locality"}, {}}
 	readings := 0

@@ -1,5 +1,5 @@
-// Package replay decides again, in virtual time, about what a node has recorded: what one configuration, or two, would have planned, and
-// when and for which Services they differ.
+// Package replay decides again, in virtual time, about what a node has recorded: what one configuration, or two, would have
+// planned, and when and for which Services they differ.
 //
 // It is pure: no clock, no file, no goroutine.
 package replay
@@ -63,7 +63,8 @@ type replay struct {
 	compare *comparison // nil: there is one run
 }
 
-// Replay replays a recording with one or two configurations. The error is that of the recording; one that ends too early is in the Result.
+// Replay replays a recording with one or two configurations. The error is that of the recording; one that ends too early is in
+// the Result.
 func Replay(r *recording.Reader, configs []Config, o Options) (*Result, error) {
 	if len(configs) < 1 || len(configs) > 2 {
 		return nil, errors.New("replay: want one or two configurations")

@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/whatif/verdict"
 )
 
-// Result is the outcome of a replay. Lists are sorted, so that the same recording gives the same bytes of JSON. Shares are 0 to 1.
+// Result is the outcome of a replay. Lists are sorted, so that the same recording gives the same bytes of JSON. Shares are 0
+// to 1.
 type Result struct {
 	Header recording.Header `json:"recording"`
 	From   time.Time        `json:"from"` // of the first record, by the clock of the planner
@@ -53,8 +54,8 @@ type Summary struct {
 // Comparison is how the candidate differs from the baseline.
 type Comparison struct {
 	Metrics []verdict.Change `json:"metrics"`
-	// MaxDivergence is the largest share of the new connections to a Service port that goes elsewhere; MeanDivergence the mean over time
-	// and all Service ports.
+	// MaxDivergence is the largest share of the new connections to a Service port that goes elsewhere; MeanDivergence the mean
+	// over time and all Service ports.
 	MaxDivergence  float64 `json:"maxDivergence"`
 	MeanDivergence float64 `json:"meanDivergence"`
 	Series         Series  `json:"series"`
@@ -101,7 +102,8 @@ const (
 	MaxErrors    = 20
 )
 
-// Metrics returns the numbers of a run in a fixed order, with those of the comparison, which are the same for both runs, if there is one.
+// Metrics returns the numbers of a run in a fixed order, with those of the comparison, which are the same for both runs, if there
+// is one.
 func (r *Result) Metrics(run int) []verdict.Metric {
 	out := r.Runs[run].Summary.metrics()
 	if r.Comparison != nil {

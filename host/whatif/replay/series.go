@@ -11,8 +11,8 @@ const maxBuckets = 240
 // Series is how much the runs differ over time, in steps of the same length from the beginning of the recording.
 type Series struct {
 	StepSeconds float64 `json:"stepSeconds"`
-	// Divergence is the mean share of the new connections to all Service ports that goes elsewhere, 0 to 1; Differing is the largest
-	// number of Service ports that differ at one time.
+	// Divergence is the mean share of the new connections to all Service ports that goes elsewhere, 0 to 1; Differing is the
+	// largest number of Service ports that differ at one time.
 	Divergence []float64 `json:"divergence"`
 	Differing  []int     `json:"differing"`
 }

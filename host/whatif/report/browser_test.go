@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/browser"
 )
 
-// TestPageInABrowser opens a report in Chromium: no error, tables that sort and filter, colors of both schemes, nothing wider than a phone,
-// and a printed page. With SLUICE_SCREENSHOTS set to a folder it keeps pictures there.
+// TestPageInABrowser opens a report in Chromium: no error, tables that sort and filter, colors of both schemes, nothing wider
+// than a phone, and a printed page. With SLUICE_SCREENSHOTS set to a folder it keeps pictures there.
 func TestPageInABrowser(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "report.html")
 	if err := os.WriteFile(file, []byte(html(t, result(30, 12))), 0o600); err != nil {

@@ -84,8 +84,8 @@ type detail struct {
 	Matrix bool // its ZoneMatrix says something
 }
 
-// Simulation writes a page with everything in it: styles, and a small script that draws charts, sorts and filters tables. Errors are those
-// of w.
+// Simulation writes a page with everything in it: styles, and a small script that draws charts, sorts and filters tables. Errors
+// are those of w.
 func Simulation(w io.Writer, r *simulation.Result, o Origin) error {
 	var configs []string
 	var metrics [][]verdict.Metric

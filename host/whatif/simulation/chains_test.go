@@ -109,7 +109,8 @@ func simulateChain(t *testing.T, pods []chainPod, chain []string, timeline strin
 	return all, end
 }
 
-// near reports whether a share is another one, to five percent of it; to twenty with source hash, whose weights have a sum of 100.
+// near reports whether a share is another one, to five percent of it; to twenty with source hash, whose weights have a sum
+// of 100.
 func near(chain []string, got, want float64) bool {
 	tolerance := 0.05
 	if slices.Contains(chain, "maglev") {
@@ -140,8 +141,8 @@ func acceptedOrders(plugins []string) (out [][]string) {
 	return out
 }
 
-// TestEveryAcceptedChainComposes: a canary keeps its percentage and zones what spills, whatever else is in the chain; an endpoint that warms up
-// only gains and one that drains only loses; and in the end the chain decides what it would after a start.
+// TestEveryAcceptedChainComposes: a canary keeps its percentage and zones what spills, whatever else is in the chain; an endpoint
+// that warms up only gains and one that drains only loses; and in the end the chain decides what it would after a start.
 func TestEveryAcceptedChainComposes(t *testing.T) {
 	pods := chainPods()
 	zoned, _ := simulateChain(t, pods, []string{"locality"}, "")
@@ -191,8 +192,8 @@ func checkShares(t *testing.T, chain []string, what string, got chainShares, spi
 	}
 }
 
-// TestPresetsAtClusterScale: in the cluster of TestChainsAtClusterScale, a preset holds what its plugins promise, and a Pod that is added gets a
-// small share at first, and an ordinary one in the end.
+// TestPresetsAtClusterScale: in the cluster of TestChainsAtClusterScale, a preset holds what its plugins promise, and a Pod that
+// is added gets a small share at first, and an ordinary one in the end.
 func TestPresetsAtClusterScale(t *testing.T) {
 	pods := chainPods()
 	zoned, _ := simulateChain(t, pods, []string{"locality"}, "")
@@ -226,8 +227,8 @@ func TestPresetsAtClusterScale(t *testing.T) {
 	}
 }
 
-// TestChainsAtClusterScale prints what chains decide for a Service whose zones have half, a quarter and a quarter of the clients, and a third of the
-// endpoints each, of which a ninth is a canary of 5 %.
+// TestChainsAtClusterScale prints what chains decide for a Service whose zones have half, a quarter and a quarter of the clients,
+// and a third of the endpoints each, of which a ninth is a canary of 5 %.
 func TestChainsAtClusterScale(t *testing.T) {
 	pods := chainPods()
 	zoned, _ := simulateChain(t, pods, []string{"locality"}, "")

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
-// group is Nodes that can differ only by their names and by the endpoints on them: they have the same zone, demand and fate, and the
-// same bindings match.
+// group is Nodes that can differ only by their names and by the endpoints on them: they have the same zone, demand and fate, and
+// the same bindings match.
 type group struct {
 	zone  int           // index of world.zones
 	sets  []*policy.Set // of each run
@@ -34,8 +34,8 @@ type class struct {
 const (
 	// maxExact is the size up to which the Nodes of a group are computed one by one.
 	maxExact = 4
-	// Witnesses are other Nodes of a class that are computed to see that they decide the same: so many that there are about maxChecks in
-	// all, but at least minWitnesses and at most maxWitnesses of a class.
+	// Witnesses are other Nodes of a class that are computed to see that they decide the same: so many that there are about
+	// maxChecks in all, but at least minWitnesses and at most maxWitnesses of a class.
 	minWitnesses, maxWitnesses = 2, 32
 	maxChecks                  = 20_000
 )

@@ -11,12 +11,13 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// Demand is how many new connections per second each Node opens to each Service port. Rules of a Node precede those of its zone, these
-// those of each Node, and these those of the cluster; among them the one with the most specific Service applies. A Service port without a rule has no demand.
+// Demand is how many new connections per second each Node opens to each Service port. Rules of a Node precede those of its zone,
+// these those of each Node, and these those of the cluster; among them the one with the most specific Service applies. A Service
+// port without a rule has no demand.
 type Demand struct {
 	Text string // describes it
-	// PerNode is the rate of each Node to each Service port if there are no rules; with ByCPU, the mean: that of a Node is in proportion
-	// to its allocatable CPU.
+	// PerNode is the rate of each Node to each Service port if there are no rules; with ByCPU, the mean: that of a Node is in
+	// proportion to its allocatable CPU.
 	PerNode float64
 	ByCPU   bool
 
@@ -56,9 +57,9 @@ func CPUDemand(rate float64) *Demand {
 //	zone NAME SERVICE RATE      of all Nodes of a zone together
 //	node NAME SERVICE RATE      of a Node
 //
-// SERVICE is NAMESPACE/NAME:PORT, NAMESPACE/NAME, NAMESPACE/* or *; PORT is the name of the port, or its number. RATE is a number of new
-// connections per second to each Service port, or a number that was counted and for how long: 120000/1h. # begins a comment.
-// Errors begin with name and line.
+// SERVICE is NAMESPACE/NAME:PORT, NAMESPACE/NAME, NAMESPACE/* or *; PORT is the name of the port, or its number. RATE is a number
+// of new connections per second to each Service port, or a number that was counted and for how long: 120000/1h. # begins a
+// comment. Errors begin with name and line.
 func ParseDemand(name string, text []byte) (*Demand, error) {
 	if len(text) > MaxDemandSize {
 		return nil, fmt.Errorf("%s: %d bytes, at most %d are allowed", name, len(text), MaxDemandSize)

@@ -26,7 +26,8 @@ type Input struct {
 	Demand     *Demand
 	Capacity   Capacity
 	Timeline   *scenario.File // see Verbs; nil: the cluster as it is, for one instant
-	// Start is when the timeline begins, for plugins, not before Earliest; zero: the first time from then on that fits the clock of the timeline.
+	// Start is when the timeline begins, for plugins, not before Earliest; zero: the first time from then on that fits the clock
+	// of the timeline.
 	Start time.Time
 	Seed  int64 // for what the timeline and the demand leave open
 	// EveryNode computes each node by itself. Otherwise nodes that see the same input are computed once.
@@ -47,8 +48,8 @@ type Config struct {
 // Plugins returns the current revision of a plugin by name, see policy.NewEvaluator.
 type Plugins func(name string) (policy.Plugin, error)
 
-// What the simulation does before the beginning, so that the beginning is not a start: plugins with requeue times decide for settle, and
-// outcomes are counted for countBefore.
+// What the simulation does before the beginning, so that the beginning is not a start: plugins with requeue times decide for
+// settle, and outcomes are counted for countBefore.
 const (
 	settle      = 5 * time.Minute
 	countBefore = 5 * time.Second

@@ -110,8 +110,8 @@ func (p *servicePort) readyAt(version int) (n int) {
 	return n
 }
 
-// distance returns the share of connections that goes elsewhere: half the sum of the differences of shares. Connections that only one
-// has an endpoint for all do.
+// distance returns the share of connections that goes elsewhere: half the sum of the differences of shares. Connections that only
+// one has an endpoint for all do.
 func distance(weights [][]uint16, sums []float64) float64 {
 	if sums[0] == 0 || sums[1] == 0 {
 		if sums[0] == sums[1] {
@@ -126,8 +126,8 @@ func distance(weights [][]uint16, sums []float64) float64 {
 	return d / 2
 }
 
-// overloads calls f for each endpoint at a sample that is ready or has load, with the ratio of its load to its fair share. The fair
-// share is the demand in proportion to the capacity of the endpoints that are ready, or have load if none is.
+// overloads calls f for each endpoint at a sample that is ready or has load, with the ratio of its load to its fair share. The
+// fair share is the demand in proportion to the capacity of the endpoints that are ready, or have load if none is.
 func (l *portLoad) overloads(s, version int, f func(endpoint int, load, overload float64)) {
 	n := len(l.port.endpoints)
 	row, ready := l.load[s*n:(s+1)*n], l.port.ready[version]

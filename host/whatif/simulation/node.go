@@ -200,8 +200,8 @@ type portOnNode struct {
 	zone    string
 }
 
-// portOf returns port i of the Service in a version as the node sees it. Nodes of a zone that no endpoint is on, and that no hint names, see
-// the same; the panic hold of a policy changes it.
+// portOf returns port i of the Service in a version as the node sees it. Nodes of a zone that no endpoint is on, and that no hint
+// names, see the same; the panic hold of a policy changes it.
 func (r *nodeRun) portOf(i, version int, of *policy.Policy) *eligibility.Port {
 	for len(r.ports) <= i {
 		r.ports = append(r.ports, portOnNode{})

@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/scenario"
 )
 
-// TestClassesEqualOnePlannerForEachNode compares simulations of random clusters, policies and timelines with a whole planner for each node.
+// TestClassesEqualOnePlannerForEachNode compares simulations of random clusters, policies and timelines with a whole planner for
+// each node.
 func TestClassesEqualOnePlannerForEachNode(t *testing.T) {
 	seeds := 50
 	if testing.Short() {

@@ -204,8 +204,8 @@ func (t *timeline) placed(name model.Name) (out []*pod) {
 	return out
 }
 
-// place returns the Node for a new Pod of a Service: in the zone with the fewest of its Pods, and then the fewest new Pods, the Nodes take
-// turns; one that has none of its Pods is preferred. Nil: there is none.
+// place returns the Node for a new Pod of a Service: in the zone with the fewest of its Pods, and then the fewest new Pods, the
+// Nodes take turns; one that has none of its Pods is preferred. Nil: there is none.
 func (t *timeline) place(name model.Name) *nodeState {
 	byZone, has := map[string]int{}, map[*nodeState]bool{}
 	for _, p := range t.placed(name) {

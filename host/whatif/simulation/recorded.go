@@ -24,10 +24,11 @@ type recorded struct {
 	counted time.Duration
 }
 
-// RecordedDemand returns the demand of Nodes that all do what the node of a recording did: it opened, on average, as many connections per
-// second to the endpoints of each Service port. Connections to an endpoint of several Service ports are divided among them, those of both families added up. Only the
-// endpoints of Services whose policy needs outcomes are counted: the others have no demand. The error is that of the reader, or says that
-// nothing was counted; a recording that was not closed is used as far as it goes.
+// RecordedDemand returns the demand of Nodes that all do what the node of a recording did: it opened, on average, as many
+// connections per second to the endpoints of each Service port. Connections to an endpoint of several Service ports are divided
+// among them, those of both families added up. Only the endpoints of Services whose policy needs outcomes are counted: the others
+// have no demand. The error is that of the reader, or says that nothing was counted; a recording that was not closed is used as
+// far as it goes.
 func RecordedDemand(name string, r *recording.Reader) (*Demand, error) {
 	c := recorded{total: map[target]map[int]uint64{}}
 	for {

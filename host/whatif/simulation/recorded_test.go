@@ -33,8 +33,8 @@ func (c *recordedCluster) set(service string, addrs ...netip.Addr) model.Change 
 	return model.Change{Kind: model.SliceKind, Name: s.Name, Slice: s}
 }
 
-// TestRecordedDemandIsWhatWasOpened records connections of a node at random, beside changes, restarts of the counters and times in which
-// nothing counts, and compares the demand with the connections of the times that are counted.
+// TestRecordedDemandIsWhatWasOpened records connections of a node at random, beside changes, restarts of the counters and times
+// in which nothing counts, and compares the demand with the connections of the times that are counted.
 func TestRecordedDemandIsWhatWasOpened(t *testing.T) {
 	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}) }
 	for seed := range uint64(20) {

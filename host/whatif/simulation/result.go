@@ -2,8 +2,9 @@ package simulation
 
 import "github.com/sluice-proxy/sluice/host/whatif/verdict"
 
-// Result is the outcome of a simulation: one or two runs over the same cluster, demand and timeline. Lists are sorted, so that the same
-// input gives the same bytes of JSON. Rates are new connections per second; shares are 0 to 1; times are virtual seconds since the beginning.
+// Result is the outcome of a simulation: one or two runs over the same cluster, demand and timeline. Lists are sorted, so that
+// the same input gives the same bytes of JSON. Rates are new connections per second; shares are 0 to 1; times are virtual seconds
+// since the beginning.
 type Result struct {
 	Seed      int64    `json:"seed"`
 	Nodes     int      `json:"nodes"`
@@ -40,7 +41,8 @@ type Run struct {
 	Policies []PolicyInfo `json:"policies"`
 	Summary  Summary      `json:"summary"`
 	Series   []Sample     `json:"series"`
-	// Services are those with the largest overload or divergence, the worst first, at most MaxServices of each, and those that are asked about.
+	// Services are those with the largest overload or divergence, the worst first, at most MaxServices of each, and those that
+	// are asked about.
 	Services []ServiceResult `json:"services"`
 	// Errors are failures of policies, each once, at most MaxErrors.
 	Errors []string `json:"errors"`
@@ -64,8 +66,9 @@ type PolicyInfo struct {
 
 // Summary is a Run in a few numbers. Metrics names them.
 type Summary struct {
-	// MaxOverload is the largest ratio of an endpoint's load to its fair share at a sample; P99Overload is the 99th percentile over all
-	// endpoints that are ready and samples, MeanOverload the mean weighted by load. 1: no endpoint has more than its fair share.
+	// MaxOverload is the largest ratio of an endpoint's load to its fair share at a sample; P99Overload is the 99th percentile
+	// over all endpoints that are ready and samples, MeanOverload the mean weighted by load. 1: no endpoint has more than its
+	// fair share.
 	MaxOverload  float64 `json:"maxOverload"`
 	P99Overload  float64 `json:"p99Overload"`
 	MeanOverload float64 `json:"meanOverload"`
@@ -124,9 +127,11 @@ type ServiceResult struct {
 	PluginCalls    uint64  `json:"pluginCalls"`   // likewise
 	Divergence     float64 `json:"divergence"`    // from the other run
 
-	// ZoneMatrix[i][j] are the connections/s from the nodes of Result.Zones[i] to the endpoints of Result.Zones[j], the mean over time.
+	// ZoneMatrix[i][j] are the connections/s from the nodes of Result.Zones[i] to the endpoints of Result.Zones[j], the mean over
+	// time.
 	ZoneMatrix [][]float64 `json:"zoneMatrix"`
-	// Endpoints are those with the largest overload, at most MaxEndpoints, sorted by address; EndpointsOmitted is the number of the others.
+	// Endpoints are those with the largest overload, at most MaxEndpoints, sorted by address; EndpointsOmitted is the number of
+	// the others.
 	Endpoints        []EndpointResult `json:"endpoints"`
 	EndpointsOmitted int              `json:"endpointsOmitted"`
 	Error            string           `json:"error,omitempty"` // the first failure of its policy

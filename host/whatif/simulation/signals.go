@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/scenario"
 )
 
-// signals is what a node counts of its connections to the endpoints of a Service: the expected number, rounded down, so that the nodes of
-// a class count the same. It implements policy.Signals.
+// signals is what a node counts of its connections to the endpoints of a Service: the expected number, rounded down, so that the
+// nodes of a class count the same. It implements policy.Signals.
 type signals struct {
 	*outcomes.Tracker
 	world    *world

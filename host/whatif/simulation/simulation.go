@@ -155,8 +155,8 @@ func policiesOf(s *policy.Set) map[string]*policy.Policy {
 	return s.Policies
 }
 
-// Run simulates all Services. plugins are those of each worker, then of each run: a plugin is used by one worker. parallel calls f for
-// each worker, 0 to n-1, and returns when all calls have; nil calls one after the other.
+// Run simulates all Services. plugins are those of each worker, then of each run: a plugin is used by one worker. parallel calls
+// f for each worker, 0 to n-1, and returns when all calls have; nil calls one after the other.
 func (s *Simulation) Run(plugins [][]Plugins, parallel func(n int, f func(int))) *Result {
 	if parallel == nil {
 		parallel = func(n int, f func(int)) {

@@ -56,7 +56,8 @@ func simulate(t *testing.T, in Input, timeline string, workers int) *Result {
 	})
 }
 
-// Three zones of ten Nodes; the Service has four Pods: two in a, one in b, one in c. By priority and by the default rules, computed by hand.
+// Three zones of ten Nodes; the Service has four Pods: two in a, one in b, one in c. By priority and by the default rules,
+// computed by hand.
 func TestLoadByHand(t *testing.T) {
 	c := shop(30, 4)
 	r := simulate(t, Input{Cluster: c, Runs: []Config{{}, {Settings: policyOf("priority")}}}, "", 1)
@@ -64,7 +65,8 @@ func TestLoadByHand(t *testing.T) {
 	if got := a.Services[0]; got.MaxOverload != 1 || math.Abs(got.CrossZoneShare-2.0/3) > 1e-6 {
 		t.Errorf("A: %+v", got)
 	}
-	// By priority, nodes keep connections in the zone: 10 connections/s to the two in zone a, and to each of the others; the fair share is 7.5.
+	// By priority, nodes keep connections in the zone: 10 connections/s to the two in zone a, and to each of the others; the fair
+	// share is 7.5.
 	got := b.Services[0]
 	for i, want := range []float64{5, 10, 10, 5} { // n00 a, n01 b, n02 c, n03 a
 		if got.Endpoints[i].Load[0] != want || math.Abs(got.Endpoints[i].Overload[0]-want/7.5) > 1e-6 {

@@ -30,8 +30,9 @@ var verbs = scenario.NewVerbs(
 // CheckTimeline returns an error if a statement has another form than its verb allows.
 func CheckTimeline(f *scenario.File) error { return verbs.Check(f) }
 
-// Defaults of the options. Those of Nodes are the defaults of kube-controller-manager (--node-monitor-grace-period) and of the admission
-// plugin DefaultTolerationSeconds; those of Pods are the default terminationGracePeriodSeconds, and a guess at the time to become ready.
+// Defaults of the options. Those of Nodes are the defaults of kube-controller-manager (--node-monitor-grace-period) and of the
+// admission plugin DefaultTolerationSeconds; those of Pods are the default terminationGracePeriodSeconds, and a guess at the time
+// to become ready.
 const (
 	defaultDetect  = 50 * time.Second
 	defaultEvict   = 5 * time.Minute
@@ -141,7 +142,8 @@ func (t *timeline) setEnd() error {
 	return nil
 }
 
-// Earliest returns the time of the earliest beginning by the clock of policies: later than any Pod became ready, the same for the same cluster.
+// Earliest returns the time of the earliest beginning by the clock of policies: later than any Pod became ready, the same for the
+// same cluster.
 func Earliest(c *model.Snapshot) time.Time {
 	last := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
 	for _, p := range c.Pods {

@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/scenario"
 )
 
-// shop returns a cluster of nodes in zones a, b and c in turn, and the Service shop/web with a ready Pod on each of the first ones.
+// shop returns a cluster of nodes in zones a, b and c in turn, and the Service shop/web with a ready Pod on each of the first
+// ones.
 func shop(nodes, pods int) *model.Snapshot {
 	c := model.NewSnapshot()
 	for i := range nodes {

@@ -186,8 +186,8 @@ func (t *timeline) flap(pods []*pod, s *scenario.Statement) error {
 	return nil
 }
 
-// rollout replaces all Pods as the Deployment controller does: at most maxSurge more than there are, rounded up, and maxUnavailable of them not
-// ready, rounded down. Pods that terminate do not count.
+// rollout replaces all Pods as the Deployment controller does: at most maxSurge more than there are, rounded up, and
+// maxUnavailable of them not ready, rounded down. Pods that terminate do not count.
 func (t *timeline) rollout(service model.Name, s *scenario.Statement) error {
 	old := t.placed(service)
 	n := len(old)
@@ -284,8 +284,8 @@ func (t *timeline) changeNodes(s *scenario.Statement) error {
 	return nil
 }
 
-// lose disconnects Nodes: their Pods neither connect nor answer. After detect they are not ready, and neither are their Pods; after evict
-// these are replaced.
+// lose disconnects Nodes: their Pods neither connect nor answer. After detect they are not ready, and neither are their Pods;
+// after evict these are replaced.
 func (t *timeline) lose(nodes []*nodeState, detect, evict, startup time.Duration) {
 	var lost []*nodeState
 	var times []int

@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/util/spelling"
 )
 
-// Condition is a comparison of a metric with a number, or with that of the baseline: of a run, or of each Service that a pattern matches.
+// Condition is a comparison of a metric with a number, or with that of the baseline: of a run, or of each Service that a pattern
+// matches.
 type Condition struct {
 	text       string
 	baseline   bool   // of the baseline, not the candidate
@@ -78,7 +79,8 @@ func (cs Conditions) Name(service string) bool {
 	return slices.ContainsFunc(cs, func(c *Condition) bool { return c.pattern == service })
 }
 
-// Err returns an error with a line for each condition that holds or that is about no Service that there is, and whether one holds.
+// Err returns an error with a line for each condition that holds or that is about no Service that there is, and whether one
+// holds.
 func (cs Conditions) Err() (err error, some bool) {
 	var errs []error
 	for _, c := range cs {

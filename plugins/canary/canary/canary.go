@@ -35,7 +35,8 @@ func New() sdk.Plugin { return &plugin{} }
 // Keys implements sdk.Keyer.
 func (p *plugin) Keys() []string { return p.sorter.Keys() }
 
-// Decide sets the parts of the groups. If a previous plugin has set groups, it divides each of them, unless there would be too many.
+// Decide sets the parts of the groups. If a previous plugin has set groups, it divides each of them, unless there would be too
+// many.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	n := len(p.groups)
 	if req.NumGroups()*n > sdk.MaxGroups {
@@ -71,8 +72,8 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	return nil
 }
 
-// divide replaces 1, for a group that has endpoints, by its part. A group without gives its part to the others, those of no group; if there are
-// none, to all groups in proportion.
+// divide replaces 1, for a group that has endpoints, by its part. A group without gives its part to the others, those of no
+// group; if there are none, to all groups in proportion.
 func (p *plugin) divide(parts []uint32) {
 	sum, others := uint32(0), len(parts)-1
 	for i := range parts[:others] {
@@ -88,8 +89,8 @@ func (p *plugin) divide(parts []uint32) {
 	}
 }
 
-// addReasons adds the reasons of the groups. Formatting one costs a guest more than deciding a dozen endpoints, so it formats only those that
-// have changed.
+// addReasons adds the reasons of the groups. Formatting one costs a guest more than deciding a dozen endpoints, so it formats
+// only those that have changed.
 func (p *plugin) addReasons(resp *sdk.Response, parts []uint32) {
 	for i := range p.groups {
 		g := &p.groups[i]

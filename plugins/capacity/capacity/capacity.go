@@ -39,7 +39,8 @@ func New() sdk.Plugin { return &plugin{} }
 // Keys implements sdk.Keyer.
 func (p *plugin) Keys() []string { return []string{p.settings.From} }
 
-// Decide multiplies the capacity of each endpoint by what its Pod declares. If no endpoint would get connections, all keep theirs.
+// Decide multiplies the capacity of each endpoint by what its Pod declares. If no endpoint would get connections, all keep
+// theirs.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	p.round++
 	p.of, p.wanted = p.of[:0], p.wanted[:0]

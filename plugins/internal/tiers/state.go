@@ -65,8 +65,8 @@ type Rule struct {
 	Ordered    bool  // a larger change also waits, unless it moves connections to later tiers
 }
 
-// Follow replaces the targets by those of the last decision as long as they stay, and sets Since and Target of the state. It returns the time to
-// wait in milliseconds, 0 if nothing is to change.
+// Follow replaces the targets by those of the last decision as long as they stay, and sets Since and Target of the state. It
+// returns the time to wait in milliseconds, 0 if nothing is to change.
 func (t *Tiers) Follow(s *State, names []uint32, now int64, r Rule) (wait int64) {
 	since := s.Since
 	s.Since = 0
@@ -86,8 +86,8 @@ func (t *Tiers) Follow(s *State, names []uint32, now int64, r Rule) (wait int64)
 	return max(wait, 0)
 }
 
-// before arranges the last targets as those of this decision. It reports whether they can stay: no tier has come, or gone with connections. A
-// group without targets now keeps those that it had.
+// before arranges the last targets as those of this decision. It reports whether they can stay: no tier has come, or gone with
+// connections. A group without targets now keeps those that it had.
 func (t *Tiers) before(s *State, names []uint32) bool {
 	groups := len(t.Load) / t.Count
 	if len(s.Target) == 0 || len(s.Target) != groups*len(s.Names) {
@@ -124,8 +124,8 @@ func (t *Tiers) before(s *State, names []uint32) bool {
 	return true
 }
 
-// change returns the largest change of a target since the last ones, and whether connections move to later tiers. A group without targets gets the
-// last ones, for the time when it has some again, and keeps its shares.
+// change returns the largest change of a target since the last ones, and whether connections move to later tiers. A group without
+// targets gets the last ones, for the time when it has some again, and keeps its shares.
 func (t *Tiers) change(last []uint32) (most int64, later bool) {
 	for g := range len(t.Load) / t.Count {
 		load, target := t.Group(g)

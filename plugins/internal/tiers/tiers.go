@@ -34,8 +34,8 @@ func (t *Tiers) Add(i, at int, load uint64) {
 // Skip leaves endpoint i as it is.
 func (t *Tiers) Skip(i int) { t.at[i] = -1 }
 
-// Base returns the share of an endpoint relative to others of its tier. Topology hints, because of which the default rules do not choose an
-// endpoint, are for one tier only, so they do not count.
+// Base returns the share of an endpoint relative to others of its tier. Topology hints, because of which the default rules do not
+// choose an endpoint, are for one tier only, so they do not count.
 func Base(e sdk.Endpoint) int {
 	if s := e.Share(); s > 0 || e.Conditions()&sdk.Chosen != 0 {
 		return s
@@ -53,8 +53,8 @@ func (t *Tiers) Group(g int) (load []float64, target []uint32) {
 	return t.Load[g*t.Count:][:t.Count], t.Target[g*t.Count:][:t.Count]
 }
 
-// SetShares sets the share of each endpoint so that tiers get their targets; the tier with the most for each unit of load keeps Base. A group
-// without targets keeps its shares.
+// SetShares sets the share of each endpoint so that tiers get their targets; the tier with the most for each unit of load keeps
+// Base. A group without targets keeps its shares.
 func (t *Tiers) SetShares(resp *sdk.Response, req *sdk.Request, reasons []sdk.ReasonID) {
 	for g := range req.NumGroups() {
 		load, target := t.Group(g)

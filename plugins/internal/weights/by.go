@@ -11,7 +11,8 @@ import (
 // ByZone groups endpoints by zone.
 const ByZone = "zone"
 
-// CheckBy checks a setting that names the property by which endpoints are grouped: zone, a label or annotation of Pods, or a label of Nodes.
+// CheckBy checks a setting that names the property by which endpoints are grouped: zone, a label or annotation of Pods, or a
+// label of Nodes.
 func CheckBy(field, by string) error {
 	if by == ByZone {
 		return nil
@@ -35,12 +36,12 @@ type Sorter struct {
 	groups []int16 // cache of of by ID, unknown where it is 0; IDs are small and valid for the life of an instance
 }
 
-// maxIDs bounds the cache of a Sorter, which has 2 bytes for each ID. An instance that has seen more strings is slower until the host
-// replaces it.
+// maxIDs bounds the cache of a Sorter, which has 2 bytes for each ID. An instance that has seen more strings is slower until the
+// host replaces it.
 const maxIDs = 1 << 16
 
-// NewSorter returns a Sorter by a property that CheckBy accepts. Endpoints without a value of of are in the group other. Those in the
-// zone of the node are in the group local, if that is less than their own.
+// NewSorter returns a Sorter by a property that CheckBy accepts. Endpoints without a value of of are in the group other. Those in
+// the zone of the node are in the group local, if that is less than their own.
 func NewSorter(by string, of map[string]int, other, local int) Sorter {
 	return Sorter{by: by, of: of, other: other, local: local}
 }

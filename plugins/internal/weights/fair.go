@@ -9,7 +9,8 @@ import (
 // Whole is what Fair divides.
 const Whole = 1 << 24
 
-// Fair stores in dst what each endpoint gets of the connections by capacity, share and group: of Whole, and at least 1 if it gets any.
+// Fair stores in dst what each endpoint gets of the connections by capacity, share and group: of Whole, and at least 1 if it gets
+// any.
 func Fair(dst []uint64, req *sdk.Request) []uint64 {
 	var room [sdk.MaxGroups]float64
 	load := room[:req.NumGroups()]

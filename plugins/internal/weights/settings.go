@@ -1,4 +1,5 @@
-// Package weights has what the bundled plugins share: groups of endpoints by zone or label, fair parts, hashes, and checks of settings.
+// Package weights has what the bundled plugins share: groups of endpoints by zone or label, fair parts, hashes, and checks of
+// settings.
 package weights
 
 import (

@@ -1,5 +1,5 @@
-// Package leastloaded implements the plugin least-loaded: endpoints with fewer open connections from this node than their share get more
-// new ones, and those with more get fewer.
+// Package leastloaded implements the plugin least-loaded: endpoints with fewer open connections from this node than their share
+// get more new ones, and those with more get fewer.
 package leastloaded
 
 import (
@@ -21,8 +21,8 @@ type plugin struct {
 	reasons   []reason // by parts
 }
 
-// reason is the reason of endpoints with a number of parts. Formatting one costs a guest more than deciding an endpoint, and adding one
-// compares texts.
+// reason is the reason of endpoints with a number of parts. Formatting one costs a guest more than deciding an endpoint, and
+// adding one compares texts.
 type reason struct {
 	text  string
 	id    sdk.ReasonID // in the response
@@ -84,9 +84,9 @@ func (p *plugin) collect(req *sdk.Request) {
 	}
 }
 
-// step changes the averages, if it is time and the connections have been counted since it last did. What a new endpoint had before it
-// got its share says nothing: its average begins with the next step. step returns why the averages are held, if the count is too old or
-// there is none.
+// step changes the averages, if it is time and the connections have been counted since it last did. What a new endpoint had
+// before it got its share says nothing: its average begins with the next step. step returns why the averages are held, if the
+// count is too old or there is none.
 func (p *plugin) step(req *sdk.Request, now int64) (why string) {
 	s, m := &p.settings, &p.state
 	age, counted := req.ConnectionsAge()

@@ -74,8 +74,8 @@ func (m *model) step(now, age float64, eps []abi.Endpoint, open []int) []float64
 	return out
 }
 
-// agrees reports whether shares are those of the previous plugin times the parts of each endpoint, to half a part and what the integers of averages
-// lose, or as they were, if all have as many.
+// agrees reports whether shares are those of the previous plugin times the parts of each endpoint, to half a part and what the
+// integers of averages lose, or as they were, if all have as many.
 func agrees(eps []abi.Endpoint, factors []float64, resp *abi.Response) bool {
 	good, kept := true, true
 	for i, e := range eps {

@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-// loop is a closed loop: connections arrive and end, they are counted, and the plugin sets the weights by which they are distributed.
+// loop is a closed loop: connections arrive and end, they are counted, and the plugin sets the weights by which they are
+// distributed.
 type loop struct {
 	s       *session
 	arrive  float64                          // connections a second
@@ -116,8 +117,8 @@ func random(rnd *rand.Rand) (settings string, last []float64, age time.Duration)
 	return settings, last, time.Duration(1+rnd.IntN(20)) * time.Second
 }
 
-// pair returns two loops for random settings, with the plugin and without, in which each endpoint has about so many connections, and for how
-// many seconds they run.
+// pair returns two loops for random settings, with the plugin and without, in which each endpoint has about so many connections,
+// and for how many seconds they run.
 func pair(t *testing.T, rnd *rand.Rand, connections float64) (with, without *loop, seconds int, name string) {
 	settings, last, age := random(rnd)
 	arrive := connections * float64(len(last)) / last[0]

@@ -19,8 +19,8 @@ const (
 	stateSize    = 13
 )
 
-// read decodes a state. One that it cannot decode, for example of a later version, counts as none. Times after now are those of another
-// clock.
+// read decodes a state. One that it cannot decode, for example of a later version, counts as none. Times after now are those of
+// another clock.
 func (m *state) read(b []byte, now int64) {
 	*m = state{}
 	if len(b) != stateSize || b[0] != stateVersion {

@@ -42,7 +42,8 @@ func (s *warmSettings) warm() *warm {
 	return &warm{full: int(s.Steps), duration: s.DurationSeconds * 1000, steps: s.curve()}
 }
 
-// curve returns the steps below the full capacity. A step starts when the curve of Envoy, (t ÷ duration)^(1 ÷ aggression), reaches it.
+// curve returns the steps below the full capacity. A step starts when the curve of Envoy, (t ÷ duration)^(1 ÷ aggression),
+// reaches it.
 func (s *warmSettings) curve() (steps []step) {
 	duration := float64(s.DurationSeconds * 1000)
 	for parts := (s.MinPercent*s.Steps + 99) / 100; parts < s.Steps; parts++ {

@@ -15,8 +15,8 @@ type drain struct {
 	reset  int64 // milliseconds from the end of the last stage; negative: never
 }
 
-// decide gives each terminating endpoint the percentage of its stage of the mean capacity of the others. Its own capacity is not usable: by the
-// default rules it is 0 as soon as the endpoint terminates.
+// decide gives each terminating endpoint the percentage of its stage of the mean capacity of the others. Its own capacity is not
+// usable: by the default rules it is 0 as soon as the endpoint terminates.
 func (d *drain) decide(req *sdk.Request, resp *sdk.Response) {
 	draining := false
 	for i := range req.NumEndpoints() {

@@ -1,10 +1,12 @@
-// Package lifecycle implements the plugin lifecycle: an endpoint that has just become ready gets a small share of new connections, which grows in
-// steps to its full share, and one that terminates but still serves gets fewer and fewer, in stages, and finally none.
+// Package lifecycle implements the plugin lifecycle: an endpoint that has just become ready gets a small share of new
+// connections, which grows in steps to its full share, and one that terminates but still serves gets fewer and fewer, in stages,
+// and finally none.
 package lifecycle
 
 import "github.com/sluice-proxy/sluice/sdk"
 
-// plugin has no state except its settings: a decision follows from the times since endpoints became ready, and began to terminate.
+// plugin has no state except its settings: a decision follows from the times since endpoints became ready, and began to
+// terminate.
 type plugin struct {
 	warm  *warm  // nil: endpoints have their capacity as soon as they are ready
 	drain *drain // nil: the default rules decide about endpoints that terminate
@@ -46,8 +48,8 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	return nil
 }
 
-// elapsed returns the time since then in milliseconds. Requests have times in whole seconds, rounded down, so then is rounded down too: a requeued
-// request is never too early. If the clock has gone back, it returns 0.
+// elapsed returns the time since then in milliseconds. Requests have times in whole seconds, rounded down, so then is rounded
+// down too: a requeued request is never too early. If the clock has gone back, it returns 0.
 func elapsed(req *sdk.Request, then sdk.Time) int64 {
 	return max(0, int64(req.Now())-int64(then)/1000*1000)
 }

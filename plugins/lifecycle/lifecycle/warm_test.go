@@ -118,7 +118,8 @@ func TestCapacitiesFollowTheCurveOfEnvoy(t *testing.T) {
 		for i, age := range ages {
 			full := float64(capacities[i])
 			got, want := float64(resp.Results[i].Value), full*exact(s, age)
-			// At most a step below the curve, as a step has the capacity of its start, and above it only by rounding the minimum up.
+			// At most a step below the curve, as a step has the capacity of its start, and above it only by rounding the minimum
+			// up.
 			slack, above := full/float64(s.Steps)+1, 1.0
 			if exact(s, age)*100 <= float64(s.MinPercent)+100/float64(s.Steps) {
 				above += slack

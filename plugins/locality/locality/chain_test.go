@@ -25,7 +25,8 @@ func parts(t *testing.T, req *abi.Request, chain ...*sdk.NativePlugin) []float64
 	return all
 }
 
-// A draining endpoint has the percentage of its stage of what its peers get, and counts as this fraction of an endpoint of its zone.
+// A draining endpoint has the percentage of its stage of what its peers get, and counts as this fraction of an endpoint of its
+// zone.
 func TestDrainAndCapacityCompose(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(11, 12))
 	for round := range 500 {
@@ -97,8 +98,8 @@ func TestDrainMakesItsZoneSpill(t *testing.T) {
 	}
 }
 
-// The nodes of the cluster together give a canary of one endpoint its 1 %, whatever zone they and it are in, and every other endpoint the same.
-// A single number for both decisions gave it 0.34 % of the cluster, and its neighbours 1.48 times their part.
+// The nodes of the cluster together give a canary of one endpoint its 1 %, whatever zone they and it are in, and every other
+// endpoint the same. A single number for both decisions gave it 0.34 % of the cluster, and its neighbours 1.48 times their part.
 func TestCanaryPercentIsThatOfTheCluster(t *testing.T) {
 	nodes := map[string]int{"a": 3, "b": 3, "c": 3}
 	eps := perZone(4, 4, 4)

@@ -1,7 +1,7 @@
-// Package locality implements the plugin locality, which divides the connections of each group between tiers of its endpoints. By capacity, a tier
-// is a zone, which keeps the new connections of its own clients as far as its part of the endpoints covers its part of the demand; the rest goes to
-// zones with spare endpoints. By priority, tiers are used in order: each gets as many connections as its healthy endpoints can take, the next one
-// the rest.
+// Package locality implements the plugin locality, which divides the connections of each group between tiers of its endpoints. By
+// capacity, a tier is a zone, which keeps the new connections of its own clients as far as its part of the endpoints covers its
+// part of the demand; the rest goes to zones with spare endpoints. By priority, tiers are used in order: each gets as many
+// connections as its healthy endpoints can take, the next one the rest.
 package locality
 
 import (
@@ -45,8 +45,8 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	return nil
 }
 
-// follow keeps the last targets of tiers with these names as long as they stay. It returns the time to wait in milliseconds, 0 if nothing is to
-// change.
+// follow keeps the last targets of tiers with these names as long as they stay. It returns the time to wait in milliseconds, 0 if
+// nothing is to change.
 func (p *plugin) follow(req *sdk.Request, names []uint32) (wait int64) {
 	return p.tiers.Follow(&p.state, names, int64(req.Now()), tiers.Rule{
 		Hysteresis: p.settings.HysteresisPercent, Hold: p.settings.HoldSeconds * 1000, Ordered: p.settings.Mode == modePriority,

@@ -35,8 +35,8 @@ func (p *plugin) decideByPriority(req *sdk.Request, resp *sdk.Response) {
 	p.finish(resp, wait)
 }
 
-// countMembers sums up the endpoints of each tier. An endpoint is healthy if it is ready and has capacity: a previous plugin that sets it to 0 knows that
-// it is not. Terminating endpoints are neither: a scale-down is no failure.
+// countMembers sums up the endpoints of each tier. An endpoint is healthy if it is ready and has capacity: a previous plugin that
+// sets it to 0 knows that it is not. Terminating endpoints are neither: a scale-down is no failure.
 func (p *plugin) countMembers(req *sdk.Request) {
 	n := len(p.groupNames)
 	p.tiers.Reset(req, n)
@@ -60,9 +60,9 @@ func (p *plugin) countMembers(req *sdk.Request) {
 	}
 }
 
-// target sets the targets of the tiers of a group as Envoy does ("Priority levels" in its architecture overview): each tier has the health score
-// min(100 %, healthy ÷ all × overprovisioning) and gets so much of what is left by those before it. If the scores of all together are less than
-// 100 %, they are normalized. Without a healthy endpoint there are no targets.
+// target sets the targets of the tiers of a group as Envoy does ("Priority levels" in its architecture overview): each tier has
+// the health score min(100 %, healthy ÷ all × overprovisioning) and gets so much of what is left by those before it. If the
+// scores of all together are less than 100 %, they are normalized. Without a healthy endpoint there are no targets.
 func (p *plugin) target(g int) {
 	_, target := p.tiers.Group(g)
 	sum := uint64(0)

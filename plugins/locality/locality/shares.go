@@ -1,8 +1,8 @@
 package locality
 
-// share computes the target of each zone in a group. With e a zone's part of the capacity and d its part of the demand, this zone keeps min(1, e ÷
-// d), and the others share the rest in proportion to their spare capacity max(0, e − d). Each zone then receives the difference to e, so every unit
-// of capacity has the same load.
+// share computes the target of each zone in a group. With e a zone's part of the capacity and d its part of the demand, this zone
+// keeps min(1, e ÷ d), and the others share the rest in proportion to their spare capacity max(0, e − d). Each zone then receives
+// the difference to e, so every unit of capacity has the same load.
 func (p *plugin) share(g int) {
 	load, _ := p.tiers.Group(g)
 	capacity, spare := 0.0, 0.0

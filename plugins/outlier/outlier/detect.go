@@ -55,8 +55,8 @@ func (p *plugin) detect(req *sdk.Request) {
 	}
 }
 
-// observe updates the window of endpoint i, if it has one or has to get one. A window begins with the first reading with a failure.
-// Totals, not the numbers of each reading, make the decision independent of how often it is made.
+// observe updates the window of endpoint i, if it has one or has to get one. A window begins with the first reading with a
+// failure. Totals, not the numbers of each reading, make the decision independent of how often it is made.
 func (p *plugin) observe(req *sdk.Request, i int, o sdk.Outcomes, e *ejection) *watch {
 	w, failed := p.state.watch(i), o.Refused+o.Unanswered
 	if w == nil && failed == 0 {
@@ -106,8 +106,8 @@ func (p *plugin) beginStage(req *sdk.Request, i int) {
 	p.fresh = append(p.fresh, watch{index: i, start: p.now, fromAnswered: answered, fromFailed: failed, answered: answered, failed: failed, found: true})
 }
 
-// endStage ends a stage of a trial, given the totals. An endpoint that fails as often as others are ejected for, however few connections it
-// had, is ejected again; one that has answered goes on to the next stage; one without outcomes stays.
+// endStage ends a stage of a trial, given the totals. An endpoint that fails as often as others are ejected for, however few
+// connections it had, is ejected again; one that has answered goes on to the next stage; one without outcomes stays.
 func (p *plugin) endStage(w *watch, e *ejection, answered, failed uint32) *watch {
 	stage := watch{index: w.index, start: p.now, fromAnswered: answered, fromFailed: failed, answered: answered, failed: failed, found: true}
 	w.inAnswered, w.inFailed = answered-w.fromAnswered, uint32(max(0, int32(failed-w.fromFailed)))
@@ -131,8 +131,8 @@ func (p *plugin) mostFail(w *watch) bool {
 	return failed > 0 && failed*100 >= all*uint64(p.settings.FailedPercent)
 }
 
-// fails reports whether an endpoint with this window fails. One that has just returned from an ejection is on trial: one reading is
-// enough.
+// fails reports whether an endpoint with this window fails. One that has just returned from an ejection is on trial: one reading
+// is enough.
 func (p *plugin) fails(w *watch, e *ejection) bool {
 	s := &p.settings
 	if streak := int64(w.streak); s.ConsecutiveReadings > 0 && (streak >= s.ConsecutiveReadings || streak > 0 && p.onTrial(e)) {
@@ -157,8 +157,8 @@ func (p *plugin) left(e *ejection) int64 {
 	return e.left(p.now, p.settings.WindowSeconds)
 }
 
-// nodes adds to the suspects the other endpoints of nodes that fail: at least nodeEndpoints of theirs fail, and at least half, and one of
-// them now. So the others return although those that fail are still ejected.
+// nodes adds to the suspects the other endpoints of nodes that fail: at least nodeEndpoints of theirs fail, and at least half,
+// and one of them now. So the others return although those that fail are still ejected.
 func (p *plugin) nodes(req *sdk.Request) {
 	p.failing = p.failing[:0]
 	if p.settings.NodeEndpoints == 0 || int64(len(p.suspects)) < p.settings.NodeEndpoints {

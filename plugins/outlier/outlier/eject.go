@@ -14,15 +14,16 @@ func (p *plugin) panics() bool {
 	return int64(p.count-len(p.suspects))*100 < p.settings.PanicPercent*int64(p.count)
 }
 
-// withoutNodes removes the suspects that do not fail themselves: a node that has too many of the endpoints is not ejected as a whole.
+// withoutNodes removes the suspects that do not fail themselves: a node that has too many of the endpoints is not ejected as a
+// whole.
 func (p *plugin) withoutNodes() {
 	p.suspects = slices.DeleteFunc(p.suspects, func(s suspect) bool { return !s.own })
 	p.failing = p.failing[:0]
 }
 
-// eject ejects suspects within the limit: maxEjectionPercent of the endpoints with capacity, but at least one endpoint or one node. Nodes
-// come first, then the endpoints with the most failures. Nodes of the cluster resolve ties differently. It reports whether any endpoint with
-// a share is left.
+// eject ejects suspects within the limit: maxEjectionPercent of the endpoints with capacity, but at least one endpoint or one
+// node. Nodes come first, then the endpoints with the most failures. Nodes of the cluster resolve ties differently. It reports
+// whether any endpoint with a share is left.
 func (p *plugin) eject(req *sdk.Request) bool {
 	limit := max(1, int(p.settings.MaxEjectionPercent)*p.count/100)
 	out := 0

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-// model is a second implementation of the rules: it keeps every reading of every endpoint, and no encoded state. It has no limit for
-// the state, and no order among endpoints that fail equally often, so that the test gives each another number of failures.
+// model is a second implementation of the rules: it keeps every reading of every endpoint, and no encoded state. It has no limit
+// for the state, and no order among endpoints that fail equally often, so that the test gives each another number of failures.
 type model struct {
 	s   settings
 	eps []*modelEndpoint

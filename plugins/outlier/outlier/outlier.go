@@ -1,5 +1,5 @@
-// Package outlier implements the plugin outlier: endpoints that do not answer connections from this node, or refuse them, get no new
-// ones for a time, and neither do the endpoints of a node of which several fail.
+// Package outlier implements the plugin outlier: endpoints that do not answer connections from this node, or refuse them, get no
+// new ones for a time, and neither do the endpoints of a node of which several fail.
 package outlier
 
 import (
@@ -71,8 +71,8 @@ func (p *plugin) dropImplausible() {
 	p.state.ejections = p.state.ejections[:n]
 }
 
-// keepAll lifts all ejections as long as the panic lasts. Answers end it, which are no reason for the host to call, so it requests that
-// every second.
+// keepAll lifts all ejections as long as the panic lasts. Answers end it, which are no reason for the host to call, so it
+// requests that every second.
 func (p *plugin) keepAll(resp *sdk.Response) {
 	reason := resp.AddReason("kept: " + strconv.Itoa(len(p.suspects)) + " of " + strconv.Itoa(p.count) + " fail, panic")
 	resp.RequeueAfter(sdk.Second)

@@ -120,8 +120,8 @@ func TestEndpointThatFailsIsEjectedAndReturnsOnTrial(t *testing.T) {
 	}
 }
 
-// TestEndpointThatFailsAsBeforeIsNotTakenBack: of ten endpoints that get 3 connections a second each, one refuses two of three for ten minutes. It is
-// ejected for longer each time, and has never all of its share in between.
+// TestEndpointThatFailsAsBeforeIsNotTakenBack: of ten endpoints that get 3 connections a second each, one refuses two of three
+// for ten minutes. It is ejected for longer each time, and has never all of its share in between.
 func TestEndpointThatFailsAsBeforeIsNotTakenBack(t *testing.T) {
 	s := newSession(t, `{"jitterPercent":0,"consecutiveReadings":0}`, spread(10)...)
 	capacity, owed, sent, failed, full := 1.0, 0.0, 0, 0, 0
@@ -326,7 +326,8 @@ func TestCapacitiesOfPreviousPluginsAreRespected(t *testing.T) {
 	}
 }
 
-// Endpoints that hints keep from this node are ejected too: a plugin for locality may use them. They are not what is left for this node.
+// Endpoints that hints keep from this node are ejected too: a plugin for locality may use them. They are not what is left for
+// this node.
 func TestEndpointsWithoutShareAreNotAllThatIsLeft(t *testing.T) {
 	eps := spread(10)
 	for i := 1; i < 10; i++ {

@@ -75,8 +75,9 @@ func (s *settings) maxTimes() int64 {
 	return min(maxTimes, (s.MaxEjectionSeconds+s.BaseEjectionSeconds-1)/s.BaseEjectionSeconds)
 }
 
-// ejection returns the time of an ejection in seconds: as in Envoy, the base time for each time the endpoint has been ejected, up to
-// the maximum, and a part of that by the hash of endpoint and node, so that nodes do not return to an endpoint at the same time.
+// ejection returns the time of an ejection in seconds: as in Envoy, the base time for each time the endpoint has been ejected, up
+// to the maximum, and a part of that by the hash of endpoint and node, so that nodes do not return to an endpoint at the same
+// time.
 func (s *settings) ejection(times int64, hash uint32) int64 {
 	t := min(s.BaseEjectionSeconds*times, s.MaxEjectionSeconds)
 	return t + int64(uint64(hash)*uint64(t*s.JitterPercent/100+1)>>32)

@@ -91,7 +91,8 @@ func native(t *testing.T, newPlugin func() sdk.Plugin, settings string) *sdk.Nat
 	return p
 }
 
-// until returns how long it takes until the last endpoint has a part of its fair share, and how many connections are shed until then.
+// until returns how long it takes until the last endpoint has a part of its fair share, and how many connections are shed until
+// then.
 func (c *chain) until(part float64) (seconds int, moved float64) {
 	total := 0.0
 	for _, n := range c.open {

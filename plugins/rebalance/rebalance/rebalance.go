@@ -1,5 +1,5 @@
-// Package rebalance implements the plugin rebalance: after new endpoints have become ready, those with more than their share of the open
-// connections shed part of them, so that clients with long-lived connections reconnect, also to the new ones.
+// Package rebalance implements the plugin rebalance: after new endpoints have become ready, those with more than their share of
+// the open connections shed part of them, so that clients with long-lived connections reconnect, also to the new ones.
 package rebalance
 
 import (
@@ -49,8 +49,8 @@ func New() sdk.Plugin { return &plugin{settings: defaults()} }
 // Needs implements sdk.Needer.
 func (*plugin) Needs() sdk.Need { return sdk.NeedConnections }
 
-// Decide sheds connections in rounds of a minute. A round sheds at most the excess of each endpoint, according to a count from after the
-// round before.
+// Decide sheds connections in rounds of a minute. A round sheds at most the excess of each endpoint, according to a count from
+// after the round before.
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	p.now = int64(req.Now()) / 1000
 	p.collect(req)
@@ -95,8 +95,8 @@ func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	return nil
 }
 
-// collect collects the endpoints that get connections and do not terminate. Those that became ready less than durationSeconds ago are newcomers;
-// without any, nothing else is needed.
+// collect collects the endpoints that get connections and do not terminate. Those that became ready less than durationSeconds ago
+// are newcomers; without any, nothing else is needed.
 func (p *plugin) collect(req *sdk.Request) {
 	p.endpoints, p.total, p.newcomers, p.latest = p.endpoints[:0], 0, 0, 0
 	for i := range req.NumEndpoints() {
@@ -172,8 +172,8 @@ func (p *plugin) poll(req *sdk.Request) int64 {
 	return min(max(1, int64(age/sdk.Second)/2), 30)
 }
 
-// begin begins a round, or the rest of one with other endpoints, if newcomers lack connections and the connections have been counted.
-// Otherwise nothing is shed until the end.
+// begin begins a round, or the rest of one with other endpoints, if newcomers lack connections and the connections have been
+// counted. Otherwise nothing is shed until the end.
 func (p *plugin) begin(req *sdk.Request, end int64) {
 	m := &p.state
 	m.round, m.until, m.pool = true, end, pool(req)

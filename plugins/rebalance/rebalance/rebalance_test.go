@@ -263,8 +263,8 @@ func TestDecisionDoesNotDependOnHowOftenItIsMade(t *testing.T) {
 	}
 }
 
-// exact is a second implementation of how much a round sheds, in floating point: connections of each endpoint. edge reports that what
-// newcomers lack is as much as the tolerance, so that rounding decides.
+// exact is a second implementation of how much a round sheds, in floating point: connections of each endpoint. edge reports that
+// what newcomers lack is as much as the tolerance, so that rounding decides.
 func exact(s settings, eps []abi.Endpoint, open []int, isNew []bool) (out []float64, edge bool) {
 	total, weight := 0.0, 0.0
 	out = make([]float64, len(eps))

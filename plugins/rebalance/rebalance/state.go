@@ -10,8 +10,8 @@ type state struct {
 	// During a round, until is its end. Otherwise no round begins before.
 	round bool
 	until int64 // Unix seconds; 0: nothing is to be done
-	// after is when the connections must have been counted that a round relies on, or later, Unix milliseconds: when endpoints became
-	// ready, and when the last round ended.
+	// after is when the connections must have been counted that a round relies on, or later, Unix milliseconds: when endpoints
+	// became ready, and when the last round ended.
 	after int64
 	// pool is a hash of the addresses of all endpoints, to which the values belong.
 	pool   uint32
@@ -28,8 +28,8 @@ const (
 	step = 4
 )
 
-// read decodes a state. One that it cannot decode, for example of a later version, counts as none. latest is the latest time that it
-// can have, Unix seconds: the settings or the clock have changed.
+// read decodes a state. One that it cannot decode, for example of a later version, counts as none. latest is the latest time that
+// it can have, Unix seconds: the settings or the clock have changed.
 func (m *state) read(b []byte, latest int64) {
 	*m = state{values: m.values[:0]}
 	if len(b) < stateHead || b[0] != stateVersion {

@@ -23,8 +23,8 @@ type plugin struct {
 	texts   map[position]string // of reasons
 }
 
-// class is a part of the ring with a subset of its own: the endpoints of a group, or those of a zone in a group of which previous plugins treat zones
-// differently.
+// class is a part of the ring with a subset of its own: the endpoints of a group, or those of a zone in a group of which previous
+// plugins treat zones differently.
 type class struct {
 	end    int     // of its part of the ring
 	size   int     // of the subset
@@ -68,7 +68,8 @@ const (
 
 func indexOf(x uint64) int { return int(x & (1<<indexBits - 1)) }
 
-// sort puts the endpoints on the ring, by class and then by hash, so that endpoints of a node, whose addresses are close, are in different subsets.
+// sort puts the endpoints on the ring, by class and then by hash, so that endpoints of a node, whose addresses are close, are in
+// different subsets.
 func (p *plugin) sort(req *sdk.Request) {
 	zones := req.NumZones() + 1
 	p.shares, p.zoned = p.shares[:0], p.zoned[:0]
@@ -114,8 +115,8 @@ func (p *plugin) sort(req *sdk.Request) {
 	}
 }
 
-// divide finds the classes, and their parts of the subset: by what they get of the connections, so that each connection has as many endpoints to go
-// to.
+// divide finds the classes, and their parts of the subset: by what they get of the connections, so that each connection has as
+// many endpoints to go to.
 func (p *plugin) divide(index, nodes int) {
 	p.classes = p.classes[:0]
 	if n := len(p.ring); !p.several {
@@ -199,8 +200,8 @@ func (p *plugin) subsetReason(at position) string {
 // size returns the size of a subset of n endpoints: k, or more if every endpoint would otherwise not be in some subset.
 func size(k, n, nodes int) int { return min(n, max(k, 1+(n-1)/nodes)) }
 
-// place returns the place of a node on a ring of n endpoints. A node that is not ready can have an index of nodes, which is the place
-// of the first one.
+// place returns the place of a node on a ring of n endpoints. A node that is not ready can have an index of nodes, which is the
+// place of the first one.
 func place(index, n, nodes int) int {
 	return int(uint64(index) * uint64(n) / uint64(nodes) % uint64(n))
 }

@@ -261,8 +261,8 @@ func TestReasonsSayTheSubset(t *testing.T) {
 	}
 }
 
-// An endpoint that is not ready, or that a previous plugin has excluded, counts as gone: the next one takes its place. Others keep
-// their shares.
+// An endpoint that is not ready, or that a previous plugin has excluded, counts as gone: the next one takes its place. Others
+// keep their shares.
 func TestOnlyEndpointsThatGetConnectionsCount(t *testing.T) {
 	req := sdktest.NewRequest("a", map[string]int{"a": 10}, endpoints(40)...)
 	for i := range req.Endpoints {

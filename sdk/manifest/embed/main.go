@@ -1,5 +1,5 @@
-// Command embed puts the plugin.json of a folder into a module, in place: embed MODULE FOLDER. It is 'sluice plugin embed' for builds that have no
-// sluice yet.
+// Command embed puts the plugin.json of a folder into a module, in place: embed MODULE FOLDER. It is 'sluice plugin embed' for
+// builds that have no sluice yet.
 package main
 
 import (

@@ -8,7 +8,8 @@ type Engine interface {
 	Plan(c *Cluster, now time.Time) (wake time.Time, err error)
 	// Read takes a reading of the Counters of all endpoints. Plan follows.
 	Read(c *Cluster, now time.Time)
-	// Decision returns the last decision about a pool, abi.PoolCluster or abi.PoolLocal; its Endpoints are parallel to those of c.
+	// Decision returns the last decision about a pool, abi.PoolCluster or abi.PoolLocal; its Endpoints are parallel to those of
+	// c.
 	Decision(c *Cluster, pool uint8) (Decision, error)
 	// Restart makes the engine continue as a new process with the checkpoint of the old one. Plan follows.
 	Restart(now time.Time) error

@@ -120,8 +120,8 @@ func (r *Result) Format() []byte {
 	return r.File.Format(func(i int) []string { return r.printed[&r.File.Statements[i]].lines })
 }
 
-// Err returns an error that shows each difference between expected (-) and printed lines (+), with file and line; nil if there is none, or
-// for a nil Result.
+// Err returns an error that shows each difference between expected (-) and printed lines (+), with file and line; nil if there is
+// none, or for a nil Result.
 func (r *Result) Err() error {
 	if r == nil {
 		return nil
@@ -145,7 +145,8 @@ func (r *Result) Err() error {
 // maxDiff bounds the lines on each side that diff compares; the rest counts as different.
 const maxDiff = 1000
 
-// diff returns the lines of want and got, each after a line end, with "-" before those of want only, and "+" before those of got only.
+// diff returns the lines of want and got, each after a line end, with "-" before those of want only, and "+" before those of got
+// only.
 func diff(want, got []string) string {
 	n, m := min(len(want), maxDiff), min(len(got), maxDiff)
 	common := make([][]int, n+1) // length of the longest common subsequence of want[i:n] and got[j:m]

@@ -1,5 +1,5 @@
-// Package scenariotest executes scenarios of plugins: a Service port on one node, whose plugin decides over virtual time. The Engine that
-// decides is either the proxy itself (host/plugin/plugintest) or, for native tests, sdk/sdktest.
+// Package scenariotest executes scenarios of plugins: a Service port on one node, whose plugin decides over virtual time. The
+// Engine that decides is either the proxy itself (host/plugin/plugintest) or, for native tests, sdk/sdktest.
 package scenariotest
 
 import (
@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/scenario"
 )
 
-// Epoch is the time at which scenarios begin, in Unix milliseconds, and the time from which one with a clock begins at its time of day.
+// Epoch is the time at which scenarios begin, in Unix milliseconds, and the time from which one with a clock begins at its time
+// of day.
 const Epoch = 1_750_000_000_000
 
 // Period is the time between two readings of the outcomes of connections: that of a host with its default settings.
@@ -39,8 +40,8 @@ type runner struct {
 	result  Result
 }
 
-// Run executes a scenario and returns what its statements print. An error names file and line. Before each decision proceed may end it with an
-// error; nil: nothing does.
+// Run executes a scenario and returns what its statements print. An error names file and line. Before each decision proceed may
+// end it with an error; nil: nothing does.
 func Run(f *scenario.File, e Engine, proceed func() error) (*Result, error) {
 	if err := Verbs.Check(f); err != nil {
 		return nil, err
@@ -105,7 +106,8 @@ func (r *runner) read() error {
 	return nil
 }
 
-// connect makes n new connections to the endpoints of the cluster pool, by weight. What is left of fractions is for the next time.
+// connect makes n new connections to the endpoints of the cluster pool, by weight. What is left of fractions is for the next
+// time.
 func (r *runner) connect(n float64) {
 	d, err := r.engine.Decision(&r.cluster, abi.PoolCluster)
 	if err != nil {

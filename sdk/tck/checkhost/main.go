@@ -1,5 +1,5 @@
-// Command checkhost proves a host of the plugin ABI: it starts the host's adapter, drives it, and prints a verdict for each requirement.
-// ../README.md has the protocol.
+// Command checkhost proves a host of the plugin ABI: it starts the host's adapter, drives it, and prints a verdict for each
+// requirement. ../README.md has the protocol.
 package main
 
 import (

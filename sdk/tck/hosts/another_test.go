@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/tck"
 )
 
-// TestSDKHostInJavaScript proves a host that shares nothing with sluice but ABI.md, and makes other choices where the ABI leaves them: the kit
-// demands no more than the ABI does.
+// TestSDKHostInJavaScript proves a host that shares nothing with sluice but ABI.md, and makes other choices where the ABI leaves
+// them: the kit demands no more than the ABI does.
 func TestSDKHostInJavaScript(t *testing.T) {
 	if os.Getenv("SLUICE_TEST_SDK") == "" {
 		t.Skip("make test-sdk runs it")

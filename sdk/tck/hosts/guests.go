@@ -22,9 +22,10 @@ var (
 	directive  = regexp.MustCompile(`(?m)^ *;; (load|decide|settings|limit|missing|always|role|section|version)(?:: (.*))?$`)
 )
 
-// Complete returns a complete module in the text format. "@N TEXT@" is TEXT, repeated N times. A text that is not a module is inserted into
-// guests/base.wat, which calls its function $evil in decisions for port 666, or in all if it has the line ";; always"; lines that begin with
-// ";; IMPORT" go before everything else, the line ";; role: NAME" sets the role, see Describe, and the line ";; version: NUMBER" the version.
+// Complete returns a complete module in the text format. "@N TEXT@" is TEXT, repeated N times. A text that is not a module is
+// inserted into guests/base.wat, which calls its function $evil in decisions for port 666, or in all if it has the line ";;
+// always"; lines that begin with ";; IMPORT" go before everything else, the line ";; role: NAME" sets the role, see Describe, and
+// the line ";; version: NUMBER" the version.
 func Complete(text string) string {
 	text = repetition.ReplaceAllStringFunc(text, func(s string) string {
 		n, body, _ := strings.Cut(strings.Trim(s, "@"), " ")
@@ -52,8 +53,8 @@ func Complete(text string) string {
 	return out
 }
 
-// Describe appends a manifest to the module of a text: with the role of its line ";; role: NAME", or share, all inputs, and any settings. Lines
-// ";; section: TEXT" are the contents of sections instead, "none" for none; \xNN in them is a byte.
+// Describe appends a manifest to the module of a text: with the role of its line ";; role: NAME", or share, all inputs, and any
+// settings. Lines ";; section: TEXT" are the contents of sections instead, "none" for none; \xNN in them is a byte.
 func Describe(text string, module []byte) []byte {
 	var contents []string
 	for _, m := range directive.FindAllStringSubmatch(text, -1) {

@@ -1,5 +1,5 @@
-// Package hosts is the part of the conformance kit that proves hosts of the plugin ABI: golden requests and responses, reference guests, hostile
-// guests, and a runner that drives a host through a small protocol. ../README.md has the formats.
+// Package hosts is the part of the conformance kit that proves hosts of the plugin ABI: golden requests and responses, reference
+// guests, hostile guests, and a runner that drives a host through a small protocol. ../README.md has the formats.
 package hosts
 
 import (
@@ -21,7 +21,8 @@ type Command struct {
 	Op     string `json:"op"`
 	Plugin string `json:"plugin,omitempty"` // name of a loaded plugin
 	Module string `json:"module,omitempty"` // OpLoad: path of a file
-	// Settings are a JSON text; nil: none. OpLoad: those of the plugin. OpDecide: those of this request, if not those of the plugin.
+	// Settings are a JSON text; nil: none. OpLoad: those of the plugin. OpDecide: those of this request, if not those of the
+	// plugin.
 	Settings *string      `json:"settings,omitempty"`
 	Request  *abi.Request `json:"request,omitempty"` // OpDecide, OpEnforce
 }

@@ -25,8 +25,8 @@ type Options struct {
 	Assemble func(ctx context.Context, text string) ([]byte, error)
 }
 
-// Run proves a host, which start starts: again after a command that it has not answered. The error is about what Run itself needs: wat2wasm
-// of wabt, a folder for modules, a host that starts.
+// Run proves a host, which start starts: again after a command that it has not answered. The error is about what Run itself
+// needs: wat2wasm of wabt, a folder for modules, a host that starts.
 func Run(ctx context.Context, start func(context.Context) (Host, error), options Options) (name string, report *tck.Report, err error) {
 	if options.Timeout == 0 {
 		options.Timeout = 10 * time.Second
@@ -144,7 +144,8 @@ func (e refusal) Error() string { return string(e) }
 
 func isRefusal(err error) bool { return errors.As(err, new(refusal)) }
 
-// do executes a command. A host that does not answer in time is stopped; the next command starts it again. A refusal is a host's answer.
+// do executes a command. A host that does not answer in time is stopped; the next command starts it again. A refusal is a host's
+// answer.
 func (r *run) do(c *Command) (*Answer, error) {
 	if err := r.ctx.Err(); err != nil {
 		return nil, err

@@ -44,7 +44,8 @@ func request(endpoints ...abi.Endpoint) *abi.Request {
 		Zone: "a", ConnectionsAgeMS: 0xFFFFFFFF, Generation: 1, Endpoints: endpoints}
 }
 
-// requestCases states the golden requests, without their bytes. The port is that of reference guests, and a request is short enough for the echo.
+// requestCases states the golden requests, without their bytes. The port is that of reference guests, and a request is short
+// enough for the echo.
 func requestCases() []RequestVector {
 	plain := func() *abi.Request {
 		r := request(endpoint("10.0.0.1:8080", "n1", "a"), endpoint("10.0.0.2:8080", "n2", "b"), endpoint("10.0.0.3:8080", "n2", "b"))
@@ -157,8 +158,8 @@ func requestCases() []RequestVector {
 	}
 }
 
-// second is a second encoder, written from ABI.md, for the layout that README.md describes. It is slow, and knows nothing of sdk/abi but the
-// types of messages.
+// second is a second encoder, written from ABI.md, for the layout that README.md describes. It is slow, and knows nothing of
+// sdk/abi but the types of messages.
 type second struct{ ids []string }
 
 func (s *second) id(text string) uint32 {

@@ -1,4 +1,5 @@
-// Command signals is a plugin for tests: it keeps all weights, and its reasons say what it sees of the connections to each endpoint.
+// Command signals is a plugin for tests: it keeps all weights, and its reasons say what it sees of the connections to each
+// endpoint.
 package main
 
 import (

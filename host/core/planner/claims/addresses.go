@@ -95,7 +95,8 @@ func AddrsOf(svc *model.Service) []Addr {
 	return out
 }
 
-// SetForeign sets who says whose an address is that no Service may have as an external or load balancer IP, "" for none; nil: any may.
+// SetForeign sets who says whose an address is that no Service may have as an external or load balancer IP, "" for none; nil: any
+// may.
 func (t *Table) SetForeign(owner func(netip.Addr) string) {
 	t.addrs.owner = owner
 	for a := range t.addrs.uses {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// claimQueue lists the claims of a key by precedence, in short lists: while garbage is collected, moving thousands of pointers to insert
-// one takes half a millisecond.
+// claimQueue lists the claims of a key by precedence, in short lists: while garbage is collected, moving thousands of pointers to
+// insert one takes half a millisecond.
 type claimQueue struct {
 	lists [][]claim // none is empty
 	n     int

@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// TestClaimQueueIsSorted inserts and removes random claims, and compares with a sorted list. No list of the queue is long or empty.
+// TestClaimQueueIsSorted inserts and removes random claims, and compares with a sorted list. No list of the queue is long or
+// empty.
 func TestClaimQueueIsSorted(t *testing.T) {
 	b := New()
 	f := &plan.Frontend{}

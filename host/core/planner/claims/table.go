@@ -1,5 +1,5 @@
-// Package claims decides which Service has a frontend that several want, maintains the plan of those that have theirs, and records its
-// changes.
+// Package claims decides which Service has a frontend that several want, maintains the plan of those that have theirs, and
+// records its changes.
 package claims
 
 import (
@@ -12,11 +12,11 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/planner/cost"
 )
 
-// Table has the frontends that each Service wants, and the plan of those that it gets. Its cost follows the frontends that change, not the
-// Services that want the same ones.
+// Table has the frontends that each Service wants, and the plan of those that it gets. Its cost follows the frontends that
+// change, not the Services that want the same ones.
 //
-// Each key has the frontend of the first of its claims, by precedence, or none if that one's address belongs to another Service. A key has a
-// queue exactly if one of its claims is not in the plan.
+// Each key has the frontend of the first of its claims, by precedence, or none if that one's address belongs to another Service.
+// A key has a queue exactly if one of its claims is not in the plan.
 type Table struct {
 	plan          *plan.Plan
 	caps          *plan.Caps

@@ -1,9 +1,9 @@
-// Package cost counts the work of planning in units of about 0.15 µs, measured on one core, so that one Plan, and a Service's turn in it, can be
-// bounded without a clock.
+// Package cost counts the work of planning in units of about 0.15 µs, measured on one core, so that one Plan, and a Service's
+// turn in it, can be bounded without a clock.
 package cost
 
-// Look is the cost of looking at an endpoint or an EndpointSlice, Frontend of building and comparing a frontend. The backend says what programming
-// costs, see plan.Caps.Step.
+// Look is the cost of looking at an endpoint or an EndpointSlice, Frontend of building and comparing a frontend. The backend says
+// what programming costs, see plan.Caps.Step.
 const (
 	Look     = 1
 	Frontend = 8
@@ -33,8 +33,8 @@ func (b *Budget) Add(cost int) *Budget {
 	return b
 }
 
-// Begin returns the budget of the turn of a Service, for End to take off. It may be more than what is left: the rest of a Plan would
-// otherwise go to Services that it does not suffice for.
+// Begin returns the budget of the turn of a Service, for End to take off. It may be more than what is left: the rest of a Plan
+// would otherwise go to Services that it does not suffice for.
 func (b *Budget) Begin() *Budget {
 	if b == nil {
 		return nil

@@ -19,8 +19,9 @@ const (
 	None = classes
 )
 
-// Queue contains all Services: each has one place, for the best of the reasons to plan it, or for none. Of each class, namespaces take
-// turns, so that the Services of one, however many, do not delay those of another; within a namespace, the oldest comes first.
+// Queue contains all Services: each has one place, for the best of the reasons to plan it, or for none. Of each class, namespaces
+// take turns, so that the Services of one, however many, do not delay those of another; within a namespace, the oldest comes
+// first.
 //
 // A change of what Services share gives all of them a reason. Beginning such a sweep costs the same for any number of Services.
 type Queue struct {
@@ -205,8 +206,8 @@ func (q *Queue) first(ns *namespace, c Class) *Place {
 	return nil
 }
 
-// Take takes the place of the next Service of a class; nil: there is none. Settle, Push or Drop follow. That of ShadowDue may be taken only
-// when none is Swept.
+// Take takes the place of the next Service of a class; nil: there is none. Settle, Push or Drop follow. That of ShadowDue may be
+// taken only when none is Swept.
 func (q *Queue) Take(c Class) *Place {
 	for {
 		from := &q.turns[c]

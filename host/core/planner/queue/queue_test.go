@@ -96,8 +96,8 @@ func (o *queueOracle) take(c Class, namespaces int) model.Name {
 	return p.Name
 }
 
-// TestQueueOfServices compares random operations with a model: a Service has one place, for the best of its reasons, none is lost, and
-// namespaces take turns in each class.
+// TestQueueOfServices compares random operations with a model: a Service has one place, for the best of its reasons, none is
+// lost, and namespaces take turns in each class.
 func TestQueueOfServices(t *testing.T) {
 	const namespaces, services, operations = 5, 12, 1500
 	for seed := range uint64(15) {

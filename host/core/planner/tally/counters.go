@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/plan"
 )
 
-// Counters maintains the Totals: they are the sums of what Replace has put in for each Service, and of the frontends that Change has.
+// Counters maintains the Totals: they are the sums of what Replace has put in for each Service, and of the frontends that Change
+// has.
 type Counters struct {
 	totals     Totals
 	policies   map[string]*PolicyTotals

@@ -38,8 +38,8 @@ type Counted struct {
 	policySince time.Time
 }
 
-// DecidedBy returns the policy that decides about the Service, "" for the default rules, if its connections are counted and it has decided
-// since a time.
+// DecidedBy returns the policy that decides about the Service, "" for the default rules, if its connections are counted and it
+// has decided since a time.
 func (c *Counted) DecidedBy(since time.Time) (policy string, ok bool) {
 	if c.policy == nil || c.policySince.After(since) {
 		return "", false
@@ -47,8 +47,8 @@ func (c *Counted) DecidedBy(since time.Time) (policy string, ok bool) {
 	return c.policy.Policy, true
 }
 
-// Outcomes counts connections by outcome: of Services, and of policies. It indexes the endpoints of the Services of which something is
-// counted: each Service is at all of Wanted.endpoints, and nowhere else.
+// Outcomes counts connections by outcome: of Services, and of policies. It indexes the endpoints of the Services of which
+// something is counted: each Service is at all of Wanted.endpoints, and nowhere else.
 type Outcomes struct {
 	services    map[model.EndpointKey][]model.Name
 	counting    int                     // Services that the plan counts outcomes of
@@ -160,7 +160,8 @@ func (o *Outcomes) NeedConnections() map[model.Name]*Counted { return o.connecti
 // Endpoints returns the endpoints whose connections are counted. They do not change.
 func (c *Counted) Endpoints() []model.EndpointKey { return c.endpoints }
 
-// Report returns the totals of Services that have changed since the last Report, sorted, and those of policies, see Policies.Report.
+// Report returns the totals of Services that have changed since the last Report, sorted, and those of policies, see
+// Policies.Report.
 func (o *Outcomes) Report() (services []ServiceConnections, policies []PolicyConnections) {
 	slices.SortStableFunc(o.changed, func(a, b changedService) int { return a.name.Compare(b.name) })
 	for i, c := range o.changed {

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/outcomes"
 )
 
-// PolicyConnections are the connections of the Services that a policy has decided about on this node since their outcomes are counted:
-// those of a reading belong to the policy that was in force then. The numbers never decrease.
+// PolicyConnections are the connections of the Services that a policy has decided about on this node since their outcomes are
+// counted: those of a reading belong to the policy that was in force then. The numbers never decrease.
 type PolicyConnections struct {
 	Policy   string // "": the default rules
 	Revision string // of the policy; "" for the default rules, and while it is not known

@@ -15,8 +15,8 @@ const perMillion = 1_000_000
 type ServiceShadow struct {
 	Service model.Name
 	Policy  string // "": it has no shadow any more
-	// Divergence is the mean share of new connections that would go to other endpoints, 0 to 1, over the pools that have weight. It is
-	// valid if Compared.
+	// Divergence is the mean share of new connections that would go to other endpoints, 0 to 1, over the pools that have weight.
+	// It is valid if Compared.
 	Divergence float64
 	Compared   bool
 	Failing    bool // of a pool
@@ -71,7 +71,8 @@ type ShadowTotals struct {
 	moved            int // sum of the mean divergences of those that are compared, in millionths
 }
 
-// Divergence returns the mean share of new connections that would go to other endpoints, 0 to 1, over the Services that are compared.
+// Divergence returns the mean share of new connections that would go to other endpoints, 0 to 1, over the Services that are
+// compared.
 func (t *ShadowTotals) Divergence() float64 {
 	return float64(t.moved) / perMillion / float64(max(1, t.Compared))
 }

@@ -1,5 +1,5 @@
-// Package tally counts, for metrics and health checks, what a plan and its connections consist of. Each count is kept up to date by what a
-// Service contributed before and contributes now, so it costs as much as the change. It is pure.
+// Package tally counts, for metrics and health checks, what a plan and its connections consist of. Each count is kept up to date
+// by what a Service contributed before and contributes now, so it costs as much as the change. It is pure.
 package tally
 
 import (

@@ -1,5 +1,6 @@
-// Command cluster measures sluice processes in network namespaces: beside kube-proxy (peer), on many nodes (fleet), and for a long time
-// beside hostile plugins and tenants (soak). It is not part of bench, whose memory is measured, because it links the API client.
+// Command cluster measures sluice processes in network namespaces: beside kube-proxy (peer), on many nodes (fleet), and for a
+// long time beside hostile plugins and tenants (soak). It is not part of bench, whose memory is measured, because it links the
+// API client.
 package main
 
 import (

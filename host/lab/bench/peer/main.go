@@ -1,6 +1,6 @@
-// Package peer measures kube-proxy, or another build of sluice, and sluice alternately, with the same cluster at the same real API
-// server, each time on a new node (a network namespace). It observes them from outside: connections, and CPU time and memory of their
-// processes. It prints Markdown tables; -write writes them to a file between its markers.
+// Package peer measures kube-proxy, or another build of sluice, and sluice alternately, with the same cluster at the same real
+// API server, each time on a new node (a network namespace). It observes them from outside: connections, and CPU time and memory
+// of their processes. It prints Markdown tables; -write writes them to a file between its markers.
 package peer
 
 import (

@@ -1,5 +1,5 @@
-// Command distribution is the registry of the CNCF project distribution, with storage in memory and in files, and users in a file of htpasswd:
-// without the drivers of clouds, it is built in a fraction of the time.
+// Command distribution is the registry of the CNCF project distribution, with storage in memory and in files, and users in a file
+// of htpasswd: without the drivers of clouds, it is built in a fraction of the time.
 package main
 
 import (

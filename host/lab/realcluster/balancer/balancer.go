@@ -1,5 +1,5 @@
-// Package balancer is a load balancer for a cluster: it gives Services of type LoadBalancer addresses, and leads what is sent there to the
-// nodes unchanged, as load balancers of clouds with ipMode VIP do.
+// Package balancer is a load balancer for a cluster: it gives Services of type LoadBalancer addresses, and leads what is sent
+// there to the nodes unchanged, as load balancers of clouds with ipMode VIP do.
 package balancer
 
 import (

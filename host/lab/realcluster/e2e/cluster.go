@@ -21,8 +21,8 @@ import (
 // nodePorts is a setting of both proxies, so that they serve NodePorts on loopback addresses too.
 const nodePorts = "nodePortAddresses: [primary, localhost]"
 
-// localNodePorts returns kube-proxy's configuration with NodePorts on loopback addresses. In mode nftables, a feature serves them; others have
-// none.
+// localNodePorts returns kube-proxy's configuration with NodePorts on loopback addresses. In mode nftables, a feature serves
+// them; others have none.
 func localNodePorts(mode, config string) string {
 	config += "\n" + nodePorts + "\n"
 	if mode == nftables {

@@ -1,8 +1,8 @@
-// Command e2e runs Kubernetes' own network tests in real clusters, against kube-proxy and then against sluice in the same cluster, and
-// compares them spec by spec. It fails if kube-proxy passes a spec that sluice does not pass. As root.
+// Command e2e runs Kubernetes' own network tests in real clusters, against kube-proxy and then against sluice in the same
+// cluster, and compares them spec by spec. It fails if kube-proxy passes a spec that sluice does not pass. As root.
 //
-// Its tables are in a document, where those of earlier runs stay: of other clusters and proxies, and, if only a part of the suite is run, of other
-// parts. Ginkgo's reports and logs are in a folder, until the next run of the same.
+// Its tables are in a document, where those of earlier runs stay: of other clusters and proxies, and, if only a part of the suite
+// is run, of other parts. Ginkgo's reports and logs are in a folder, until the next run of the same.
 package main
 
 import (

@@ -151,7 +151,8 @@ func (t *tables) specs() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// compare returns an error if kube-proxy passes a spec that sluice does not pass in the same kind of cluster: how sluice ended each of them.
+// compare returns an error if kube-proxy passes a spec that sluice does not pass in the same kind of cluster: how sluice ended
+// each of them.
 func (t *tables) compare() error {
 	var worse []error
 	passes := func(cell string) bool { return cell == passed || strings.HasPrefix(cell, passed+",") }

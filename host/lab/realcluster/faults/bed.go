@@ -27,8 +27,8 @@ const (
 	before    = 5 * time.Second // of load, until something happens
 )
 
-// bed is a cluster with one Service of real Pods and two clients: a Pod, which connects to the ClusterIP, and a host outside, which connects to the
-// NodePort of all workers.
+// bed is a cluster with one Service of real Pods and two clients: a Pod, which connects to the ClusterIP, and a host outside,
+// which connects to the NodePort of all workers.
 type bed struct {
 	*realcluster.Cluster
 	proxy   realcluster.Proxy

@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/realcluster/programs"
 )
 
-// faults are those of nodes and of the control plane. The server goes on for 10 s after SIGTERM, so that what fails is not its own doing.
+// faults are those of nodes and of the control plane. The server goes on for 10 s after SIGTERM, so that what fails is not its
+// own doing.
 func faults(o options) []*scenario {
 	server := web{drain: 10 * time.Second}
 	return []*scenario{
@@ -111,8 +112,8 @@ func memory(ctx context.Context, b *bed) (string, error) {
 	return "", errors.Join(err, cleanup)
 }
 
-// outOfMemory leaves a program on each worker no memory beyond what it has, and restarts the Deployment, in which it is killed. Process 1 starts it
-// again, without the limit.
+// outOfMemory leaves a program on each worker no memory beyond what it has, and restarts the Deployment, in which it is killed.
+// Process 1 starts it again, without the limit.
 func outOfMemory(program string) func(context.Context, *bed) (string, error) {
 	const limit = `g=/sys/fs/cgroup/memory/tight && mkdir -p $g && pgrep -o -x $1 >$g/cgroup.procs && echo 65536 >$g/memory.limit_in_bytes`
 	const undo = `g=/sys/fs/cgroup/memory/tight; echo -1 >$g/memory.limit_in_bytes; for p in $(cat $g/cgroup.procs); do echo $p >$g/../cgroup.procs; done; rmdir $g`
@@ -196,7 +197,8 @@ func powerCycle(ctx context.Context, b *bed) (string, error) {
 	return fmt.Sprintf("its NodePort answers after %.1f s; the proxy's container was started after %.0f s", took.Seconds(), started.Sub(began).Seconds()), err
 }
 
-// outage stops a part of the control plane, while Pods go without its knowledge: their processes are killed, and their kubelet starts others.
+// outage stops a part of the control plane, while Pods go without its knowledge: their processes are killed, and their kubelet
+// starts others.
 func outage(span time.Duration, stop func(*bed), start func(*bed, context.Context) error) func(context.Context, *bed) (string, error) {
 	return func(ctx context.Context, b *bed) (string, error) {
 		stop(b)
@@ -283,7 +285,8 @@ func startBoth(b *bed, ctx context.Context) error {
 	return errors.Join(b.StartEtcd(ctx), b.StartAPIServer(ctx))
 }
 
-// fullRun leaves no space in /run of the last worker, where the proxies have their state and containerd its own, while the Service's Pods leave it.
+// fullRun leaves no space in /run of the last worker, where the proxies have their state and containerd its own, while the
+// Service's Pods leave it.
 func fullRun(ctx context.Context, b *bed) (string, error) {
 	n := b.Node("n3")
 	if _, err := b.Kubectl(ctx, "", "cordon", n.Name); err != nil {

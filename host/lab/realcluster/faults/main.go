@@ -1,10 +1,11 @@
-// Command faults makes faults on the nodes of a real cluster, or tries policies on its Pods, while clients connect, and writes what they saw.
+// Command faults makes faults on the nodes of a real cluster, or tries policies on its Pods, while clients connect, and writes
+// what they saw.
 //
 //	faults nodes [-run REGEXP] [-proxies sluice,kube-proxy] [-outage 10m] -image ARCHIVE -tag TAG [-results FILE] [-write FILE]
 //	faults pods [-run REGEXP] [-proxies sluice,kube-proxy] -image ARCHIVE -tag TAG [-results FILE] [-write FILE -svg FILE]
 //
-// Rows of the document that are not run stay. The figure needs the results of all of sluice's, which -results keeps. `make e2e-faults` and
-// `make experiment-pods` run it.
+// Rows of the document that are not run stay. The figure needs the results of all of sluice's, which -results keeps. `make
+// e2e-faults` and `make experiment-pods` run it.
 package main
 
 import (

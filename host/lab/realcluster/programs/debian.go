@@ -20,7 +20,8 @@ func debianPackages() []string {
 			"wget"})
 }
 
-// extract downloads packages of this machine's release with all that they depend on, and extracts them. apt works on lists and a status of its own.
+// extract downloads packages of this machine's release with all that they depend on, and extracts them. apt works on lists and a
+// status of its own.
 func extract(ctx context.Context, w io.Writer, to string) error {
 	for _, name := range []string{"apt-get", "dpkg-deb"} {
 		if _, err := exec.LookPath(name); err != nil {

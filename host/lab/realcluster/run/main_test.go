@@ -68,7 +68,8 @@ func TestRefusesWithAReason(t *testing.T) {
 	}
 }
 
-// TestClusterGoesOnWithoutTheCommand: kubectl works from the machine, `up` again changes nothing, and everything ends with the keeper, even if it is killed.
+// TestClusterGoesOnWithoutTheCommand: kubectl works from the machine, `up` again changes nothing, and everything ends with the
+// keeper, even if it is killed.
 func TestClusterGoesOnWithoutTheCommand(t *testing.T) {
 	if os.Getenv("SLUICE_TEST_REALCLUSTER") == "" {
 		t.Skip("starts a cluster: make test-realcluster")

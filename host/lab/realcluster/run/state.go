@@ -26,7 +26,8 @@ type options struct {
 	Repo       string
 }
 
-// state is the folder of a cluster, in the user's cache. The keeper, the process that the cluster ends with, holds a lock on a file of it.
+// state is the folder of a cluster, in the user's cache. The keeper, the process that the cluster ends with, holds a lock on a
+// file of it.
 type state struct{ dir string }
 
 func open(name string) (state, error) {

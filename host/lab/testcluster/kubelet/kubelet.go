@@ -1,5 +1,5 @@
-// Package kubelet stands in for the part of a kubelet that forwards ports: it speaks the kubelet's protocol with the kubelet's own library. A
-// Pod is what dial connects to; there is no container runtime, and no caller is authenticated.
+// Package kubelet stands in for the part of a kubelet that forwards ports: it speaks the kubelet's protocol with the kubelet's
+// own library. A Pod is what dial connects to; there is no container runtime, and no caller is authenticated.
 package kubelet
 
 import (

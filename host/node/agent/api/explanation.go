@@ -169,7 +169,8 @@ type Shed struct {
 	Since  *time.Time `json:"since,omitempty"` // nil: in another boot
 }
 
-// Step is the decision of one plugin on an endpoint. By its role, it has a capacity, a share, or neither; 1 is that of an ordinary endpoint.
+// Step is the decision of one plugin on an endpoint. By its role, it has a capacity, a share, or neither; 1 is that of an
+// ordinary endpoint.
 type Step struct {
 	Plugin   string   `json:"plugin"`
 	Role     string   `json:"role,omitempty"`

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// FlowQuery is a connection to trace. From is an IP address or a Pod, To an address and port or a Service with an optional port, by name
-// or number; names without a namespace are in Namespace.
+// FlowQuery is a connection to trace. From is an IP address or a Pod, To an address and port or a Service with an optional port,
+// by name or number; names without a namespace are in Namespace.
 type FlowQuery struct {
 	From      string `json:"from"`
 	To        string `json:"to"`

@@ -18,8 +18,8 @@ type Input struct {
 	NodeCount *uint32      `json:"nodeCount,omitempty"`
 	Zones     []InputZone  `json:"zones,omitempty"`
 	Service   []InputValue `json:"service,omitempty"` // declared labels and annotations
-	// ConnectionsAge is how old the numbers of connections were, OutcomesWindow for how long before the answer outcomes were counted:
-	// durations, or Unknown.
+	// ConnectionsAge is how old the numbers of connections were, OutcomesWindow for how long before the answer outcomes were
+	// counted: durations, or Unknown.
 	ConnectionsAge string          `json:"connectionsAge,omitempty"`
 	OutcomesWindow string          `json:"outcomesWindow,omitempty"`
 	Endpoints      []InputEndpoint `json:"endpoints"`

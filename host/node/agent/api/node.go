@@ -140,9 +140,10 @@ func (x *Explanation) OwnError() string {
 
 // Problems returns what of a Service is failing, and what is degraded, in words; nil: nothing.
 //
-// Failing: its policy fails, its annotations are not in force, a frontend is not programmed, or a module or the configuration is not in
-// force. Degraded: frontends that another Service has, what limits leave out, what the backend can represent only approximately,
-// shadows that fail, endpoints that a panic holds, Pods that cannot be read, and policies that a guard has fallen back from, or whose guard is blind.
+// Failing: its policy fails, its annotations are not in force, a frontend is not programmed, or a module or the configuration is
+// not in force. Degraded: frontends that another Service has, what limits leave out, what the backend can represent only
+// approximately, shadows that fail, endpoints that a panic holds, Pods that cannot be read, and policies that a guard has fallen
+// back from, or whose guard is blind.
 func (x *Explanation) Problems() (failing, degraded []string) {
 	if x.OwnError() != "" {
 		failing = append(failing, x.Error)

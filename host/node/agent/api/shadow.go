@@ -3,8 +3,8 @@ package api
 // Shadow is how the shadow of a Service's policy compares with what is in force.
 type Shadow struct {
 	Plugins []string `json:"plugins,omitempty"` // not in lists
-	// Divergence is the mean share of new connections that would go to other endpoints, 0 to 1, over the pools that are compared; nil:
-	// none is.
+	// Divergence is the mean share of new connections that would go to other endpoints, 0 to 1, over the pools that are compared;
+	// nil: none is.
 	Divergence *float64 `json:"divergence,omitempty"`
 	Failing    bool     `json:"failing,omitempty"`
 	Pending    bool     `json:"pending,omitempty"`

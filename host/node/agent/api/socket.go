@@ -8,8 +8,8 @@ type LogTail struct {
 	Lines string `json:"lines"`
 }
 
-// Audience returns the audience of tokens for the state API of a node. A token is valid for one node, so that who gets hold of it there
-// cannot use it elsewhere.
+// Audience returns the audience of tokens for the state API of a node. A token is valid for one node, so that who gets hold of it
+// there cannot use it elsewhere.
 func Audience(node string) string { return "sluice.dev/node/" + node }
 
 // Name is the name of an object.

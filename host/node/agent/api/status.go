@@ -28,7 +28,8 @@ type Status struct {
 	Repairs       *Repairs      `json:"repairs,omitempty"`   // nil: no other process has changed what sluice programs
 	Recording     *Recording    `json:"recording,omitempty"` // nil: sluice runs without --record
 	LogLevel      string        `json:"logLevel,omitempty"`
-	// Failing is what is not in force as configured, Degraded what is in force only in part; each with what to look at next. See Problem.
+	// Failing is what is not in force as configured, Degraded what is in force only in part; each with what to look at next. See
+	// Problem.
 	Failing  []Problem `json:"failing"`
 	Degraded []Problem `json:"degraded"`
 }

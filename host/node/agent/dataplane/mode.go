@@ -21,8 +21,8 @@ type Mode struct {
 	Name string // value of the configuration's field mode
 	// NFTablesMetrics: the metrics of kube-proxy's nftables mode are exported.
 	NFTablesMetrics bool
-	// OutcomeNeeds are the needs of plugins for which the outcomes of connections are counted. Where conntrack counts open connections, they
-	// need them too: between two dumps, the attempts since the last one are added.
+	// OutcomeNeeds are the needs of plugins for which the outcomes of connections are counted. Where conntrack counts open
+	// connections, they need them too: between two dumps, the attempts since the last one are added.
 	OutcomeNeeds uint32
 	// Caps returns the capabilities of the backend. It needs no kernel.
 	Caps func() plan.Caps

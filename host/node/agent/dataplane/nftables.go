@@ -42,8 +42,8 @@ func AffinityUsage(ctx context.Context) (nftables.AffinityUsage, error) {
 	return nftables.ReadAffinityUsage(ctx, 0)
 }
 
-// LocalhostRefused reads how many packets to NodePorts at loopback addresses were refused because of their protocol, of IPv4 and IPv6,
-// in either mode.
+// LocalhostRefused reads how many packets to NodePorts at loopback addresses were refused because of their protocol, of IPv4 and
+// IPv6, in either mode.
 func LocalhostRefused(ctx context.Context) ([2]nftables.LocalhostRefused, error) {
 	return nftables.ReadLocalhostRefused(ctx, 0)
 }

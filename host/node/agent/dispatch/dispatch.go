@@ -26,15 +26,16 @@ type Options struct {
 // GOMAXPROCS is left to the engine.
 const maxWorkers = 8
 
-// maxCallWait bounds how long Call waits without an answer. Usual plugins answer in microseconds; one that takes longer is not waited for any more.
+// maxCallWait bounds how long Call waits without an answer. Usual plugins answer in microseconds; one that takes longer is not
+// waited for any more.
 const maxCallWait = 10 * time.Millisecond
 
 // Dispatcher implements engine.Plugins. The methods of that interface are called by one goroutine.
 //
-// Each plugin has a queue and at most one running call, whatever its settings; one that is a policy.Batcher has several of them made together.
-// Calls of a namespace are made in the order of their arrival, and namespaces take turns. So do plugins, by the time for which their calls keep
-// workers: a process may wait without using CPU time. How much of what is asked is kept, whom it delays and what waits for CPU time is known here
-// only: whoever asks is told nothing but answers.
+// Each plugin has a queue and at most one running call, whatever its settings; one that is a policy.Batcher has several of them
+// made together. Calls of a namespace are made in the order of their arrival, and namespaces take turns. So do plugins, by the
+// time for which their calls keep workers: a process may wait without using CPU time. How much of what is asked is kept, whom it
+// delays and what waits for CPU time is known here only: whoever asks is told nothing but answers.
 //
 // Plugins of shadows (see policy.ShadowPlugin) have a worker and CPU time of their own, so that they delay no others.
 type Dispatcher struct {

@@ -186,7 +186,8 @@ func TestNewestCallKeepsThePlaceOfTheFirst(t *testing.T) {
 	})
 }
 
-// TestNamespacesTakeTurns: a Service with many ports does not fill the queue, and does not delay the Service of another namespace.
+// TestNamespacesTakeTurns: a Service with many ports does not fill the queue, and does not delay the Service of another
+// namespace.
 func TestNamespacesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, 0, 1)
@@ -417,8 +418,8 @@ func TestStatsOutliveQueues(t *testing.T) {
 	})
 }
 
-// TestShadowsDelayNothing: with one worker, a call is made while one of a shadow of the same plugin and pool is running, and no call of a
-// shadow is waited for.
+// TestShadowsDelayNothing: with one worker, a call is made while one of a shadow of the same plugin and pool is running, and no
+// call of a shadow is waited for.
 func TestShadowsDelayNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, 0, 1)
@@ -440,8 +441,8 @@ func TestShadowsDelayNothing(t *testing.T) {
 	})
 }
 
-// TestShadowsUseOnlyCPUTimeThatIsLeft: the calls of other plugins are the same with and without shadows, also while both want more CPU
-// time than there is.
+// TestShadowsUseOnlyCPUTimeThatIsLeft: the calls of other plugins are the same with and without shadows, also while both want
+// more CPU time than there is.
 func TestShadowsUseOnlyCPUTimeThatIsLeft(t *testing.T) {
 	run := func(shadows bool, busy time.Duration) (calls int, shadowCPU time.Duration) {
 		synctest.Test(t, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// TestPluginsThatHangDelayOnlyThemselves: more of them than there are workers, which use no CPU time; shadows do not delay other shadows either.
-// When their calls have ended, no more calls run at the same time than before.
+// TestPluginsThatHangDelayOnlyThemselves: more of them than there are workers, which use no CPU time; shadows do not delay other
+// shadows either. When their calls have ended, no more calls run at the same time than before.
 func TestPluginsThatHangDelayOnlyThemselves(t *testing.T) {
 	name := func(name string) string { return name }
 	for _, c := range []struct {

@@ -17,8 +17,8 @@ import (
 // pluginProcess is the argument with which the test binary is a process of a plugin.
 const pluginProcess = "plugin-process"
 
-// TestProcessesThatDoNotAnswerDelayOnlyTheirPlugins: they have been stopped, so they use no CPU time. The other plugin answers many calls before
-// they are killed for their silence.
+// TestProcessesThatDoNotAnswerDelayOnlyTheirPlugins: they have been stopped, so they use no CPU time. The other plugin answers
+// many calls before they are killed for their silence.
 func TestProcessesThatDoNotAnswerDelayOnlyTheirPlugins(t *testing.T) {
 	if testenv.Race {
 		t.Skip("processes of plugins need a build without race detector")

@@ -16,12 +16,13 @@ const (
 	maxNamespaceEndpoints = maxEndpoints / 4
 )
 
-// maxTogether bounds the calls that are made together. They take a millisecond, as long as one call that Call waits for: their answers come
-// all at once.
+// maxTogether bounds the calls that are made together. They take a millisecond, as long as one call that Call waits for: their
+// answers come all at once.
 const maxTogether = 64
 
-// queue contains what a plugin is asked and has not begun with: a pool has one entry, in calls or in places. The calls that would exceed the
-// limits are not kept: their pools have places, and ask again when it is their turn, once there is some distance to the limits.
+// queue contains what a plugin is asked and has not begun with: a pool has one entry, in calls or in places. The calls that would
+// exceed the limits are not kept: their pools have places, and ask again when it is their turn, once there is some distance to
+// the limits.
 type queue struct {
 	plugin    string
 	shadow    bool // of a shadow

@@ -25,9 +25,10 @@ const (
 	perEndpoint = time.Microsecond
 )
 
-// shares are token buckets of CPU time. Each plugin has one of its own; what does not fit into a full one flows into a common one,
-// from which plugins borrow that have used up theirs. So a plugin never waits because of another one, and a plugin that is the only
-// one to be called can use most of the burst. What does not fit into the common one either is for shadows: they use only what others leave.
+// shares are token buckets of CPU time. Each plugin has one of its own; what does not fit into a full one flows into a common
+// one, from which plugins borrow that have used up theirs. So a plugin never waits because of another one, and a plugin that is
+// the only one to be called can use most of the burst. What does not fit into the common one either is for shadows: they use only
+// what others leave.
 type shares struct {
 	rate    float64       // of all plugins, CPU seconds per second; 0: no limit
 	burst   time.Duration // of all plugins

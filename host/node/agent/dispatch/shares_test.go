@@ -76,8 +76,8 @@ func TestPluginNeverWaitsBecauseOfAnother(t *testing.T) {
 	}
 }
 
-// TestEvaluationOfALargeClusterDoesNotWait: each of three plugins is called for 10,000 Services of ten endpoints, twice in half a minute,
-// as at the start and after a change of the configuration. A call takes twice the CPU time of the bundled plugins.
+// TestEvaluationOfALargeClusterDoesNotWait: each of three plugins is called for 10,000 Services of ten endpoints, twice in half a
+// minute, as at the start and after a change of the configuration. A call takes twice the CPU time of the bundled plugins.
 func TestEvaluationOfALargeClusterDoesNotWait(t *testing.T) {
 	now := time.Unix(1000, 0)
 	s := newShares(10, now)

@@ -54,8 +54,8 @@ func portedService(name model.Name, addr netip.Addr, ports int) []model.Change {
 	return []model.Change{{Kind: model.ServiceKind, Name: name, Service: svc}, {Kind: model.SliceKind, Name: name, Slice: s}}
 }
 
-// TestNoServiceStarvesWhileCallsAreRefused: one Service has more ports than its namespace has room, and another namespace has many
-// Services. More calls come due in a second than are answered.
+// TestNoServiceStarvesWhileCallsAreRefused: one Service has more ports than its namespace has room, and another namespace has
+// many Services. More calls come due in a second than are answered.
 func TestNoServiceStarvesWhileCallsAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const services, ports = 900, 300

@@ -24,8 +24,8 @@ func (p *batcher) DecideAll(calls []*policy.Call) {
 	}
 }
 
-// TestCallsOfABatcherAreMadeTogether: more and more of them, up to a bound, as long as all take less than a millisecond; namespaces take turns in
-// them, and calls of another revision are not among them.
+// TestCallsOfABatcherAreMadeTogether: more and more of them, up to a bound, as long as all take less than a millisecond;
+// namespaces take turns in them, and calls of another revision are not among them.
 func TestCallsOfABatcherAreMadeTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, 0, 1)
@@ -92,7 +92,8 @@ func (p *lazy) DecideAll(calls []*policy.Call) {
 	}
 }
 
-// TestCallsThatABatcherHasNotMadeComeNext: in their order, before those of their namespace that came later, and all have one answer.
+// TestCallsThatABatcherHasNotMadeComeNext: in their order, before those of their namespace that came later, and all have one
+// answer.
 func TestCallsThatABatcherHasNotMadeComeNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, 0, 1)

@@ -25,8 +25,8 @@ const (
 	warnInterval = time.Minute
 )
 
-// work makes the calls of a crew until Stop, or until the end of a slow call: then another worker has taken its place. So there is at most one
-// more for each plugin.
+// work makes the calls of a crew until Stop, or until the end of a slow call: then another worker has taken its place. So there
+// is at most one more for each plugin.
 func (d *Dispatcher) work(c *crew) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -158,7 +158,8 @@ func (i *images) verified(cfg *config.Config, ref imageref.Ref) error {
 	return nil
 }
 
-// PullVerified pulls the module of an image, and returns an error unless the key, in PEM, has signed the image; "": nobody must have.
+// PullVerified pulls the module of an image, and returns an error unless the key, in PEM, has signed the image; "": nobody must
+// have.
 func PullVerified(ctx context.Context, c *config.PluginImages, ref imageref.Ref, key string) ([]byte, error) {
 	client, err := newClient(c)
 	if err != nil {
@@ -198,7 +199,8 @@ func (s *Set) LoadCachedOnly() {
 	s.images.mu.Unlock()
 }
 
-// MissingImages returns the images of a configuration whose modules are not in the cache, or not with the signatures that must be there.
+// MissingImages returns the images of a configuration whose modules are not in the cache, or not with the signatures that must be
+// there.
 func (s *Set) MissingImages(cfg *config.Config) (out []imageref.Ref) {
 	for _, ref := range cfg.Images() {
 		if s.images.err != nil {

@@ -138,7 +138,8 @@ func openPlugin(t *testing.T, cfg *config.Config) (*Set, policy.Plugin) {
 	return set, p
 }
 
-// TestPluginsFollowASwitchOfTheMode: what a mode cannot give, a plugin that needs it is not called without, whichever mode it was loaded in.
+// TestPluginsFollowASwitchOfTheMode: what a mode cannot give, a plugin that needs it is not called without, whichever mode it was
+// loaded in.
 func TestPluginsFollowASwitchOfTheMode(t *testing.T) {
 	gives := func(outcomes bool) func() plan.Caps { return func() plan.Caps { return plan.Caps{Outcomes: outcomes} } }
 	modes := dataplane.Modes{{Name: "counts", Caps: gives(true)}, {Name: "counts nothing", Caps: gives(false)}}

@@ -25,14 +25,14 @@ type load struct {
 	err      error
 }
 
-// LoadInBackground has Load wait for each plugin no longer than a patience: neither other loads nor what waits for Load wait for a module that
-// takes long. When such a load has ended, changed is called, and the next Load has its result.
+// LoadInBackground has Load wait for each plugin no longer than a patience: neither other loads nor what waits for Load wait for
+// a module that takes long. When such a load has ended, changed is called, and the next Load has its result.
 func (s *Set) LoadInBackground(changed func()) {
 	s.patience, s.changed = patience, changed
 }
 
-// loadPlugin loads a plugin, unless its module has not changed, and checks it with settings that it has not been checked with. A new
-// revision that refuses settings does not replace one that is in use.
+// loadPlugin loads a plugin, unless its module has not changed, and checks it with settings that it has not been checked with. A
+// new revision that refuses settings does not replace one that is in use.
 func (s *Set) loadPlugin(ctx context.Context, cfg *config.Config, spec config.Plugin, settings []config.PluginSettings) (changed bool, err error) {
 	module, digest, err := s.readModule(ctx, cfg, spec)
 	if err != nil {
@@ -75,8 +75,8 @@ func (l *load) is(want *load) bool {
 	return l.digest == want.digest && l.options == want.options && slices.Equal(l.settings, want.settings)
 }
 
-// begin begins a load if none of the plugin goes on, and returns the one that does, and whether it has been waited for. It cancels another one
-// than that.
+// begin begins a load if none of the plugin goes on, and returns the one that does, and whether it has been waited for. It
+// cancels another one than that.
 func (s *Set) begin(ctx context.Context, name string, want *load, run func(context.Context) (bool, error)) (l *load, late bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -34,7 +34,8 @@ func compileLater(args []string) int {
 	return wasm.CompileMain(args, bytes.NewReader(module), os.Stderr)
 }
 
-// TestLoadsThatTakeLongDelayNoOther: more of them than are loaded at the same time. When they have ended, the next Load has their results.
+// TestLoadsThatTakeLongDelayNoOther: more of them than are loaded at the same time. When they have ended, the next Load has their
+// results.
 func TestLoadsThatTakeLongDelayNoOther(t *testing.T) {
 	if testenv.Race {
 		t.Skip("processes of plugins need a build without race detector")

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/util/safefile"
 )
 
-// ReadModuleFile reads the file of a module, which may be compressed with gzip. Neither the file nor the module may have more than MaxModule
-// bytes.
+// ReadModuleFile reads the file of a module, which may be compressed with gzip. Neither the file nor the module may have more
+// than MaxModule bytes.
 func ReadModuleFile(path string) ([]byte, error) {
 	text, err := safefile.Read(path, MaxModule)
 	if err != nil {

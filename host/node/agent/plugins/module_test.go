@@ -74,7 +74,8 @@ func baseModule(t *testing.T) string {
 	return file
 }
 
-// TestCacheFolderMayBeRelative: as in a configuration that is named by a relative path. Processes that compile run in another folder.
+// TestCacheFolderMayBeRelative: as in a configuration that is named by a relative path. Processes that compile run in another
+// folder.
 func TestCacheFolderMayBeRelative(t *testing.T) {
 	if testenv.Race {
 		t.Skip("the race detector maps more memory than a compiling process may have")
@@ -109,7 +110,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestReplacedPluginThatHangsIsNotWaitedFor: its process has been stopped during a call, and is killed for its silence seconds later.
+// TestReplacedPluginThatHangsIsNotWaitedFor: its process has been stopped during a call, and is killed for its silence seconds
+// later.
 func TestReplacedPluginThatHangsIsNotWaitedFor(t *testing.T) {
 	if testenv.Race {
 		t.Skip("processes of plugins need a build without race detector")

@@ -26,8 +26,8 @@ import (
 
 var errLoading = fmt.Errorf("%w: it is being loaded", policy.ErrPending)
 
-// Set is the loaded plugins of a configuration: one for each module, whatever its settings. If a new revision cannot be loaded, the
-// previous one stays, and its Services keep their policy. Its methods may be called concurrently.
+// Set is the loaded plugins of a configuration: one for each module, whatever its settings. If a new revision cannot be loaded,
+// the previous one stays, and its Services keep their policy. Its methods may be called concurrently.
 type Set struct {
 	host   *wasm.Host
 	modes  dataplane.Modes
@@ -185,11 +185,13 @@ func (s *Set) IsChecked(name, settings string) bool {
 // maxLoads is the maximum number of plugins that are loaded at the same time.
 const maxLoads = 4
 
-// Load updates the set to a configuration: plugins that need what its mode cannot provide are refused; plugins that are new or whose files
-// have changed are compiled and checked with all their settings, and replace the previous revision if that succeeds. New settings of a
-// plugin that has not changed are checked only. loaded, if not nil, is called as soon as that is done for a plugin, or has failed for
-// another reason than before, by several goroutines: a module that takes long to compile delays no other one, see LoadInBackground. In shadows, plugins have names
-// and instances of their own; they are loaded after all others, which come first if memory is scarce. changed reports whether any plugin was replaced or has new settings; err joins the errors of those that failed.
+// Load updates the set to a configuration: plugins that need what its mode cannot provide are refused; plugins that are new or
+// whose files have changed are compiled and checked with all their settings, and replace the previous revision if that succeeds.
+// New settings of a plugin that has not changed are checked only. loaded, if not nil, is called as soon as that is done for a
+// plugin, or has failed for another reason than before, by several goroutines: a module that takes long to compile delays no
+// other one, see LoadInBackground. In shadows, plugins have names and instances of their own; they are loaded after all others,
+// which come first if memory is scarce. changed reports whether any plugin was replaced or has new settings; err joins the errors
+// of those that failed.
 func (s *Set) Load(ctx context.Context, cfg *config.Config, loaded func()) (changed bool, err error) {
 	s.host.SetMissing(s.modes.Get(cfg.Mode).MissingInputs())
 	shadows := slices.Clone(cfg.Plugins)
@@ -340,7 +342,8 @@ func (p *loadedPlugin) verdict(settings string) (error, bool) {
 // maxFields is how many fields an error names.
 const maxFields = 10
 
-// withFields adds the fields of the configuration to the error of checks with settings. Without settings, it is an error of the module.
+// withFields adds the fields of the configuration to the error of checks with settings. Without settings, it is an error of the
+// module.
 func withFields(name string, all []config.PluginSettings, err error) error {
 	var fields []string
 	for i, s := range all {
@@ -406,7 +409,8 @@ func (p *loadedPlugin) firstRefusal(name string, settings []config.PluginSetting
 	return nil
 }
 
-// CloseRetired closes the plugins that Load has replaced. Call it when no decision can use them any more. It does not wait for calls that hang.
+// CloseRetired closes the plugins that Load has replaced. Call it when no decision can use them any more. It does not wait for
+// calls that hang.
 func (s *Set) CloseRetired() {
 	s.mu.Lock()
 	retired := s.retired

@@ -13,11 +13,12 @@ import (
 	"github.com/sluice-proxy/sluice/host/util/spelling"
 )
 
-// UnknownServiceSettings returns warnings of fields that policies allow Services to set, and that the settings of the plugin do not have.
+// UnknownServiceSettings returns warnings of fields that policies allow Services to set, and that the settings of the plugin do
+// not have.
 //
-// Only the plugin knows its fields, so each is tried with null, which JSON decoders take for no value in a field of any type, and beside
-// it another name that no plugin has. A plugin that refuses both for the same reason does not know the field. Those that ignore unknown
-// fields, or refuse null, are not found out.
+// Only the plugin knows its fields, so each is tried with null, which JSON decoders take for no value in a field of any type, and
+// beside it another name that no plugin has. A plugin that refuses both for the same reason does not know the field. Those that
+// ignore unknown fields, or refuse null, are not found out.
 func (s *Set) UnknownServiceSettings(ctx context.Context, cfg *config.Config) (warnings []string) {
 	for i := range cfg.Policies {
 		p := cfg.Policies[i].Build()
@@ -63,7 +64,8 @@ func (s *Set) unknownFields(ctx context.Context, path string, steps []policy.Ste
 	return warnings
 }
 
-// unknown returns why a plugin has no field of a name, "" if it has it: as its manifest says, or, without a schema, as it says itself.
+// unknown returns why a plugin has no field of a name, "" if it has it: as its manifest says, or, without a schema, as it says
+// itself.
 func (p *loadedPlugin) unknown(ctx context.Context, step *policy.Step, field string) string {
 	m := p.Manifest()
 	if m.Settings == nil {

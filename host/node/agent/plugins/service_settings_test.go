@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/config"
 )
 
-// TestMisspeltServiceSettingsAreFound: a field that the settings of a plugin do not have is, fields of all types that they have are not.
+// TestMisspeltServiceSettingsAreFound: a field that the settings of a plugin do not have is, fields of all types that they have
+// are not.
 func TestMisspeltServiceSettingsAreFound(t *testing.T) {
 	r := newSettingsRig(t)
 	if _, err := r.load("", `{"hold":"10s"}`); err != nil {

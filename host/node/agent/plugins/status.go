@@ -14,8 +14,8 @@ type Status struct {
 	Image  string // that it was read from, by digest; "": a file
 	// Unconfined are the layers of confinement that its process lacks, see package confine.
 	Unconfined []string
-	// Err is why the module of the configuration, or settings of the configuration, are not in force; nil: they are. Its text names the
-	// plugin, and says whether the previous revision stays in use.
+	// Err is why the module of the configuration, or settings of the configuration, are not in force; nil: they are. Its text
+	// names the plugin, and says whether the previous revision stays in use.
 	Err error
 	// Settings: settings of the configuration are a reason of Err.
 	Settings bool

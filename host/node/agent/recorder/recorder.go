@@ -1,4 +1,5 @@
-// Package recorder writes what the engine's planner is given to files, beside the engine: see host/whatif/recording for their format.
+// Package recorder writes what the engine's planner is given to files, beside the engine: see host/whatif/recording for their
+// format.
 package recorder
 
 import (
@@ -16,16 +17,16 @@ import (
 // Options of a Recorder.
 type Options struct {
 	File string
-	// MaxBytes is the size from which a new file is begun; the one before is renamed to File.1, that to File.2, and so on. Files is how
-	// many there are at most.
+	// MaxBytes is the size from which a new file is begun; the one before is renamed to File.1, that to File.2, and so on. Files
+	// is how many there are at most.
 	MaxBytes int64
 	Files    int
 	Header   recording.Header
 	Log      *slog.Logger
 }
 
-// Recorder implements engine.Recorder. The engine never waits for it: what cannot be written in time is dropped, and the recording goes
-// on with the whole cluster state.
+// Recorder implements engine.Recorder. The engine never waits for it: what cannot be written in time is dropped, and the
+// recording goes on with the whole cluster state.
 type Recorder struct {
 	opts    Options
 	wake    chan struct{}

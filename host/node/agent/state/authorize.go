@@ -33,8 +33,8 @@ var (
 
 // Authorizer decides whether a bearer token may read the state of an agent. It remembers the answers of Review for a while.
 type Authorizer struct {
-	// Review returns nil for a token that may read the state, an error that wraps ErrUnauthenticated or ErrForbidden for one that may not,
-	// and another error if that is not known.
+	// Review returns nil for a token that may read the state, an error that wraps ErrUnauthenticated or ErrForbidden for one that
+	// may not, and another error if that is not known.
 	Review func(ctx context.Context, token string) error
 	Now    func() time.Time
 	Log    *slog.Logger

@@ -103,8 +103,8 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *api
 	return x
 }
 
-// newPortPolicies returns what gives the ports of a Service their policies; nil if no object is among it: then there is one answer, which the
-// rest of the explanation has. Ports with the same candidates share an entry.
+// newPortPolicies returns what gives the ports of a Service their policies; nil if no object is among it: then there is one
+// answer, which the rest of the explanation has. Ports with the same candidates share an entry.
 func newPortPolicies(e *planner.Explanation) (out []api.PortPolicy) {
 	objects := false
 	for i := range e.Ports {

@@ -52,8 +52,8 @@ func TestWaitingForAPluginIsNoError(t *testing.T) {
 	}
 }
 
-// TestPartsThatCannotBeHeldAreNamed: a canary of 1 % with as many endpoints as the others, with and without room for the weights, and one without
-// capacity.
+// TestPartsThatCannotBeHeldAreNamed: a canary of 1 % with as many endpoints as the others, with and without room for the weights,
+// and one without capacity.
 func TestPartsThatCannotBeHeldAreNamed(t *testing.T) {
 	for _, c := range []struct {
 		weights []uint16
@@ -106,7 +106,8 @@ func TestHoldsAndShedsAreExplained(t *testing.T) {
 	}
 }
 
-// TestSourceRangesOfLocalhostNodePortsAreNamed: they do not apply, as to all NodePorts, and there the clients are the node's users.
+// TestSourceRangesOfLocalhostNodePortsAreNamed: they do not apply, as to all NodePorts, and there the clients are the node's
+// users.
 func TestSourceRangesOfLocalhostNodePortsAreNamed(t *testing.T) {
 	frontend := func(addr string, kind plan.Kind, p model.Protocol) *plan.Frontend {
 		return &plan.Frontend{Key: plan.Key{Addr: netip.MustParseAddr(addr), Port: 30080, Protocol: p}, Kind: kind}

@@ -7,8 +7,9 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 )
 
-// AddKernel adds the weights of a plan that was read from the kernel. If the explanation is that of the sluice that runs, they are the shares of new
-// connections: what was decided may not be programmed yet, or not as it was. The shares of another plan stay what they are.
+// AddKernel adds the weights of a plan that was read from the kernel. If the explanation is that of the sluice that runs, they
+// are the shares of new connections: what was decided may not be programmed yet, or not as it was. The shares of another plan
+// stay what they are.
 func AddKernel(x *api.Explanation, programmed *plan.Plan, running bool) {
 	for _, k := range programmed.Keys() {
 		f := programmed.Frontends[k]

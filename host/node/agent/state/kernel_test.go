@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 )
 
-// TestSharesAreThoseOfTheKernel: 3 to 1 were decided, and 1 to 1 are programmed; the third endpoint is not programmed yet. A plan that nobody has
-// programmed keeps its shares.
+// TestSharesAreThoseOfTheKernel: 3 to 1 were decided, and 1 to 1 are programmed; the third endpoint is not programmed yet. A plan
+// that nobody has programmed keeps its shares.
 func TestSharesAreThoseOfTheKernel(t *testing.T) {
 	addrs := []string{"10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"}
 	key := plan.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP}

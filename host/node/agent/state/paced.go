@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// countShare bounds the time that counting connections takes: one part in so many, and at most one count a second. Counting goes through
-// the whole table of connections.
+// countShare bounds the time that counting connections takes: one part in so many, and at most one count a second. Counting goes
+// through the whole table of connections.
 const countShare = 10
 
 // pacedCounter counts connections one call at a time, and answers from the last count until the next one is due.

@@ -16,8 +16,8 @@ const (
 	heldAmount = 0.0005
 )
 
-// unheld names the groups of endpoints that get another part of the new connections than the plugin with the role share wants: they have too little
-// capacity, or the weights are too small to say it. There are at most abi.MaxGroups.
+// unheld names the groups of endpoints that get another part of the new connections than the plugin with the role share wants:
+// they have too little capacity, or the weights are too small to say it. There are at most abi.MaxGroups.
 func unheld(steps []policy.StepResult, endpoints []api.Endpoint) (out []string) {
 	var wants *abi.Answer
 	for i := range steps {

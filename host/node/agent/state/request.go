@@ -19,7 +19,8 @@ func AddWithoutPort(x *api.Explanation, e *planner.Explanation) {
 	}
 }
 
-// AddRequests adds the requests that the plugins of the Service have answered last. It may be called outside of the engine's loop.
+// AddRequests adds the requests that the plugins of the Service have answered last. It may be called outside of the engine's
+// loop.
 func AddRequests(x *api.Explanation, e *planner.Explanation) error {
 	for i := range e.Seen {
 		port := e.Decisions[i].Port

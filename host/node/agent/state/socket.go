@@ -26,7 +26,8 @@ type Agent struct {
 	Node     func() *api.Node
 	// Status returns the state of the agent; it returns early when the context ends.
 	Status func(context.Context) *api.Status
-	// ThrottledSince returns since when the calls of a plugin wait because it has used up its share of CPU time, zero if they do not.
+	// ThrottledSince returns since when the calls of a plugin wait because it has used up its share of CPU time, zero if they do
+	// not.
 	ThrottledSince func(plugin string) time.Time
 	// Connections counts open connections. Calls are one at a time, and not often, see Paced.
 	Connections CountConnections
@@ -100,8 +101,8 @@ func fail(w http.ResponseWriter, err error, code int) {
 // NotFoundError is why a Service has no Explanation.
 type NotFoundError struct{ error }
 
-// Explain returns the last decisions about a Service, with Explanation.Requests if requests is set. An error is a NotFoundError, or that of the
-// context.
+// Explain returns the last decisions about a Service, with Explanation.Requests if requests is set. An error is a NotFoundError,
+// or that of the context.
 func (a *Agent) Explain(ctx context.Context, name model.Name, requests bool) (x *api.Explanation, err error) {
 	var found *planner.Explanation
 	if doErr := a.Engine.Do(ctx, func(p *planner.Planner) {

@@ -92,8 +92,8 @@ func (t *Tracer) unclaimed(flow plan.Flow, o *plan.Outcome) string {
 	return fmt.Sprintf("no Service listens on %s/%s", flow.To, flow.Protocol)
 }
 
-// localhostReason describes what happens to a connection to a NodePort at a loopback address that nodePortAddresses selects: the kernel
-// delivers it to this node's own listener.
+// localhostReason describes what happens to a connection to a NodePort at a loopback address that nodePortAddresses selects: the
+// kernel delivers it to this node's own listener.
 func localhostReason(f *plan.Frontend) string {
 	pool, which := &f.Pool, "all endpoints"
 	if f.Outside != nil {

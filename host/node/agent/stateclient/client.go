@@ -32,8 +32,8 @@ func OnSocket(path string) *Client {
 	}, "")
 }
 
-// NewClient returns a client that connects with dial. agent says in errors which one it is: "on node n1". token is the bearer token of
-// requests, "" for none.
+// NewClient returns a client that connects with dial. agent says in errors which one it is: "on node n1". token is the bearer
+// token of requests, "" for none.
 func NewClient(agent string, dial func(context.Context) (net.Conn, error), token string) *Client {
 	return &Client{agent, &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,

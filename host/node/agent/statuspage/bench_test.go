@@ -82,8 +82,8 @@ func ask(p *page, target string) (code int, text string) {
 	return w.Code, w.Body.String()
 }
 
-// BenchmarkPage measures pages of a node with 10,000 Services of 10 endpoints: the first one after a change, the same again, a search and
-// the page of a Service.
+// BenchmarkPage measures pages of a node with 10,000 Services of 10 endpoints: the first one after a change, the same again, a
+// search and the page of a Service.
 func BenchmarkPage(b *testing.B) {
 	p, h := startPage(b, 10_000)
 	for _, c := range []struct {

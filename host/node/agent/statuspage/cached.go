@@ -8,8 +8,8 @@ import (
 // readShare bounds the time that a cached value is read in: one part in so many.
 const readShare = 10
 
-// cached is a value of the engine that costs as much as there are Services. It is read again only after something has changed, and not
-// before the share of time is kept, however many clients ask for it.
+// cached is a value of the engine that costs as much as there are Services. It is read again only after something has changed,
+// and not before the share of time is kept, however many clients ask for it.
 type cached[T any] struct {
 	read    func(context.Context) (T, error)
 	version func() uint64

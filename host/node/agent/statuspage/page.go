@@ -1,4 +1,5 @@
-// Package statuspage serves the state of an agent to browsers: Services, drains, policies and recent changes of one node. It is read-only.
+// Package statuspage serves the state of an agent to browsers: Services, drains, policies and recent changes of one node. It is
+// read-only.
 package statuspage
 
 import (
@@ -211,7 +212,8 @@ func (p *page) stream(w http.ResponseWriter, r *http.Request, v *view) {
 	}
 }
 
-// changes renders the live parts of a view, and returns an event with those that differ from what has been sent; false: none does.
+// changes renders the live parts of a view, and returns an event with those that differ from what has been sent; false: none
+// does.
 func (p *page) changes(r *http.Request, v *view, sent map[string]string) (string, bool) {
 	d, _ := p.read(r, v)
 	parts := map[string]string{}

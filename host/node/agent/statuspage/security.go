@@ -35,8 +35,8 @@ func guard(next http.Handler) http.Handler {
 	})
 }
 
-// hostAllowed reports whether a Host header has an IP address or localhost. Another name may be of a site that makes it resolve to this
-// node, whose scripts could then read the page (DNS rebinding).
+// hostAllowed reports whether a Host header has an IP address or localhost. Another name may be of a site that makes it resolve
+// to this node, whose scripts could then read the page (DNS rebinding).
 func hostAllowed(host string) bool {
 	u, err := url.Parse("http://" + host)
 	if err != nil || u.Host != host || u.User != nil {
@@ -50,8 +50,8 @@ func hostAllowed(host string) bool {
 	return err == nil
 }
 
-// sameSite reports whether a request comes from the page itself or its user, not from another site. A browser may follow another site's
-// link to the page: the site learns nothing of the answer.
+// sameSite reports whether a request comes from the page itself or its user, not from another site. A browser may follow another
+// site's link to the page: the site learns nothing of the answer.
 func sameSite(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" && !strings.EqualFold(origin, "http://"+r.Host) {
 		return false

@@ -30,7 +30,8 @@ func percent(share float64) string {
 	return fmt.Sprintf("%.1f %%", 100*share)
 }
 
-// bar draws a share from 0 to 1 without a style attribute, which the Content-Security-Policy forbids. The share is beside it as text.
+// bar draws a share from 0 to 1 without a style attribute, which the Content-Security-Policy forbids. The share is beside it as
+// text.
 func bar(share float64, class string) template.HTML {
 	return template.HTML(fmt.Sprintf(`<svg class="bar %s" aria-hidden="true" focusable="false"><rect width="%.2f%%" height="100%%"/></svg>`, //nolint:gosec // no text from outside
 		template.HTMLEscapeString(class), 100*max(0, min(share, 1))))

@@ -117,7 +117,8 @@ func (m *migration) applyFlags(words []string, hasFile bool) {
 	m.listenFlags("metricsBindAddress", "metricsPort")
 }
 
-// listenFlags applies the flag of a server's port: 0, or an empty address, disables the server; others are of addresses without a port.
+// listenFlags applies the flag of a server's port: 0, or an empty address, disables the server; others are of addresses without a
+// port.
 func (m *migration) listenFlags(address, port string) {
 	n, hasPort := m.in[port].(string)
 	delete(m.in, port)

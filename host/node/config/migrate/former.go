@@ -1,6 +1,7 @@
 package migrate
 
-// formerFields returns the versions of Kubernetes since which kube-proxy does not have a field any more. It ignores them, with a warning in its log.
+// formerFields returns the versions of Kubernetes since which kube-proxy does not have a field any more. It ignores them, with a
+// warning in its log.
 func formerFields() map[string]string {
 	return map[string]string{"conntrack.max": "1.16", "resourceContainer": "1.16", "udpIdleTimeout": "1.26", "udpTimeoutMilliseconds": "1.11"}
 }

@@ -52,9 +52,9 @@ type Options struct {
 // kubeProxyVersion is the API version of the configuration that KubeProxy reads.
 const kubeProxyVersion = "kubeproxy.config.k8s.io/v1alpha1"
 
-// KubeProxy converts a KubeProxyConfiguration to the equivalent SluiceConfiguration. The input can also be a ConfigMap that contains it,
-// a file of kubeadm, a Pod or DaemonSet of kube-proxy, or kube-proxy's command line. The notes list every field that was changed or dropped, and
-// why. Unknown fields and values that kube-proxy rejects are errors; all are returned together.
+// KubeProxy converts a KubeProxyConfiguration to the equivalent SluiceConfiguration. The input can also be a ConfigMap that
+// contains it, a file of kubeadm, a Pod or DaemonSet of kube-proxy, or kube-proxy's command line. The notes list every field that
+// was changed or dropped, and why. Unknown fields and values that kube-proxy rejects are errors; all are returned together.
 func KubeProxy(b []byte, o Options) (text []byte, notes []Note, err error) {
 	in, err := readKubeProxy(b, o.Flags)
 	if err != nil {

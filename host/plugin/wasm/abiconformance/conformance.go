@@ -1,4 +1,5 @@
-// Package abiconformance proves guests against the requirements of the conformance kit, sdk/tck: for `sluice plugin check --conformance`.
+// Package abiconformance proves guests against the requirements of the conformance kit, sdk/tck: for `sluice plugin check
+// --conformance`.
 package abiconformance
 
 import (
@@ -28,7 +29,8 @@ type seen struct {
 	coded                          bool // a negative code was returned
 }
 
-// Run checks a module with settings, a JSON object or "". The error is that of the host or of ctx; failures of the module are in the report.
+// Run checks a module with settings, a JSON object or "". The error is that of the host or of ctx; failures of the module are in
+// the report.
 func Run(ctx context.Context, host *wasm.Host, name string, module []byte, settings string) (*tck.Report, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -90,8 +90,8 @@ func TestSDKFirstPlugin(t *testing.T) {
 	}
 }
 
-// TestSDKReadmes follows the READMEs of the SDKs as an author would: it writes the plugin into a file of an empty folder and executes the
-// commands. The plugins conform, and are the same.
+// TestSDKReadmes follows the READMEs of the SDKs as an author would: it writes the plugin into a file of an empty folder and
+// executes the commands. The plugins conform, and are the same.
 func TestSDKReadmes(t *testing.T) {
 	if os.Getenv("SLUICE_TEST_SDK") == "" {
 		t.Skip("make test-sdk runs it")

@@ -1,5 +1,5 @@
-// Package lane is the memory that sluice shares with the process of a plugin, and how one wakes the other: a sealed memfd with lanes,
-// each for one message at a time and its answer. Neither side trusts what the other has written there.
+// Package lane is the memory that sluice shares with the process of a plugin, and how one wakes the other: a sealed memfd with
+// lanes, each for one message at a time and its answer. Neither side trusts what the other has written there.
 package lane
 
 import (
@@ -39,8 +39,8 @@ type Lane struct {
 	left   unix.Timespec // of the time that Await waits
 }
 
-// In the header, in cache lines of their own: a word that counts messages or answers, and whether the other side sleeps until the next
-// one. What the words do not say: see message.go of package wasm.
+// In the header, in cache lines of their own: a word that counts messages or answers, and whether the other side sleeps until the
+// next one. What the words do not say: see message.go of package wasm.
 const (
 	requestWord  = 0
 	requestSleep = 64
@@ -110,8 +110,8 @@ func (l *Lane) Send() {
 
 func (l *Lane) now() int64 { return time.Since(l.mapped).Nanoseconds() }
 
-// Await waits for the answer for as long as a patience, and reports whether there is one. Otherwise it returns how long it has waited: on a busy
-// machine that is more, but a time for which sluice itself has not run does not count.
+// Await waits for the answer for as long as a patience, and reports whether there is one. Otherwise it returns how long it has
+// waited: on a busy machine that is more, but a time for which sluice itself has not run does not count.
 func (l *Lane) Await(patience time.Duration) (answered bool, waited time.Duration) {
 	begin := l.now()
 	l.left = unix.NsecToTimespec(int64(patience))
@@ -148,8 +148,8 @@ func ring(word, sleeps *atomic.Uint32) {
 	}
 }
 
-// wait waits until word is not old; without a timeout for ever. It blocks the thread: Go's poller would take milliseconds on a busy machine. The
-// other side may wake it as often as it likes.
+// wait waits until word is not old; without a timeout for ever. It blocks the thread: Go's poller would take milliseconds on a
+// busy machine. The other side may wake it as often as it likes.
 func wait(word, sleeps *atomic.Uint32, old uint32, timeout *unix.Timespec) bool {
 	if word.Load() != old {
 		return true
@@ -181,8 +181,8 @@ func CPU(pid int) time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// Memory returns how many bytes of addresses a process has mapped, and how many bytes of memory are its own: no pages of files, and none that it
-// shares. A process that has ended has none.
+// Memory returns how many bytes of addresses a process has mapped, and how many bytes of memory are its own: no pages of files,
+// and none that it shares. A process that has ended has none.
 func Memory(pid int) (mapped, own int64) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
@@ -194,8 +194,8 @@ func Memory(pid int) (mapped, own int64) {
 	return pages * page, (resident - shared) * page
 }
 
-// Watch calls idle when a process has used CPU time that its messages do not account for, until it has ended: what computes without
-// being asked is no plugin. It calls look when the process has run since look was last true.
+// Watch calls idle when a process has used CPU time that its messages do not account for, until it has ended: what computes
+// without being asked is no plugin. It calls look when the process has run since look was last true.
 func Watch(pid int, lanes []*Lane, ended <-chan struct{}, look func() bool, idle func(used time.Duration)) {
 	ticker := time.NewTicker(WatchEvery)
 	defer ticker.Stop()
@@ -233,8 +233,9 @@ const (
 	IdleCPU    = 50 * time.Millisecond
 )
 
-// Stopwatch measures calls by the CPU time of the thread that makes them. Reading the time of a thread takes a system call, so it is read once
-// a millisecond, and calls that take less than their limit by the clock are not late. A call begins where the one before it has ended.
+// Stopwatch measures calls by the CPU time of the thread that makes them. Reading the time of a thread takes a system call, so it
+// is read once a millisecond, and calls that take less than their limit by the clock are not late. A call begins where the one
+// before it has ended.
 type Stopwatch struct {
 	limit   time.Duration
 	message time.Time

@@ -1,5 +1,5 @@
-// Package mapping maps files over memory that this process has already: the pages that nobody writes are then those of the kernel's page
-// cache, which all processes share and the kernel can drop.
+// Package mapping maps files over memory that this process has already: the pages that nobody writes are then those of the
+// kernel's page cache, which all processes share and the kernel can drop.
 package mapping
 
 import (
@@ -104,8 +104,8 @@ func (m *Maps) code() (regions [][]byte, err error) {
 // find is what is compared first.
 const find = 64
 
-// Split moves the machine code in a file, and what follows it, to other files: what of the file is also executable memory of this process, in
-// whole pages, because the rest of a page would be zeros when the file is mapped. If there is none, it makes no file.
+// Split moves the machine code in a file, and what follows it, to other files: what of the file is also executable memory of this
+// process, in whole pages, because the rest of a page would be zeros when the file is mapped. If there is none, it makes no file.
 func (m *Maps) Split(file, code, rest string) error {
 	regions, err := m.code()
 	if err != nil {
@@ -143,8 +143,8 @@ func (m *Maps) Split(file, code, rest string) error {
 	return f.Truncate(int64(begin))
 }
 
-// within returns where content has the longest sequence of pages of a region that is around its middle, most of which is code. Others may unmap
-// parts of the region meanwhile, as the kernel lists neighboring memory as one.
+// within returns where content has the longest sequence of pages of a region that is around its middle, most of which is code.
+// Others may unmap parts of the region meanwhile, as the kernel lists neighboring memory as one.
 func within(content, region []byte) (from, to int) {
 	for len(region) > 0 {
 		begin, end, read := readable(content, region)
@@ -156,7 +156,8 @@ func within(content, region []byte) (from, to int) {
 	return from, to
 }
 
-// readable is within for a region up to its first page that cannot be read, and returns how much of the region it is, with that page.
+// readable is within for a region up to its first page that cannot be read, and returns how much of the region it is, with that
+// page.
 func readable(content, region []byte) (from, to, read int) {
 	page, middle := os.Getpagesize(), len(content)/2
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -201,9 +202,9 @@ func readable(content, region []byte) (from, to, read int) {
 // maxFound bounds how often code that repeats itself is looked at.
 const maxFound = 16
 
-// Replace finds the code that a file contains in the executable memory of this process, maps the file there, and returns where. The code must
-// not run, and nobody may unmap other code meanwhile. nil: the code is not there, or the file cannot be executed, as in a file
-// system that is mounted with noexec.
+// Replace finds the code that a file contains in the executable memory of this process, maps the file there, and returns where.
+// The code must not run, and nobody may unmap other code meanwhile. nil: the code is not there, or the file cannot be executed,
+// as in a file system that is mounted with noexec.
 func (m *Maps) Replace(f *os.File) ([]byte, error) {
 	regions, err := m.code()
 	if err != nil {

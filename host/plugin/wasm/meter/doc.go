@@ -10,11 +10,11 @@
 //     at most one of their frames is on the stack.
 //   - a maximum for each table without one or with a larger one, so that table.grow eventually returns -1.
 //
-// It replaces instructions that the engine compiles wrongly (replace.go), and refuses, with a reason: malformed modules, modules that are expensive to compile (Limits), threads, exceptions, tail
-// calls, typed function references, ref.func in code (wazero allocates a reference each time and frees it with the instance
-// only), imported memories, tables and globals, and names that begin with "sluice.meter.".
-// The engine validates types, on the rewritten module. All indices are checked here, against the definitions of the guest,
-// so that a guest cannot refer to the added globals.
+// It replaces instructions that the engine compiles wrongly (replace.go), and refuses, with a reason: malformed modules, modules
+// that are expensive to compile (Limits), threads, exceptions, tail calls, typed function references, ref.func in code (wazero
+// allocates a reference each time and frees it with the instance only), imported memories, tables and globals, and names that
+// begin with "sluice.meter.". The engine validates types, on the rewritten module. All indices are checked here, against the
+// definitions of the guest, so that a guest cannot refer to the added globals.
 //
 // README.md and cost.go list the costs. Checks are at each loop header, before each bulk operation, on entry of each function
 // except small leaf functions, on return of each function that makes calls, and in long code after checkEvery. A path from

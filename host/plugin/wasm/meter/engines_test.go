@@ -36,7 +36,8 @@ func outcomes(t testing.TB, config wazero.RuntimeConfig, module []byte, metered 
 	return results, fuel
 }
 
-// checkEngines compares a generated module, metered and compiled, with the original in the interpreter. It returns the number of traps.
+// checkEngines compares a generated module, metered and compiled, with the original in the interpreter. It returns the number of
+// traps.
 func checkEngines(t testing.TB, seed uint64) (traps int) {
 	module := program(rand.New(rand.NewPCG(seed, 2534)))
 	metered, _ := rewrite(t, module)
@@ -55,8 +56,8 @@ func checkEngines(t testing.TB, seed uint64) (traps int) {
 	return traps
 }
 
-// TestCompiledCodeComputesWhatTheInterpreterDoes runs always the same generated modules: selects of floats and vectors, and remainders, with
-// more values than registers and calls between them.
+// TestCompiledCodeComputesWhatTheInterpreterDoes runs always the same generated modules: selects of floats and vectors, and
+// remainders, with more values than registers and calls between them.
 func TestCompiledCodeComputesWhatTheInterpreterDoes(t *testing.T) {
 	const n = 400 // four of them trap
 	traps := 0
@@ -73,8 +74,8 @@ func FuzzEngines(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64) { checkEngines(t, seed) })
 }
 
-// Each instruction that is replaced has the result of the original, also for zeros, infinities, NaN with their signs and payloads, the smallest
-// integer and divisions by zero, in code that is reached and in code that is not.
+// Each instruction that is replaced has the result of the original, also for zeros, infinities, NaN with their signs and
+// payloads, the smallest integer and divisions by zero, in code that is reached and in code that is not.
 func TestReplacedInstructionsKeepTheirResults(t *testing.T) {
 	module := wat(t, `(module
 		(func (export "i32.rem_s") (param i32 i32 i32) (result i32) (i32.rem_s (local.get 0) (local.get 1)))

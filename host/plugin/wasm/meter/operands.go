@@ -27,8 +27,8 @@ func (s *scanner) operate(e effect) {
 
 func (s *scanner) push(types ...byte) { s.operands = append(s.operands, types...) }
 
-// pop takes n operands and returns the type of the last one. Code in which one is missing is not valid; refused here, it cannot hide an
-// instruction that has to be replaced.
+// pop takes n operands and returns the type of the last one. Code in which one is missing is not valid; refused here, it cannot
+// hide an instruction that has to be replaced.
 func (s *scanner) pop(n int) (t byte) {
 	f := &s.stack[len(s.stack)-1]
 	for ; n > 0; n-- {

@@ -52,8 +52,9 @@ func NewOutline(module []byte) (*Outline, error) {
 	return o, r.err
 }
 
-// memoryImage returns what the segments of a data section leave at the beginning of a memory of size bytes, up to the last byte that is not
-// zero. It returns nil if that is too large, or if it is not known: with other offsets than constants, or beyond the memory.
+// memoryImage returns what the segments of a data section leave at the beginning of a memory of size bytes, up to the last byte
+// that is not zero. It returns nil if that is too large, or if it is not known: with other offsets than constants, or beyond the
+// memory.
 func memoryImage(section []byte, size uint64) []byte {
 	r := &reader{b: section}
 	image := []byte{}

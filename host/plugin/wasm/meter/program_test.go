@@ -85,8 +85,8 @@ func (g *generator) constant(t byte) {
 	}
 }
 
-// binary appends an operation with two operands and a result of type t. A float is limited to ±100, so that there is no NaN, whose bits
-// depend on the processor. Operations on vectors of floats are those that do not make one.
+// binary appends an operation with two operands and a result of type t. A float is limited to ±100, so that there is no NaN,
+// whose bits depend on the processor. Operations on vectors of floats are those that do not make one.
 func (g *generator) binary(t byte) {
 	of := map[byte][][]byte{
 		tI32: {{0x6a}, {0x6b}, {0x6c}, {0x71}, {0x73}, {0x74}, {0x6f}, {0x70}, {0x6d}, {0x6e}},

@@ -2,11 +2,12 @@ package meter
 
 import "math"
 
-// Instructions that wazero 1.12.0 compiles wrongly are replaced by others with the same result, on all processors, so that the module
-// is the same everywhere:
+// Instructions that wazero 1.12.0 compiles wrongly are replaced by others with the same result, on all processors, so that the
+// module is the same everywhere:
 //
 //   - select of floats and vectors: on amd64, the result may be what somebody else has left in a register (issue 2534 of wazero).
-//   - copysign: on amd64, the sign may be wrong. A value that is still needed may take the register in which the engine computes it.
+//   - copysign: on amd64, the sign may be wrong. A value that is still needed may take the register in which the engine computes
+//     it.
 //   - remainders: on arm64, the result may be computed from an old value on the stack (pull request 2508 of wazero).
 //
 // Floats become integers for that: selects of integers, and divisions, are compiled correctly.

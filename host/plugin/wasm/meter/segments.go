@@ -157,10 +157,10 @@ func (s *dataSegment) end() uint64 { return uint64(s.offset) + uint64(len(s.cont
 // maxGap is how many zeros mergeData puts between two segments. The engine has some 100 bytes of memory for a segment.
 const maxGap = 32
 
-// mergeData merges segments that are close to each other. Go's linker makes one of each run of bytes between eight zeros: 24,000 in a plugin,
-// which take more memory than what they contain, and most of the time and fuel of a new instance. The memory of a new instance is zero, and
-// segments that do not overlap can be written in any order. A module with a data count section is left as it is: others have no instruction that
-// names a segment.
+// mergeData merges segments that are close to each other. Go's linker makes one of each run of bytes between eight zeros: 24,000
+// in a plugin, which take more memory than what they contain, and most of the time and fuel of a new instance. The memory of a
+// new instance is zero, and segments that do not overlap can be written in any order. A module with a data count section is left
+// as it is: others have no instruction that names a segment.
 func (m *module) mergeData(all []dataSegment) {
 	if m.hasCount || len(all) < 2 {
 		return

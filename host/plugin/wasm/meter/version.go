@@ -11,8 +11,8 @@ import (
 //go:embed names.go operands.go outline.go reader.go replace.go sections.go segments.go version.go work.go
 var sources embed.FS
 
-// Version identifies what Rewrite does: it is a digest of the source of this package. Code that has been compiled from a rewritten module
-// is valid for the version that has rewritten it.
+// Version identifies what Rewrite does: it is a digest of the source of this package. Code that has been compiled from a
+// rewritten module is valid for the version that has rewritten it.
 func Version() string {
 	h := sha256.New()
 	err := fs.WalkDir(sources, ".", func(path string, d fs.DirEntry, err error) error {

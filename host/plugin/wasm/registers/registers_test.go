@@ -4,7 +4,8 @@ package registers
 
 import "testing"
 
-// The Go runtime may use registers between two calls, rarely: so there are several tries, of which one must show the whole effect.
+// The Go runtime may use registers between two calls, rarely: so there are several tries, of which one must show the whole
+// effect.
 func TestClearedRegistersAreZero(t *testing.T) {
 	secret := [16]byte{'T', 'O', 'K', 'E', 'N', '-', 'O', 'F', '-', 'A', 'N', 'O', 'T', 'H', 'E', 'R'}
 	most, zero := 0, false

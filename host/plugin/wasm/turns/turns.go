@@ -1,5 +1,5 @@
-// Package turns lets one at a time compile. Whoever has compiled for a while loses the turn to others that wait, and may wait again: what computes,
-// sleeps or is stopped delays others by that time only.
+// Package turns lets one at a time compile. Whoever has compiled for a while loses the turn to others that wait, and may wait
+// again: what computes, sleeps or is stopped delays others by that time only.
 package turns
 
 import (
@@ -111,8 +111,8 @@ func (t *Turns) isLost(x *Turn) bool {
 	return t.held == x && (x.short && after(x.lost) || len(t.queue) > 0 && after(t.queue[0].lost))
 }
 
-// Await waits for the end of a child process that has a turn. Before it, kill is called and the error is ErrLost when the turn is lost, or that of
-// check.
+// Await waits for the end of a child process that has a turn. Before it, kill is called and the error is ErrLost when the turn is
+// lost, or that of check.
 func (t *Turns) Await(ctx context.Context, x *Turn, child <-chan error, check func() error, kill func()) (ended bool, err error) {
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()

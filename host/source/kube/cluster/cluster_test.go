@@ -96,8 +96,8 @@ func (r *fixture) takeChanges() []string {
 	return out
 }
 
-// timeout is several times the longest delay between the attempts of a reflector, 30 s: a watch that fails again while the API server starts or
-// after its connections were closed waits that long.
+// timeout is several times the longest delay between the attempts of a reflector, 30 s: a watch that fails again while the API
+// server starts or after its connections were closed waits that long.
 const timeout = 3 * time.Minute
 
 func (r *fixture) eventually(what string, condition func() bool) {

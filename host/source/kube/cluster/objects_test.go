@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
-// checkKinds checks that a source does without the kinds of sluice.dev and says so once, and sees kinds and objects that come later.
+// checkKinds checks that a source does without the kinds of sluice.dev and says so once, and sees kinds and objects that come
+// later.
 func checkKinds(t *testing.T, c *testcluster.Cluster, config string) {
 	ctx := t.Context()
 	r := &fixture{t: t, cluster: c, snap: model.NewSnapshot()}

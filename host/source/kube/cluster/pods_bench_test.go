@@ -27,9 +27,9 @@ import (
 // benchAgents have a source and a connection each.
 const benchAgents = 100
 
-// BenchmarkChangeOfAPod is what the API server pays for one change of a Pod, and what it sends: without agents, with agents that watch
-// the metadata of the Pods that the Pod's Service selects, or whole Pods, and with agents that watch other Pods of the namespace.
-// host/FLEET.md has the arithmetic for 5,000 nodes.
+// BenchmarkChangeOfAPod is what the API server pays for one change of a Pod, and what it sends: without agents, with agents that
+// watch the metadata of the Pods that the Pod's Service selects, or whole Pods, and with agents that watch other Pods of the
+// namespace. host/FLEET.md has the arithmetic for 5,000 nodes.
 func BenchmarkChangeOfAPod(b *testing.B) {
 	c, ctx := benchCluster(b), b.Context()
 	fatal := func(err error) {
@@ -133,8 +133,8 @@ func addPodOfADeployment(ctx context.Context, c *testcluster.Cluster, app string
 	})
 }
 
-// startPodAgents starts agents that read the Pods of a Service, and returns their number when all have. received counts the changes of
-// Pods that they get.
+// startPodAgents starts agents that read the Pods of a Service, and returns their number when all have. received counts the
+// changes of Pods that they get.
 func startPodAgents(b *testing.B, c *testcluster.Cluster, service string, keys source.PodKeys, received *atomic.Int64) int {
 	b.Helper()
 	if service == "" {

@@ -1,5 +1,6 @@
-// Package main is slow-start: an endpoint that this node has not seen before gets its share of new connections in steps. The state has
-// when each of those was seen first: a version and a number, 4 bytes each, then a hash of the address and the time, 8 bytes each.
+// Package main is slow-start: an endpoint that this node has not seen before gets its share of new connections in steps. The
+// state has when each of those was seen first: a version and a number, 4 bytes each, then a hash of the address and the time, 8
+// bytes each.
 package main
 
 import (

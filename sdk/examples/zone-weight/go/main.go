@@ -1,4 +1,5 @@
-// Package main is zone-weight: ready endpoints in the zone of the node get more weight than the others, as long as they are not busy.
+// Package main is zone-weight: ready endpoints in the zone of the node get more weight than the others, as long as they are not
+// busy.
 package main
 
 import "github.com/sluice-proxy/sluice/sdk"

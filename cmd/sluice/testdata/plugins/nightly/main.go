@@ -1,4 +1,5 @@
-// Command nightly is a plugin that from 22:00 to 06:00 UTC gives the endpoints of this node's zone three times the share of the others.
+// Command nightly is a plugin that from 22:00 to 06:00 UTC gives the endpoints of this node's zone three times the share of the
+// others.
 package main
 
 import "github.com/sluice-proxy/sluice/sdk"

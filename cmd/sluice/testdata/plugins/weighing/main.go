@@ -1,5 +1,5 @@
-// Command weighing is a plugin that gives each endpoint the capacity in a label of its Pod, and shows the other values that it sees in the
-// reasons.
+// Command weighing is a plugin that gives each endpoint the capacity in a label of its Pod, and shows the other values that it
+// sees in the reasons.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Command referrers is the registry of go-containerregistry, which lists referrers by their API and keeps everything in memory. Its argument is the address.
+// Command referrers is the registry of go-containerregistry, which lists referrers by their API and keeps everything in memory.
+// Its argument is the address.
 package main
 
 import (

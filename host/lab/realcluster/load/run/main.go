@@ -5,9 +5,8 @@
 //	run ask [-timeout 2s] ADDRESS...                        a connection to each: who answers, and with which source
 //	run hold [-n 30] [-every 1s] [-count 0] ADDRESS...      long connections, each of which asks every second
 //
-// connect and hold end after -for, after -count connections, or at SIGTERM, and print a load.Result as one line of JSON. With -v they print
-// each failure to the standard error, as it comes.
-// serve prints the time at which it is told to end.
+// connect and hold end after -for, after -count connections, or at SIGTERM, and print a load.Result as one line of JSON. With -v
+// they print each failure to the standard error, as it comes. serve prints the time at which it is told to end.
 package main
 
 import (

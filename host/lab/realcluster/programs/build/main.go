@@ -1,6 +1,6 @@
 // Command build builds what the nodes of a real cluster need, unless it has been built already, and prints the folders. With the
-// argument "suite", Kubernetes' network tests too; with the names of network plugins, these. With -missing it prints what is not there, but
-// of network plugins, and builds nothing.
+// argument "suite", Kubernetes' network tests too; with the names of network plugins, these. With -missing it prints what is not
+// there, but of network plugins, and builds nothing.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command pause holds the namespaces of a Pod: it waits for a signal, and for orphans, whose parent it is if the Pod's containers share a
-// PID namespace.
+// Command pause holds the namespaces of a Pod: it waits for a signal, and for orphans, whose parent it is if the Pod's containers
+// share a PID namespace.
 package main
 
 import (
