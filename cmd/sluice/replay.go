@@ -165,24 +165,13 @@ const (
 // printReplay prints a result: the verdict first.
 func printReplay(out io.Writer, r *replay.Result) {
 	r = printable.Strings(r)
-	c := r.Comparison
-	for _, sentence := range report.ReplayVerdict(r) {
-		fmt.Fprintln(out, sentence)
-	}
+	t := r.Table()
+	printSentences(out, report.ReplayVerdict(r), t.Failures())
 	fmt.Fprintf(out, "\nnode %s, mode %s, sluice %s; %s to %s (%s)\n", r.Header.Node, r.Header.Mode, r.Header.Version,
 		r.From.Format("2006-01-02 15:04:05 UTC"), r.To.Format("15:04:05"), roundedSeconds(r.To.Sub(r.From).Seconds()))
 	fmt.Fprintf(out, "%d changes, %d readings of outcomes; at the end %d Services, %d endpoints\n", r.Changes, r.Readings, r.Services, r.Endpoints)
-	var files []string
-	var metrics [][]verdict.Metric
-	var changes []verdict.Change
-	for i := range r.Runs {
-		files, metrics = append(files, r.Runs[i].Config), append(metrics, r.Metrics(i))
-	}
-	if c != nil {
-		changes = c.Metrics
-	}
-	printMetrics(out, files, metrics, changes)
-	if c != nil {
+	printMetrics(out, t)
+	if r.Comparison != nil {
 		printDifferences(out, r)
 	}
 	for _, note := range report.ReplayNotes(r) {

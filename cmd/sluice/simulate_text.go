@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
@@ -22,25 +23,10 @@ const (
 // printSimulation prints a result: the verdict first.
 func printSimulation(out io.Writer, r *simulation.Result) {
 	r = printable.Strings(r)
-	for _, sentence := range report.Verdict(r) {
-		fmt.Fprintln(out, sentence)
-	}
-	for i := range r.Runs {
-		for _, err := range r.Runs[i].Errors {
-			fmt.Fprintf(out, "Failure with %s: %s\n", verdict.Label(r.Runs[i].Config), err)
-		}
-	}
+	t := r.Table()
+	printSentences(out, report.Verdict(r), t.Failures())
 	fmt.Fprintf(out, "\n%d nodes, %d Services, %d endpoints; demand: %s; capacity: %s; seed %d\n", r.Nodes, r.Services, r.Endpoints, r.Demand, r.Capacity, r.Seed)
-	var files []string
-	var metrics [][]verdict.Metric
-	var changes []verdict.Change
-	for i := range r.Runs {
-		files, metrics = append(files, r.Runs[i].Config), append(metrics, r.Runs[i].Summary.Metrics())
-	}
-	if r.Comparison != nil {
-		changes = r.Comparison.Metrics
-	}
-	printMetrics(out, files, metrics, changes)
+	printMetrics(out, t)
 	if len(r.Runs[0].Series) > 1 {
 		printEvents(out, r)
 		for i := range r.Runs {
@@ -50,7 +36,7 @@ func printSimulation(out io.Writer, r *simulation.Result) {
 	for i := range r.Runs {
 		printWorst(out, &r.Runs[i])
 	}
-	printComparison(out, verdict.Title(files...), r.Comparison)
+	printComparison(out, t.Title(), r.Comparison)
 	for i := range r.Runs {
 		printPolicies(out, &r.Runs[i])
 	}
@@ -61,23 +47,30 @@ func printSimulation(out io.Writer, r *simulation.Result) {
 
 func seconds(s float64) string { return time.Duration(s * float64(time.Second)).String() }
 
-func printMetrics(out io.Writer, files []string, runs [][]verdict.Metric, changes []verdict.Change) {
+// printSentences prints a verdict.
+func printSentences(out io.Writer, parts ...[]string) {
+	for _, sentence := range slices.Concat(parts...) {
+		fmt.Fprintln(out, sentence)
+	}
+}
+
+func printMetrics(out io.Writer, t verdict.Table) {
 	w := printer.NewTable(out)
 	fmt.Fprint(w, "\nMETRIC")
-	for _, file := range files {
-		fmt.Fprintf(w, "\t%s", verdict.Label(file))
+	for i := range t.Runs {
+		fmt.Fprintf(w, "\t%s", verdict.Label(t.Runs[i].Config))
 	}
-	if changes != nil {
+	if t.Changes != nil {
 		fmt.Fprint(w, "\tCHANGE")
 	}
 	fmt.Fprintln(w)
-	for i, m := range runs[0] {
+	for i, m := range t.Metrics[0] {
 		fmt.Fprint(w, m.Name)
-		for _, metrics := range runs {
+		for _, metrics := range t.Metrics {
 			fmt.Fprintf(w, "\t%s", metrics[i])
 		}
-		if i < len(changes) {
-			fmt.Fprintf(w, "\t%s", cmp.Or(changes[i].Change, "-"))
+		if i < len(t.Changes) {
+			fmt.Fprintf(w, "\t%s", cmp.Or(t.Changes[i].Change, "-"))
 		}
 		fmt.Fprintln(w)
 	}

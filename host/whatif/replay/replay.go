@@ -77,7 +77,7 @@ func Replay(r *recording.Reader, configs []Config, o Options) (*Result, error) {
 		c := &configs[i]
 		c.Settings.Node = r.Header.Node
 		one := &run{Config: c, planner: planner.New(c.Settings, c.Plugins), errors: map[string]bool{}, changed: map[plan.Key]bool{}}
-		one.only, one.result = o.Only, Run{Run: verdict.Run{Name: verdict.Runs[i], Config: c.File}, Errors: []string{}}
+		one.only, one.result = o.Only, Run{Run: verdict.Run{Name: verdict.Runs[i], Config: c.File, Errors: []string{}}}
 		one.requeue = p.clock.Timer(func() error { one.due = true; return nil })
 		one.planner.UseSignals(&p.signals)
 		p.runs = append(p.runs, one)
@@ -216,7 +216,7 @@ func (r *run) count(res *planner.Result) {
 			continue
 		}
 		s.Errors++
-		if text := err.Error(); !r.errors[text] && len(r.errors) < MaxErrors {
+		if text := err.Error(); !r.errors[text] && len(r.errors) < verdict.MaxErrors {
 			r.errors[text] = true
 			r.result.Errors = append(r.result.Errors, text)
 		}

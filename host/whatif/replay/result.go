@@ -35,8 +35,7 @@ type Result struct {
 // Run is what one configuration would have done.
 type Run struct {
 	verdict.Run
-	Summary Summary  `json:"summary"`
-	Errors  []string `json:"errors"` // each once, at most MaxErrors
+	Summary Summary `json:"summary"`
 }
 
 // Summary is a Run in a few numbers.
@@ -99,7 +98,6 @@ const (
 	MaxServices  = 50
 	MaxPeriods   = 20
 	MaxEndpoints = 8
-	MaxErrors    = 20
 )
 
 // Metrics returns the numbers of a run in a fixed order, with those of the comparison, which are the same for both runs, if there
@@ -110,6 +108,17 @@ func (r *Result) Metrics(run int) []verdict.Metric {
 		out = append(out, r.Comparison.metrics()...)
 	}
 	return out
+}
+
+// Table returns the numbers of the result.
+func (r *Result) Table() (t verdict.Table) {
+	for i := range r.Runs {
+		t.Runs, t.Metrics = append(t.Runs, r.Runs[i].Run), append(t.Metrics, r.Metrics(i))
+	}
+	if r.Comparison != nil {
+		t.Changes = r.Comparison.Metrics
+	}
+	return t
 }
 
 func (s *Summary) metrics() []verdict.Metric {

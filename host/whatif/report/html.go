@@ -42,17 +42,19 @@ type page struct {
 	Origin
 	Title   string
 	Verdict []string
-	Metrics []metricRow
+	Numbers verdict.Table
+	Rows    []metricRow
 	Charts  []*chart
+	Limits  []string
 	Style   template.CSS
 	Script  template.JS
 	Policy  string // content security policy
 }
 
-func newPage(title string, o Origin) page {
+func newPage(t verdict.Table, sentences, notes []string, o Origin) page {
 	sum := sha256.Sum256([]byte(script))
 	return page{
-		Origin: o, Title: title, Style: template.CSS(style), Script: template.JS(script), //nolint:gosec // both are embedded
+		Origin: o, Title: printable.Escape(t.Title()), Verdict: append(sentences, t.Failures()...), Numbers: t, Rows: metricRows(t), Limits: notes, Style: template.CSS(style), Script: template.JS(script), //nolint:gosec // both are embedded
 		Policy: "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'",
 	}
 }
@@ -87,29 +89,17 @@ type detail struct {
 // Simulation writes a page with everything in it: styles, and a small script that draws charts, sorts and filters tables. Errors
 // are those of w.
 func Simulation(w io.Writer, r *simulation.Result, o Origin) error {
-	var configs []string
-	var metrics [][]verdict.Metric
-	for i := range r.Runs {
-		configs, metrics = append(configs, r.Runs[i].Config), append(metrics, r.Runs[i].Summary.Metrics())
-	}
-	v := simulationView{page: newPage(titleOf(configs), o), Result: r}
-	v.Verdict = Verdict(r)
-	if v.Metrics = metricRows(metrics, nil); r.Comparison != nil {
-		v.Metrics = metricRows(metrics, r.Comparison.Metrics)
-	}
-	v.Charts = append(askedCharts(r), overviewCharts(r)...)
+	v := simulationView{page: newPage(r.Table(), Verdict(r), r.Notes, o), Result: r}
+	v.Charts = append(askedCharts(r), overviewCharts(r, v.Numbers.Title())...)
 	for i := range r.Runs {
 		v.Runs = append(v.Runs, newRunView(r, &r.Runs[i]))
 	}
 	return templates.ExecuteTemplate(w, "simulation.html.tmpl", &v)
 }
 
-// titleOf returns the title for the configurations of the runs.
-func titleOf(configs []string) string { return printable.Escape(verdict.Title(configs...)) }
-
 // metricRows are the metrics of each run, and how they changed.
-func metricRows(runs [][]verdict.Metric, changes []verdict.Change) (rows []metricRow) {
-	for i, metrics := range runs {
+func metricRows(t verdict.Table) (rows []metricRow) {
+	for i, metrics := range t.Metrics {
 		for j, m := range metrics {
 			if i == 0 {
 				rows = append(rows, metricRow{Name: strings.ReplaceAll(m.Name, "_", " ")})
@@ -117,8 +107,8 @@ func metricRows(runs [][]verdict.Metric, changes []verdict.Change) (rows []metri
 			rows[j].Values = append(rows[j].Values, m.String())
 		}
 	}
-	for i := range changes {
-		rows[i].Change = changes[i].Change
+	for i := range t.Changes {
+		rows[i].Change = t.Changes[i].Change
 	}
 	return rows
 }
@@ -161,7 +151,7 @@ func askedCharts(r *simulation.Result) (charts []*chart) {
 }
 
 // overviewCharts are the pictures of the whole cluster.
-func overviewCharts(r *simulation.Result) (charts []*chart) {
+func overviewCharts(r *simulation.Result, title string) (charts []*chart) {
 	if len(r.Runs) == 0 || len(r.Runs[0].Series) == 0 {
 		return nil
 	}
@@ -203,7 +193,7 @@ func overviewCharts(r *simulation.Result) (charts []*chart) {
 	overTime("Failed connections", "%", 0, func(s *simulation.Sample) float64 { return 100 * s.FailedShare })
 	overTime("Empty pools", "pools of all nodes", 0, func(s *simulation.Sample) float64 { return float64(s.EmptyPools) })
 	if r.Comparison != nil {
-		c := &chart{Title: "Connections that go to another endpoint", Unit: "%", At: at, Events: events, Lines: []line{{Name: verdict.Title(r.Runs[0].Config, r.Runs[1].Config)}}}
+		c := &chart{Title: "Connections that go to another endpoint", Unit: "%", At: at, Events: events, Lines: []line{{Name: title}}}
 		for _, v := range r.Comparison.Series {
 			c.Lines[0].Values = append(c.Lines[0].Values, 100*v)
 		}

@@ -13,37 +13,24 @@ import (
 type replayView struct {
 	page
 	Result *replay.Result
-	Notes  []string
 }
 
 // Replay writes a page about the replay of a recording, like Simulation.
 func Replay(w io.Writer, r *replay.Result, o Origin) error {
-	var configs []string
-	for i := range r.Runs {
-		configs = append(configs, r.Runs[i].Config)
-	}
-	v := replayView{page: newPage(titleOf(configs), o), Result: r, Notes: ReplayNotes(r)}
-	v.Verdict = ReplayVerdict(r)
-	var metrics [][]verdict.Metric
-	for i := range r.Runs {
-		metrics = append(metrics, r.Metrics(i))
-	}
-	if v.Metrics = metricRows(metrics, nil); r.Comparison != nil {
-		v.Metrics = metricRows(metrics, r.Comparison.Metrics)
-	}
-	v.Charts = replayCharts(r)
+	v := replayView{page: newPage(r.Table(), ReplayVerdict(r), ReplayNotes(r), o), Result: r}
+	v.Charts = replayCharts(r, v.Numbers.Title())
 	return templates.ExecuteTemplate(w, "replay.html.tmpl", &v)
 }
 
 // replayCharts are the pictures of how two runs differ over time.
-func replayCharts(r *replay.Result) []*chart {
+func replayCharts(r *replay.Result, title string) []*chart {
 	c := r.Comparison
 	if c == nil || c.Differing == 0 {
 		return nil
 	}
 	all := &chart{Title: "Connections that go to another endpoint, mean of all Service ports", Unit: "%"}
 	ports := &chart{Title: "Service ports that differ", Unit: "at most, at one time"}
-	shares, numbers := line{Name: verdict.Title(r.Runs[0].Config, r.Runs[1].Config)}, line{Name: "Service ports"}
+	shares, numbers := line{Name: title}, line{Name: "Service ports"}
 	for i := range c.Series.Divergence {
 		all.At = append(all.At, float64(i)*c.Series.StepSeconds)
 		shares.Values, numbers.Values = append(shares.Values, 100*c.Series.Divergence[i]), append(numbers.Values, float64(c.Series.Differing[i]))
@@ -87,11 +74,6 @@ func ReplayVerdict(r *replay.Result) (out []string) {
 		out = append(out, fmt.Sprintf("%s differs from %s for %d Service ports: up to %s of the new connections to one of them go elsewhere, %s of all in the mean.",
 			verdict.Label(r.Runs[0].Config), verdict.Label(r.Runs[1].Config), c.Differing, verdict.Percent(c.MaxDivergence), verdict.Percent(c.MeanDivergence)))
 		out = append(out, verdict.Sentences(c.Metrics)...)
-	}
-	for i := range r.Runs {
-		for _, err := range r.Runs[i].Errors {
-			out = append(out, "Failure with "+verdict.Label(r.Runs[i].Config)+": "+err)
-		}
 	}
 	return out
 }

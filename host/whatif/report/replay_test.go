@@ -18,7 +18,7 @@ func replayed(services int) *replay.Result {
 	from := time.Date(2026, 11, 2, 3, 0, 0, 0, time.UTC)
 	r := &replay.Result{
 		Header: recording.Header{Node: "n1", Mode: "nftables", Version: "v1"}, From: from, To: from.Add(10 * time.Minute), Changes: 120, Readings: 60, Services: 30, Endpoints: 90,
-		Truncated: true, Runs: []replay.Run{{Run: verdict.Run{Name: verdict.Candidate, Config: "new.yaml"}, Summary: replay.Summary{Updates: 9}}, {Run: verdict.Run{Name: verdict.Baseline}, Errors: []string{"policy p: fails"}}},
+		Truncated: true, Runs: []replay.Run{{Run: verdict.Run{Name: verdict.Candidate, Config: "new.yaml"}, Summary: replay.Summary{Updates: 9}}, {Run: verdict.Run{Name: verdict.Baseline, Errors: []string{"policy p: fails"}}}},
 		Comparison: &replay.Comparison{MaxDivergence: 0.5, MeanDivergence: 0.01, Differing: services, Services: []replay.Service{}, Series: replay.Series{StepSeconds: 4}},
 	}
 	for i := range 150 {

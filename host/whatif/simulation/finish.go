@@ -113,7 +113,7 @@ func (s *Simulation) runResult(w *worker, r int) Run {
 	out := Run{Run: verdict.Run{Name: verdict.Runs[r], Config: config.File}, Plugins: append([]PluginInfo{}, config.Plugins...), Policies: []PolicyInfo{}, Services: []ServiceResult{}}
 	slices.Sort(t.errors)
 	t.errors = slices.Compact(t.errors)
-	out.Errors = append([]string{}, t.errors[:min(len(t.errors), MaxErrors)]...)
+	out.Errors = append([]string{}, t.errors[:min(len(t.errors), verdict.MaxErrors)]...)
 	for _, name := range sortedKeys(t.policies) {
 		p := *t.policies[name]
 		p.PerNode = s.perNode[r][name] || s.in.EveryNode

@@ -44,8 +44,6 @@ type Run struct {
 	// Services are those with the largest overload or divergence, the worst first, at most MaxServices of each, and those that
 	// are asked about.
 	Services []ServiceResult `json:"services"`
-	// Errors are failures of policies, each once, at most MaxErrors.
-	Errors []string `json:"errors"`
 }
 
 // PluginInfo identifies the code of a plugin.
@@ -171,9 +169,19 @@ const (
 	MaxServices  = 50
 	MaxAsked     = 16
 	MaxEndpoints = 64
-	MaxErrors    = 20
 	MaxSamples   = 2000
 )
+
+// Table returns the numbers of the result.
+func (r *Result) Table() (t verdict.Table) {
+	for i := range r.Runs {
+		t.Runs, t.Metrics = append(t.Runs, r.Runs[i].Run), append(t.Metrics, r.Runs[i].Summary.Metrics())
+	}
+	if r.Comparison != nil {
+		t.Changes = r.Comparison.Metrics
+	}
+	return t
+}
 
 // Metrics returns the numbers of a summary in a fixed order.
 func (s *Summary) Metrics() []verdict.Metric {

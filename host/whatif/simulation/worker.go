@@ -133,7 +133,7 @@ func (w *worker) addTotals(svc *serviceRun, classes []class, runs [][]trajectory
 		}
 		if failures[r] != nil {
 			w.totals[r].failed++
-			if len(w.totals[r].errors) < MaxErrors {
+			if len(w.totals[r].errors) < verdict.MaxErrors {
 				w.totals[r].errors = append(w.totals[r].errors, failures[r].Error())
 			}
 		}

@@ -28,19 +28,40 @@ func Label(file string) string {
 	return file
 }
 
-// Title returns the title of a page about runs with these configuration files.
-func Title(files ...string) string {
+// Run is what each run of a result has.
+type Run struct {
+	Name   string   `json:"name"`   // see Runs
+	Config string   `json:"config"` // file, "" for the default rules
+	Errors []string `json:"errors"` // failures of policies, each once, at most MaxErrors
+}
+
+// MaxErrors bounds Run.Errors.
+const MaxErrors = 20
+
+// Table is the numbers of a result.
+type Table struct {
+	Runs    []Run
+	Metrics [][]Metric // of each run, with the same names
+	Changes []Change   // nil: there is one run
+}
+
+// Title returns the title of a page about the runs.
+func (t *Table) Title() string {
 	var labels []string
-	for _, file := range files {
-		labels = append(labels, Label(file))
+	for i := range t.Runs {
+		labels = append(labels, Label(t.Runs[i].Config))
 	}
 	return strings.Join(labels, " against ")
 }
 
-// Run identifies a run of a result.
-type Run struct {
-	Name   string `json:"name"`   // see Runs
-	Config string `json:"config"` // file, "" for the default rules
+// Failures are the errors of the runs, in sentences.
+func (t *Table) Failures() (out []string) {
+	for i := range t.Runs {
+		for _, err := range t.Runs[i].Errors {
+			out = append(out, "Failure with "+Label(t.Runs[i].Config)+": "+err)
+		}
+	}
+	return out
 }
 
 // ServicePort identifies a Service port in one family.
