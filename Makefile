@@ -173,7 +173,7 @@ test-cluster: deps build cluster-programs
 # Kernels other than this machine's: User-Mode Linux from Debian's sources, each 8 CPU minutes the first time, kept in
 # the user's cache. x86 only.
 KERNELS     := 6.1 6.12
-VM_PACKAGES := ./host/backend/nftables/... ./host/backend/ipvs ./host/backend/conntrack ./host/node/kubeproxy ./host/lab/testnet ./host/node/probe ./cmd/sluice/e2e
+VM_PACKAGES := ./host/backend/nftables/... ./host/backend/ipvs ./host/backend/conntrack ./host/node/kubeproxy ./host/lab/testnet ./host/node/probe
 # VM_FLAGS are flags of go test: -p 1 runs one virtual machine at a time for each kernel.
 VM_FLAGS    :=
 # With SHORT=-short, kernels but the oldest run what needs IPVS only: the oldest and that of this machine run the rest.
@@ -207,16 +207,23 @@ test-guide-%: deps build vm-kernels cluster-programs
 compiled-plugins: build bin/e2e/signals.wasm bin/e2e/prefer.wasm
 	@XDG_CACHE_HOME='$(CACHE)' bin/sluice config check cmd/sluice/e2e/plugins.yaml
 
-test-vm-%: test-packages-% test-e2e-ipvs-%
+test-vm-%: test-packages-% test-e2e-nftables-% test-e2e-ipvs-%
 	@:
 
+# In a guest, with sluice's command, and plugins that are compiled before.
+IN_GUEST     = XDG_CACHE_HOME='$(CACHE)' SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_BINARY='$(CURDIR)/bin/sluice' \
+  $(1) $(GO) test -vet=off -count=1 -timeout 45m $(VM_FLAGS) $(SHORT) -exec "$(VM) -kernel $*"
+
 test-packages-%: deps build vm-kernels compiled-plugins
-	XDG_CACHE_HOME='$(CACHE)' SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 45m $(VM_FLAGS) $(SHORT) -exec "$(VM) -kernel $*" $(VM_PACKAGES)
+	$(call IN_GUEST) $(VM_PACKAGES)
+
+# What differs between modes and kernels; without SHORT=-short, mode nftables runs all.
+E2E_OF_MODES := -run 'TestKill|TestForwardingContinues|TestInvalidInput|TestOnce|TestPluginSees|TestLocalhostNodePorts|TestUDPFlows'
+test-e2e-nftables-%: deps build vm-kernels compiled-plugins
+	$(call IN_GUEST) $(if $(SHORT),$(E2E_OF_MODES)) ./cmd/sluice/e2e
 
 test-e2e-ipvs-%: deps build vm-kernels compiled-plugins
-	XDG_CACHE_HOME='$(CACHE)' SLUICE_E2E_PLUGINS='$(CURDIR)/bin/e2e' SLUICE_MODE=ipvs SLUICE_BINARY='$(CURDIR)/bin/sluice' $(GO) test -vet=off -count=1 -timeout 45m \
-	  -run 'TestKill|TestForwardingContinues|TestInvalidInput|TestOnce|TestPluginSees|TestLocalhostNodePorts|TestUDPFlows' \
-	  -exec "$(VM) -kernel $*" ./cmd/sluice/e2e
+	$(call IN_GUEST,SLUICE_MODE=ipvs) $(E2E_OF_MODES) ./cmd/sluice/e2e
 
 # BASE is a commit: what differs from it is checked and tested.
 quick:

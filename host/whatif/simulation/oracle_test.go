@@ -21,7 +21,7 @@ import (
 // TestClassesEqualOnePlannerForEachNode compares simulations of random clusters, policies and timelines with a whole planner for
 // each node.
 func TestClassesEqualOnePlannerForEachNode(t *testing.T) {
-	seeds := 50
+	seeds := 20
 	if testing.Short() {
 		seeds = 12
 	}
