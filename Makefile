@@ -146,7 +146,7 @@ test-cni: cluster-programs
 	@$(GO) run ./host/lab/realcluster/programs/build $(PLUGINS) >/dev/null
 	SLUICE_TEST_CNI='$(PLUGINS)' $(GO) test -vet=off -count=1 -v -timeout 60m -run TestBesideNetworkPlugins ./deploy/nodes
 
-# deploy/README.md from kube-proxy to sluice and back, under load, from modes iptables and ipvs and with 10,000 Services. As root on Debian 12; half
+# deploy/README.md from kube-proxy to sluice and back, under load, from all of its modes and with 10,000 Services. As root on Debian 12; half
 # an hour. HANDOVER='^ipvs$$' runs one.
 HANDOVER    := .
 test-handover: cluster-programs node-programs vm-kernels

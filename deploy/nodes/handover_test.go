@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 )
 
-// TestHandOver follows deploy/README.md from kube-proxy in modes iptables and ipvs to sluice and back, under load, with many
-// Services too. No new connection may fail, and no long one may be broken.
+// TestHandOver follows deploy/README.md from kube-proxy in modes iptables, nftables and ipvs to sluice and back, under load, with
+// many Services too. No new connection may fail, and no long one may be broken.
 func TestHandOver(t *testing.T) {
 	if os.Getenv(enabledHandOver) == "" {
 		t.Skip("make test-handover")
@@ -28,7 +28,9 @@ func TestHandOver(t *testing.T) {
 	for _, h := range []handOver{
 		{name: "iptables", kubeProxy: "iptables"},
 		{name: "iptables with 10000 Services", kubeProxy: "iptables", services: 10000},
+		{name: "nftables with 10000 Services", kubeProxy: "nftables", services: 10000},
 		{name: "ipvs", kubeProxy: "ipvs", sluice: "ipvs", kernel: "6.12"},
+		{name: "ipvs with 10000 Services", kubeProxy: "ipvs", sluice: "ipvs", kernel: "6.12", services: 10000},
 	} {
 		t.Run(h.name, h.test)
 	}
@@ -91,7 +93,10 @@ func (h handOver) test(t *testing.T) {
 // rules says what is wrong if kube-proxy's rules have to be on all nodes, or on none.
 func (h handOver) rules(c *cluster, want bool) string {
 	sign, command := "KUBE-SVC-", []string{"iptables-nft-save", "-t", "nat"}
-	if h.kubeProxy == "ipvs" {
+	switch h.kubeProxy {
+	case "nftables":
+		sign, command = "table ip kube-proxy\n", []string{"nft", "list", "tables"}
+	case "ipvs":
 		sign, command = "kube-ipvs0", []string{"ip", "-br", "addr"}
 	}
 	for _, n := range c.Nodes {
