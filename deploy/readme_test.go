@@ -35,9 +35,9 @@ func TestOverlayStepIsRepeatable(t *testing.T) {
 	edit("sluice.yaml", "sed -i 's|192.0.2.7|192.0.2.8|'")
 	edit("kustomization.yaml", "sed -i '/^components:/a - ../../components/kubectl'")
 	own := []string{"server: https://192.0.2.8:6443", "clusterCIDR: 10.9.0.0/16", "containerPort: 10252"}
-	out := step("v2")
+	out := step("54674355")
 	expect("edited, with another tag", out, append(own, some)...)
-	if !strings.Contains(out, "image: registry.example/sluice:v2\n") {
+	if !strings.Contains(out, "image: registry.example/sluice:54674355\n") {
 		t.Errorf("another tag:\n%s", out)
 	}
 	_, last, _ := strings.Cut(install[3], "sed ")
@@ -48,7 +48,7 @@ func TestOverlayStepIsRepeatable(t *testing.T) {
 	if strings.Contains(out, some) {
 		t.Errorf("all nodes: still only those with the label:\n%s", out)
 	}
-	expect("after all nodes", step("v2"), append(own, some)...)
+	expect("after all nodes", step("54674355"), append(own, some)...)
 	if _, err := os.Stat(filepath.Join(c.work, "deploy/kustomize/overlays/mine/kubeadm")); err == nil {
 		t.Error("the overlay is in itself")
 	}

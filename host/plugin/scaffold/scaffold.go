@@ -15,6 +15,8 @@ import (
 	"strings"
 	"text/template"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/sluice-proxy/sluice/sdk/assemblyscript"
 	"github.com/sluice-proxy/sluice/sdk/c"
 	"github.com/sluice-proxy/sluice/sdk/rust"
@@ -56,11 +58,15 @@ var (
 	moduleLine    = regexp.MustCompile(`(?m)^module ` + regexp.QuoteMeta(Module) + `$`)
 )
 
-// CheckName returns an error if a plugin cannot have a name: it is that of a folder, a Go module and an entry of the
+// CheckName returns an error if a plugin cannot have a name: it is that of a folder, a Go module, an object, and an entry of the
 // configuration.
 func CheckName(name string) error {
 	if !nameSyntax.MatchString(name) {
 		return fmt.Errorf("%.80q is not a name of a plugin: want a lowercase letter, then at most 62 lowercase letters, digits and '-', not '-' at the end", name)
+	}
+	var value any
+	if err := yaml.Unmarshal([]byte(name), &value); err != nil || value != any(name) {
+		return fmt.Errorf("%q is not a name of a plugin: in YAML it is no string unless quoted", name)
 	}
 	return nil
 }

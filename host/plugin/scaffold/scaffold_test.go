@@ -185,7 +185,7 @@ func TestSDKIsFoundOrAskedFor(t *testing.T) {
 
 func TestBadNamesAndExistingFoldersAreRefused(t *testing.T) {
 	l, _ := Find("c")
-	for _, name := range []string{"", "-", "a-", "-a", "A", "a b", "a/b", "../a", ".", "a.b", "1a", "ä", "a\n", strings.Repeat("a", 64)} {
+	for _, name := range []string{"", "-", "a-", "-a", "A", "a b", "a/b", "../a", ".", "a.b", "1a", "ä", "a\n", strings.Repeat("a", 64), "true", "null", "on", "y"} {
 		if _, err := (&Plugin{Name: name, Lang: l}).Create(t.TempDir()); err == nil || !strings.Contains(err.Error(), "is not a name of a plugin") {
 			t.Errorf("%q: %v", name, err)
 		}
