@@ -132,15 +132,24 @@ func checkTable(p unsafe.Pointer, name string, header uint32, at uintptr, least 
 	return nil
 }
 
-// record returns record i of the table whose offset, count and stride are at an offset of the header.
-func (r *Request) record(table uintptr, i int) unsafe.Pointer {
-	if uint(i) >= uint(u32(r.base, table+4)) {
-		panic(outOfRange)
+// record returns record i, of what it is about, of the table whose offset, count and stride are at an offset of the header.
+func (r *Request) record(table uintptr, what string, i int) unsafe.Pointer {
+	if n := u32(r.base, table+4); uint(i) >= uint(n) {
+		panic(outOfRange{what, i, int(n)})
 	}
 	return unsafe.Add(r.base, uintptr(u32(r.base, table))+uintptr(i)*uintptr(u32(r.base, table+8)))
 }
 
-const outOfRange = "sdk: index out of range"
+// outOfRange is what a method panics with: index i of what there are n.
+type outOfRange struct {
+	what string
+	i, n int
+}
+
+// Error implements error.
+func (e outOfRange) Error() string {
+	return "sdk: index out of range: " + e.what + " " + strconv.Itoa(e.i) + " of " + strconv.Itoa(e.n)
+}
 
 // Now returns the time of the request, rounded down to a second. It is the only clock of a plugin. Nobody can set it: the
 // difference between two times is the time that has passed. It differs from the wall clock if that has been set since sluice was
@@ -241,7 +250,7 @@ func (r *Request) NumEndpoints() int { return int(r.count) }
 // Endpoint returns endpoint i of NumEndpoints, eligible or not, in order of address. It panics if i is out of range.
 func (r *Request) Endpoint(i int) Endpoint {
 	if uint(i) >= uint(r.count) {
-		panic(outOfRange)
+		panic(outOfRange{"endpoint", i, int(r.count)})
 	}
 	return Endpoint{unsafe.Add(r.base, r.offset+uintptr(i)*r.stride)}
 }
@@ -252,10 +261,13 @@ func (r *Request) NumGroups() int { return max(1, int(u32(r.base, abi.ReqGroupsC
 // GroupPart returns what group i of NumGroups gets of the connections, relative to the other groups; One without groups. It
 // panics if i is out of range.
 func (r *Request) GroupPart(i int) int {
-	if i == 0 && u32(r.base, abi.ReqGroupsCount) == 0 {
+	switch n := r.NumGroups(); {
+	case uint(i) >= uint(n):
+		panic(outOfRange{"group", i, n})
+	case u32(r.base, abi.ReqGroupsCount) == 0:
 		return One
 	}
-	return int(u32(r.record(abi.ReqGroupsOffset, i), abi.GroupPart))
+	return int(u32(r.record(abi.ReqGroupsOffset, "group", i), abi.GroupPart))
 }
 
 // NumZones returns the number of zones in the request: this node's, those of endpoints and, with NeedNodes, those of Nodes.
@@ -263,7 +275,7 @@ func (r *Request) NumZones() int { return int(u32(r.base, abi.ReqZonesCount)) }
 
 // Zone returns zone i of NumZones, in order of name. It panics if i is out of range.
 func (r *Request) Zone(i int) Zone {
-	p := r.record(abi.ReqZonesOffset, i)
+	p := r.record(abi.ReqZonesOffset, "zone", i)
 	return Zone{
 		Name:     StringID(u32(p, abi.ZoneName)),
 		Nodes:    u32(p, abi.ZoneNodes),
@@ -299,7 +311,7 @@ func (r *Request) Text(id StringID) string {
 		r.texts, r.textBytes = map[StringID]string{}, 0
 	}
 	for i := range int(u32(r.base, abi.ReqStringsCount)) {
-		p := r.record(abi.ReqStringsOffset, i)
+		p := r.record(abi.ReqStringsOffset, "string", i)
 		of := StringID(u32(p, abi.StringID))
 		if _, ok := r.texts[of]; ok {
 			continue

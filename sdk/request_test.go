@@ -220,15 +220,21 @@ func TestEndpointIndexOutOfRangePanics(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, i := range []int{-1, 2, math.MaxInt} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("Endpoint(%d) of 2 did not panic", i)
-				}
-			}()
-			view.Endpoint(i)
-		}()
+		panicsWith(t, fmt.Sprintf("sdk: index out of range: endpoint %d of 2", i), func() { view.Endpoint(i) })
 	}
+	panicsWith(t, "sdk: index out of range: group 1 of 1", func() { view.GroupPart(1) })
+	panicsWith(t, "sdk: index out of range: zone 3 of 0", func() { view.Zone(3) })
+}
+
+// panicsWith checks the text of the panic of a function.
+func panicsWith(t *testing.T, want string, f func()) {
+	t.Helper()
+	defer func() {
+		if got := fmt.Sprint(recover()); got != want {
+			t.Errorf("it panics with %q, want %q", got, want)
+		}
+	}()
+	f()
 }
 
 func TestTextsOutliveTheirRequest(t *testing.T) {

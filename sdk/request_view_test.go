@@ -88,23 +88,16 @@ func TestIndexOfAKeyOutOfRangePanics(t *testing.T) {
 	if _, present := view.ServiceValue(0); present {
 		t.Error("the Service has a value")
 	}
-	for name, f := range map[string]func(){
-		"PodValue(2, 0)":    func() { view.PodValue(2, 0) },
-		"PodValue(-1, 0)":   func() { view.PodValue(-1, 0) },
-		"PodValue(0, 1)":    func() { view.PodValue(0, 1) },
-		"PodValue(0, -1)":   func() { view.PodValue(0, -1) },
-		"ServiceValue(1)":   func() { view.ServiceValue(1) },
-		"ServiceValue(-1)":  func() { view.ServiceValue(-1) },
-		"Outcomes(2)":       func() { view.Outcomes(2) },
-		"TotalOutcomes(-1)": func() { view.TotalOutcomes(-1) },
+	for want, f := range map[string]func(){
+		"endpoint 2 of 2":         func() { view.PodValue(2, 0) },
+		"endpoint -1 of 2":        func() { view.PodValue(-1, 0) },
+		"key of Pods 1 of 1":      func() { view.PodValue(0, 1) },
+		"key of Pods -1 of 1":     func() { view.PodValue(0, -1) },
+		"key of Services 1 of 1":  func() { view.ServiceValue(1) },
+		"key of Services -1 of 1": func() { view.ServiceValue(-1) },
+		"endpoint 3 of 2":         func() { view.Outcomes(3) },
+		"endpoint -2 of 2":        func() { view.TotalOutcomes(-2) },
 	} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%s did not panic", name)
-				}
-			}()
-			f()
-		}()
+		panicsWith(t, "sdk: index out of range: "+want, f)
 	}
 }

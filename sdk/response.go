@@ -59,7 +59,7 @@ func (r *Response) reset() {
 // result returns the record of endpoint i.
 func (r *Response) result(i int) unsafe.Pointer {
 	if uint(i) >= uint(r.count) {
-		panic(outOfRange)
+		panic(outOfRange{"endpoint", i, int(r.count)})
 	}
 	return unsafe.Add(r.buf, abi.RespSize+i*abi.ResultSize)
 }

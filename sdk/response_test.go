@@ -138,7 +138,7 @@ func TestPluginErrorsAreReturned(t *testing.T) {
 		want string
 	}{
 		"error":   {func(*Request, *Response) error { return errors.New("no such thing") }, "the plugin returned an error: no such thing"},
-		"panic":   {func(_ *Request, resp *Response) error { resp.SetShare(9, 1); return nil }, "panic: sdk: index out of range"},
+		"panic":   {func(_ *Request, resp *Response) error { resp.SetShare(9, 1); return nil }, "panic: sdk: index out of range: endpoint 9 of 1"},
 		"state":   {func(_ *Request, r *Response) error { r.SetState(make([]byte, 1025)); return nil }, "state is 1025 bytes, more than 1024"},
 		"balance": {func(_ *Request, r *Response) error { r.SetBalance(9); return nil }, "balance 9 is unknown"},
 	} {

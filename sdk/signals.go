@@ -59,8 +59,8 @@ func (r *Request) ConnectionsAge() (age Duration, counted bool) {
 // that the plugin declares, see Keyer. present is false if the object does not have it or is unknown. PodValue panics if i or key
 // is out of range.
 func (r *Request) PodValue(i, key int) (text StringID, present bool) {
-	if uint(key) >= uint(u32(r.base, abi.ReqPodKeys)) {
-		panic(outOfRange)
+	if n := u32(r.base, abi.ReqPodKeys); uint(key) >= uint(n) {
+		panic(outOfRange{"key of Pods", key, int(n)})
 	}
 	p := r.row(abi.ReqValuesOffset, i)
 	if p == nil {
@@ -72,8 +72,8 @@ func (r *Request) PodValue(i, key int) (text StringID, present bool) {
 // ServiceValue returns the value of a key for the Service or its namespace. key counts the keys of these among those that the
 // plugin declares, see Keyer. present is false if the object does not have it. ServiceValue panics if key is out of range.
 func (r *Request) ServiceValue(key int) (text StringID, present bool) {
-	if uint(key) >= uint(u32(r.base, abi.ReqServiceValuesCount)) {
-		panic(outOfRange)
+	if n := u32(r.base, abi.ReqServiceValuesCount); uint(key) >= uint(n) {
+		panic(outOfRange{"key of Services", key, int(n)})
 	}
 	return value(unsafe.Add(r.base, u32(r.base, abi.ReqServiceValuesOffset)), key)
 }
@@ -89,10 +89,10 @@ func value(p unsafe.Pointer, key int) (text StringID, present bool) {
 // row returns the record of endpoint i in a table with a record for each endpoint, nil if the table is empty.
 func (r *Request) row(table uintptr, i int) unsafe.Pointer {
 	if uint(i) >= uint(r.count) {
-		panic(outOfRange)
+		panic(outOfRange{"endpoint", i, int(r.count)})
 	}
 	if u32(r.base, table+4) == 0 {
 		return nil
 	}
-	return r.record(table, i)
+	return r.record(table, "endpoint", i)
 }

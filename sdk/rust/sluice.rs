@@ -422,7 +422,10 @@ impl<'a> Request<'a> {
     /// # Panics
     /// If i is not less than [`Request::len`].
     pub fn endpoint(&self, i: usize) -> Endpoint {
-        let b = &self.endpoints.record(self.bytes, i).expect("no such endpoint")[..ENDPOINT_SIZE];
+        let b = match self.endpoints.record(self.bytes, i) {
+            Some(b) => &b[..ENDPOINT_SIZE],
+            None => out_of_range("endpoint", i, self.len()),
+        };
         let mut address = [0; 16];
         address.copy_from_slice(&b[..16]);
         Endpoint {
@@ -620,8 +623,14 @@ impl<'a> Response<'a> {
         Some(Response { bytes, endpoints, role, requeue_ms: 0, balance: Balance::Default, tail })
     }
 
+    fn check(&self, i: usize) {
+        if i >= self.endpoints {
+            out_of_range("endpoint", i, self.endpoints)
+        }
+    }
+
     fn result(&mut self, i: usize) -> &mut [u8] {
-        assert!(i < self.endpoints, "no such endpoint");
+        self.check(i);
         &mut self.bytes[RESPONSE_SIZE + i * RESULT_SIZE..][..RESULT_SIZE]
     }
 
@@ -716,7 +725,7 @@ impl<'a> Response<'a> {
     /// Stores the state of endpoint i for the next request that has it. Endpoints for which a decision stores none have none afterwards. For
     /// plugins with [`NEED_ENDPOINT_STATE`].
     pub fn set_endpoint_state(&mut self, i: usize, state: &[u8; ENDPOINT_STATE]) {
-        assert!(i < self.endpoints, "no such endpoint");
+        self.check(i);
         let table = RESPONSE_SIZE + self.endpoints * RESULT_SIZE;
         if !self.tail.states {
             match self.bytes.get_mut(table..table + self.endpoints * ENDPOINT_STATE) {
@@ -937,6 +946,13 @@ fn error(code: i32, text: &str) -> i32 {
 
 fn not_configured() -> i32 {
     error(NOT_CONFIGURED, "unknown settings handle")
+}
+
+/// Ends the call: index i of what there are n. In a host, the text is in its log.
+#[cold]
+fn out_of_range(what: &str, i: usize, n: usize) -> ! {
+    let text = Text::<80>::new().push("sdk: index out of range: ").push(what).push(" ").push_number(i as u64).push(" of ").push_number(n as u64);
+    host::end(text.as_bytes())
 }
 
 fn no_room() -> i32 {
@@ -1337,6 +1353,11 @@ mod host {
         unsafe { import::log(level, text.as_ptr(), text.len() as u32) }
     }
 
+    pub fn end(text: &[u8]) -> ! {
+        log(super::Level::Error as u32, text);
+        core::arch::wasm32::unreachable()
+    }
+
     extern "C" {
         static __heap_base: u8;
     }
@@ -1383,6 +1404,10 @@ mod host {
     pub fn log(_: u32, text: &[u8]) {
         #[cfg(any(test, feature = "testing"))]
         super::testing::LOGGED.with(|l| l.borrow_mut().push(String::from_utf8_lossy(text).into_owned()));
+    }
+
+    pub fn end(text: &[u8]) -> ! {
+        panic!("{}", core::str::from_utf8(text).unwrap_or_default())
     }
 }
 

@@ -60,6 +60,8 @@ impl Plugin for Probe {
             }
             5 => (0..=MAX_GROUPS).for_each(|_| drop(resp.add_group(1))),
             6 => resp.set_capacity(0, 1),
+            7 => resp.set_share(req.len(), 1),
+            8 => drop(req.endpoint(req.len() + 1)),
             _ => {}
         }
         Ok(())
@@ -248,6 +250,18 @@ fn values_of_all_types() {
     let mut inner = 0;
     parse(br#"{"o": {"a": {"b": 3}}}"#, |_, v| v.object(|_, v| v.object(|_, v| v.integer(0..=9).map(|n| inner = n).ok_or("no"))).map(|_| ())).unwrap();
     assert_eq!(inner, 3);
+}
+
+#[test]
+#[should_panic(expected = "sdk: index out of range: endpoint 1 of 1")]
+fn shares_of_no_endpoint_panic() {
+    let _ = node(7).decide(&[ready("a")]);
+}
+
+#[test]
+#[should_panic(expected = "sdk: index out of range: endpoint 3 of 2")]
+fn no_endpoint_panics() {
+    let _ = node(8).decide(&[ready("a"), ready("a")]);
 }
 
 #[test]
