@@ -117,7 +117,7 @@ func (x *inspection) print(out io.Writer) error {
 	if x.MaximumMemoryBytes > 0 {
 		maximum = fmt.Sprintf("at most %d KiB", x.MaximumMemoryBytes>>10)
 	}
-	line("memory", "%d KiB, %s; the limit is %d KiB", x.MemoryBytes>>10, maximum, x.Limits.MemoryBytes>>10)
+	line("memory", "%d KiB declared, %s; the limit is %d KiB", x.MemoryBytes>>10, maximum, x.Limits.MemoryBytes>>10)
 	line("producers", "%s", x.producersText())
 	if x.Plugin != nil {
 		x.Plugin.print(line)

@@ -17,8 +17,8 @@ type moduleInfo struct {
 	MeteredBytes       int            `json:"meteredBytes"` // with what counts fuel
 	Functions          int            `json:"functions"`
 	LargestFunction    int            `json:"largestFunctionBytes"`
-	MemoryBytes        uint64         `json:"memoryBytes"`                  // of a new instance
-	MaximumMemoryBytes uint64         `json:"maximumMemoryBytes,omitempty"` // that the module declares
+	MemoryBytes        uint64         `json:"memoryBytes"`                  // that the module declares: the least
+	MaximumMemoryBytes uint64         `json:"maximumMemoryBytes,omitempty"` // that the module declares: the most
 	Imports            []moduleItem   `json:"imports"`
 	Exports            []moduleItem   `json:"exports"`
 	Producers          []producerInfo `json:"producers"` // as the module says

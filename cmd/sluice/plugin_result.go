@@ -32,8 +32,8 @@ type loadCost struct {
 	CachedMicroseconds      float64 `json:"cachedMicroseconds,omitempty"` // with compiled code from the cache; 0: it is not cached
 	InstantiateMicroseconds float64 `json:"instantiateMicroseconds"`
 	InitFuel                int64   `json:"initFuel"`
-	InstanceBytes           uint64  `json:"instanceBytes"` // memory of a new instance
-	UsedBytes               uint64  `json:"usedBytes"`     // after calls
+	InstanceBytes           uint64  `json:"instanceBytes"` // memory after start, with tables
+	UsedBytes               uint64  `json:"usedBytes"`     // memory after calls, with tables
 	HostBytes               uint64  `json:"hostBytes"`     // with compiled code and tables
 }
 
@@ -93,7 +93,7 @@ func (r *checkResult) print(out io.Writer) error {
 	}
 	line("compile", "%s and %s for metering; %s", ms(r.Load.CompileMicroseconds), ms(r.Load.MeterMicroseconds), fromCache)
 	line("instantiate", "%s, fuel %d", ms(r.Load.InstantiateMicroseconds), r.Load.InitFuel)
-	line("memory", "%d KiB initially, %d KiB after calls", r.Load.InstanceBytes>>10, r.Load.UsedBytes>>10)
+	line("memory", "%d KiB declared, %d KiB after start, %d KiB after calls", r.MemoryBytes>>10, r.Load.InstanceBytes>>10, r.Load.UsedBytes>>10)
 	line("host memory", "%d KiB, with compiled code and tables", r.Load.HostBytes>>10)
 	t := &r.SelfTest
 	line("deterministic", "yes: %d sample requests in %d orders have equal answers (%d calls of %d instances, new and used; %s, fuel %d)",

@@ -69,7 +69,7 @@ func TestPluginCheckPrintsCosts(t *testing.T) {
 	for _, want := range []string{
 		`ABI version +2\.1\n`, `needs +Nodes and CPU of zones, and the index of this node; names of Pods\n`, `imports +1 of sluice\n`, `size +\d+ bytes, metered \d+\n`,
 		`compile +\d+\.\d\d ms and \d+\.\d\d ms for metering; from the cache \d+\.\d\d ms\n`, `instantiate +\d+\.\d\d ms, fuel \d+\n`,
-		`memory +5\d\d KiB initially, \d+ KiB after calls\n`, `host memory +\d+ KiB`, `deterministic +yes`, `\n +1 +\d+ `, `\n +10 +\d+ `, `\n +100 +\d+ `, `\n +1000 +\d+ `,
+		`memory +512 KiB declared, 5\d\d KiB after start, \d+ KiB after calls\n`, `host memory +\d+ KiB`, `deterministic +yes`, `\n +1 +\d+ `, `\n +10 +\d+ `, `\n +100 +\d+ `, `\n +1000 +\d+ `,
 		`\n3 of 8 terminating +- +1 1 1 1 1 1 1 1`, `\n4 of 9 held +- +0 1 0 1 0 1 0 1 1`, `\noutcomes, 20 s later +- +1 `,
 	} {
 		if !regexp.MustCompile(want).MatchString(out) {
