@@ -10,8 +10,8 @@ import (
 )
 
 var (
-	// notWrapped matches comments that cannot be wrapped: directives, and indented tables and code.
-	notWrapped    = regexp.MustCompile(`^//(\t|go:|nolint| \+)`)
+	// notWrapped matches comments that cannot be wrapped: directives, outputs of examples, and indented tables and code.
+	notWrapped    = regexp.MustCompile(`^//(\t|go:|nolint| \+| Output: )`)
 	generatedCode = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 )
 

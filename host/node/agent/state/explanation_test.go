@@ -61,7 +61,7 @@ func TestPartsThatCannotBeHeldAreNamed(t *testing.T) {
 	}{
 		{[]uint16{1, 1, 99, 99}, nil},
 		{[]uint16{1, 1, 9, 9}, []string{"10.0.0.1:80 and 1 more: wanted 1 %, got 10 %", "10.0.0.3:80 and 1 more: wanted 99 %, got 90 %"}},
-		{[]uint16{0, 0, 1, 1}, []string{"10.0.0.1:80 and 1 more: wanted 1 %, got 0 %", "10.0.0.3:80 and 1 more: wanted 99 %, got 100 %"}},
+		{[]uint16{0, 0, 1, 1}, []string{"10.0.0.1:80 and 1 more: wanted 1 %, got 0 %"}}, // 100 % for 99 % is within what rounding may change
 	} {
 		port := &eligibility.Port{UsesCluster: true}
 		for i := range c.weights {
