@@ -20,12 +20,12 @@ import (
 
 // directory is the last known content of a directory. One goroutine uses it.
 type directory struct {
-	root     string
-	now      func() time.Time // nil: all files are read each time
-	files    map[string]*file // by path relative to root, with slashes
-	problems problemList      // of what the last scan could not list
-	complete bool             // the last scan read all that it could ever read
-	last     map[key]*entry   // result of the last merge
+	root       string
+	now        func() time.Time // nil: all files are read each time
+	files      map[string]*file // by path relative to root, with slashes
+	problems   problemList      // of what the last scan could not list
+	incomplete error            // why the next scan may read more than the last one, with the name of a file; or nil
+	last       map[key]*entry   // result of the last merge
 }
 
 // Load reads a directory, or one file, once. The error is about the directory or the file itself; all other problems are
@@ -38,9 +38,14 @@ func Load(root string) (*model.Snapshot, []source.Problem, error) {
 			return nil, nil, err
 		}
 		rel := filepath.Base(root)
-		d.files[rel] = readFile(ctx, time.Time{}, rel, func() (*os.File, error) { return safefile.Open(root) }, &file{})
+		d.files[rel] = readFile(ctx, nil, rel, func() (*os.File, error) { return safefile.Open(root) }, &file{})
 	} else if _, _, err := d.scan(ctx); err != nil {
 		return nil, nil, fmt.Errorf("source directory %s: %w", root, err)
+	}
+	for rel, f := range d.files { // there is no next scan
+		if f.temporary != nil && f.problem == nil {
+			f.problem = &source.Problem{File: rel, Err: f.temporary}
+		}
 	}
 	snap := model.NewSnapshot()
 	changes, problems, _ := d.merge()
@@ -59,10 +64,6 @@ func (d *directory) scan(ctx context.Context) (folders map[string]os.FileInfo, c
 		return nil, false, err
 	}
 	defer w.root.Close()
-	var before time.Time
-	if d.now != nil {
-		before = d.now().Add(-coarsest)
-	}
 	states := make([]*file, len(w.found))
 	read := make([]int, 0, len(w.found))
 	next := make(map[string]*file, len(w.found))
@@ -73,21 +74,26 @@ func (d *directory) scan(ctx context.Context) (folders map[string]os.FileInfo, c
 	}
 	onAllCPUs(ctx, len(read), func(i int) {
 		rel, state := w.found[read[i]].rel, &states[read[i]]
-		*state = readFile(ctx, before, rel, func() (*os.File, error) { return w.root.OpenFile(rel, openFlags, 0) }, *state)
+		*state = readFile(ctx, d.now, rel, func() (*os.File, error) { return w.root.OpenFile(rel, openFlags, 0) }, *state)
 	})
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
 	}
 	for i, m := range w.found {
 		next[m.rel] = states[i]
-		w.temporary = w.temporary || states[i].temporary
-	}
-	for rel, f := range d.files {
-		if next[rel] == nil && w.isKept(rel) {
-			next[rel] = f
+		if err := states[i].temporary; err != nil && w.temporary == nil {
+			w.temporary = fmt.Errorf("%s: %w", m.rel, err)
 		}
 	}
-	changed = len(read) > 0 || len(next) != len(d.files) || !w.problems.isEmpty() || !d.problems.isEmpty()
-	d.files, d.problems, d.complete = next, w.problems, !w.temporary
+	changed = len(read) > 0 || !w.problems.isEmpty() || !d.problems.isEmpty()
+	for rel, f := range d.files {
+		if next[rel] == nil && (!f.gone || w.isKept(rel)) {
+			kept := *f
+			kept.info, kept.gone = nil, !w.isKept(rel)
+			next[rel] = &kept
+			changed = changed || kept.gone
+		}
+	}
+	d.files, d.problems, d.incomplete = next, w.problems, w.temporary
 	return w.folders, changed, nil
 }

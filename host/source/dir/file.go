@@ -26,9 +26,10 @@ const coarsest = 2 * time.Second
 type file struct {
 	info    fs.FileInfo // when it was read; nil: it is to be read again
 	docs    []*document // of its last valid version, if problem is set
+	gone    bool        // the last scan missed it; the documents serve if it comes back and is not valid
 	problem *source.Problem
-	// temporary: it could not be read for want of descriptors or memory, or while it was written.
-	temporary bool
+	// temporary is why the next scan may read it: for want of descriptors or memory, or it changed while it was read.
+	temporary error
 }
 
 // openFlags open a file without waiting: it may have become a FIFO.
@@ -38,23 +39,26 @@ const openFlags = os.O_RDONLY | syscall.O_NONBLOCK
 func (f *file) is(info fs.FileInfo) bool { return f.info != nil && sameFile(f.info, info) }
 
 func sameFile(a, b fs.FileInfo) bool {
-	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+	return os.SameFile(a, b) && a.Size() == b.Size() && safefile.Changed(a).Equal(safefile.Changed(b))
 }
 
-// readFile returns the new state of a file. Documents whose text is in the old one are not decoded again. Times of files are
-// reliable before a time.
-func readFile(ctx context.Context, before time.Time, rel string, open func() (*os.File, error), old *file) *file {
+// readFile returns the new state of a file. Documents whose text is in the old one are not decoded again. now is nil if
+// times of files are not to be relied on.
+func readFile(ctx context.Context, now func() time.Time, rel string, open func() (*os.File, error), old *file) *file {
 	f := &file{docs: old.docs}
 	text, info, err := readText(open)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errWritten) { // the next scan decides
-		f.problem, f.temporary = old.problem, true
+		f.problem, f.temporary = old.problem, err
 		return f
 	}
 	if err != nil {
-		f.problem, f.temporary = &source.Problem{File: rel, Err: keepingNote(err, old)}, safefile.IsTemporary(err)
+		f.problem = &source.Problem{File: rel, Err: keepingNote(err, old)}
+		if safefile.IsTemporary(err) {
+			f.temporary = err
+		}
 		return f
 	}
-	if info.ModTime().Before(before) {
+	if now != nil && now().Sub(safefile.Changed(info)).Abs() > coarsest { // a clock may have been set back since
 		f.info = info
 	}
 	f.docs, f.problem = parse(ctx, text, strings.HasSuffix(rel, ".json"), old.docs)
@@ -75,7 +79,7 @@ func readFile(ctx context.Context, before time.Time, rel string, open func() (*o
 	return f
 }
 
-var errWritten = errors.New("the file is being written")
+var errWritten = errors.New("the file changed while it was read")
 
 func readText(open func() (*os.File, error)) ([]byte, fs.FileInfo, error) {
 	r, err := open()

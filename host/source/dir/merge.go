@@ -40,6 +40,9 @@ func (d *directory) merge() (changes []model.Change, problems []source.Problem, 
 	m.of("").addAll(&problemList{moreErrors: d.problems.moreErrors, moreWarnings: d.problems.moreWarnings}, "", 0, false)
 	for _, rel := range slices.Sorted(maps.Keys(d.files)) {
 		f := d.files[rel]
+		if f.gone {
+			continue
+		}
 		if f.problem != nil {
 			m.of(rel).add(*f.problem)
 		}

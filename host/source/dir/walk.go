@@ -34,7 +34,7 @@ type walk struct {
 	found     []manifest
 	folders   map[string]fs.FileInfo // by relative path
 	unread    map[string]bool        // files and folders that exist and could not be read
-	temporary bool                   // some of them for want of descriptors or memory
+	temporary error                  // why one of them was not read, if it is for want of descriptors or memory
 	problems  problemList
 
 	entries int
@@ -68,12 +68,12 @@ func (w *walk) list(rel string, above []fs.FileInfo) error {
 	} else if len(w.folders) == maxFolders {
 		return fmt.Errorf("more than %d folders", maxFolders)
 	}
-	d, err := w.root.Open(rel)
+	d, err := w.root.OpenFile(rel, openFlags, 0)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	entries, err := d.ReadDir(maxEntries - w.entries + 1)
+	entries, err := d.ReadDir(max(1, maxEntries-w.entries+1)) // all of them if it is not positive
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
@@ -114,7 +114,9 @@ func (w *walk) entry(rel string, link bool, above []fs.FileInfo) {
 // keep reports a file or folder that exists and cannot be read.
 func (w *walk) keep(rel string, err error, warning bool) {
 	w.unread[rel] = true
-	w.temporary = w.temporary || safefile.IsTemporary(err)
+	if safefile.IsTemporary(err) {
+		w.temporary = fmt.Errorf("%s: %w", rel, err)
+	}
 	w.problems.add(source.Problem{File: rel, Err: fmt.Errorf("%w; keeping what was read before", err), Warning: warning})
 }
 

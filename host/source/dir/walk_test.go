@@ -143,8 +143,8 @@ func TestFileThatCannotBeOpenedKeepsItsObjects(t *testing.T) {
 		temporary bool
 	}{{syscall.EMFILE, true}, {syscall.EACCES, false}} {
 		open := func() (*os.File, error) { return nil, &fs.PathError{Op: "open", Path: "a.yaml", Err: c.err} }
-		f := readFile(t.Context(), time.Now(), "a.yaml", open, old)
-		if len(f.docs) != 1 || f.info != nil || f.temporary != c.temporary || !strings.Contains(f.problem.Error(), "keeping the objects of its last valid version") {
+		f := readFile(t.Context(), time.Now, "a.yaml", open, old)
+		if len(f.docs) != 1 || f.info != nil || (f.temporary != nil) != c.temporary || !strings.Contains(f.problem.Error(), "keeping the objects of its last valid version") {
 			t.Errorf("%v: %+v, %v", c.err, f, f.problem)
 		}
 	}
@@ -154,12 +154,28 @@ func TestFileThatCannotBeOpenedKeepsItsObjects(t *testing.T) {
 func TestFileThatIsWrittenIsReadLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.yaml")
 	write(t, path, node("n1", "a")+strings.Repeat("# a comment\n", 1<<16))
-	stop, stopped := make(chan struct{}), make(chan struct{})
+	stop := writeForever(path)
+	open := func() (*os.File, error) { return os.Open(path) }
+	old := &file{docs: []*document{{}, {}}}
+	testenv.Eventually(t, "a change while the file is read", func() bool {
+		f := readFile(t.Context(), time.Now, "a.yaml", open, old)
+		return f.temporary != nil && f.info == nil && len(f.docs) == 2
+	})
+	stop()
+	later := func() time.Time { return time.Now().Add(time.Hour) }
+	if f := readFile(t.Context(), later, "a.yaml", open, old); f.temporary != nil || f.info == nil || len(f.docs) != 1 {
+		t.Errorf("%+v", f)
+	}
+}
+
+// writeForever changes the time of a file until stop is called.
+func writeForever(path string) (stop func()) {
+	over, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
 		for i := 0; ; i++ {
 			select {
-			case <-stop:
+			case <-over:
 				return
 			default:
 				at := time.Unix(int64(i), 0)
@@ -167,16 +183,9 @@ func TestFileThatIsWrittenIsReadLater(t *testing.T) {
 			}
 		}
 	}()
-	open := func() (*os.File, error) { return os.Open(path) }
-	old := &file{docs: []*document{{}, {}}}
-	testenv.Eventually(t, "a change while the file is read", func() bool {
-		f := readFile(t.Context(), time.Now(), "a.yaml", open, old)
-		return f.temporary && f.info == nil && len(f.docs) == 2
-	})
-	close(stop)
-	<-stopped
-	if f := readFile(t.Context(), time.Now(), "a.yaml", open, old); f.temporary || f.info == nil || len(f.docs) != 1 {
-		t.Errorf("%+v", f)
+	return func() {
+		close(over)
+		<-stopped
 	}
 }
 
@@ -194,24 +203,104 @@ func TestOversizedFileKeepsItsObjects(t *testing.T) {
 	}
 }
 
-// TestOnlyChangedFilesAreRead: a file of which the times may be too coarse is read again.
+// TestOnlyChangedFilesAreRead: a file of which the times may be too coarse is read again. One from the future is not: a clock
+// was set back since.
 func TestOnlyChangedFilesAreRead(t *testing.T) {
-	d := &directory{root: t.TempDir(), now: time.Now}
+	now := time.Now()
+	d := &directory{root: t.TempDir(), now: func() time.Time { return now }}
 	path := filepath.Join(d.root, "a.yaml")
 	write(t, path, node("n1", "a"))
-	if _, changed, err := d.scan(t.Context()); err != nil || !changed {
-		t.Errorf("at first: %t, %v", changed, err)
-	}
-	if _, changed, err := d.scan(t.Context()); err != nil || !changed {
-		t.Errorf("a file that was just written: %t, %v", changed, err)
-	}
-	before := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(path, before, before); err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []bool{true, false, false} {
-		if _, changed, err := d.scan(t.Context()); err != nil || changed != want {
-			t.Errorf("scan %d of an old file: %t, want %t; %v", i, changed, want, err)
+	read := func(when string, later time.Duration, want ...bool) {
+		t.Helper()
+		now = time.Now().Add(later)
+		for i, want := range want {
+			if _, changed, err := d.scan(t.Context()); err != nil || changed != want {
+				t.Errorf("scan %d %s: %t, want %t; %v", i, when, changed, want, err)
+			}
 		}
 	}
+	read("of a file that was just written", 0, true, true)
+	read("of an old file", time.Hour, true, false, false)
+	write(t, path, node("n1", "a"))
+	read("of a file from the future", -time.Hour, true, false, false)
+	at := time.Now().Add(24 * time.Hour)
+	if err := os.Chtimes(path, at, at); err != nil {
+		t.Fatal(err)
+	}
+	read("of a file with a time in the future", time.Hour, true, false, false)
+}
+
+// TestFileWithTheSameTimeIsRead: archives that can be reproduced have one time for all files, and a new file may get the inode of
+// the old one.
+func TestFileWithTheSameTimeIsRead(t *testing.T) {
+	d := &directory{root: t.TempDir(), now: func() time.Time { return time.Now().Add(time.Hour) }}
+	for i, zone := range []string{"a", "b"} {
+		path := filepath.Join(d.root, "a.yaml")
+		write(t, path, node("n1", zone))
+		if err := os.Chtimes(path, time.Unix(1, 0), time.Unix(1, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if changes, _, _ := scanOnce(t, d); len(changes) != 1 || changes[0].Node.Zone != zone {
+			t.Errorf("version %d: %v", i, changes)
+		}
+	}
+}
+
+// TestEntriesStayBounded: os.File.ReadDir reads all of a folder if its limit is not positive.
+func TestEntriesStayBounded(t *testing.T) {
+	base := t.TempDir()
+	for i := range 3 {
+		write(t, filepath.Join(base, fmt.Sprint(i, ".yaml")), "")
+	}
+	root, err := os.OpenRoot(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	w := &walk{root: root, folders: map[string]fs.FileInfo{}, entries: maxEntries + 1}
+	if err := w.list(".", make([]fs.FileInfo, 1)); err == nil || w.entries > maxEntries+2 || len(w.found) > 0 {
+		t.Errorf("%v, %d entries, %v", err, w.entries, w.found)
+	}
+}
+
+// TestFolderThatBecomesAFIFOIsNotWaitedFor: opening it for reading would wait for a writer.
+func TestFolderThatBecomesAFIFOIsNotWaitedFor(t *testing.T) {
+	base := t.TempDir()
+	root, err := os.OpenRoot(base)
+	if err == nil {
+		err = syscall.Mkfifo(filepath.Join(base, "sub"), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	w, ended := &walk{root: root, folders: map[string]fs.FileInfo{}}, make(chan error, 1)
+	go func() { ended <- w.list("sub", make([]fs.FileInfo, 1)) }()
+	var got error
+	testenv.Eventually(t, "the end of the walk", func() bool {
+		select {
+		case got = <-ended:
+			return true
+		default:
+			return false
+		}
+	})
+	if !errors.Is(got, syscall.ENOTDIR) {
+		t.Error(got)
+	}
+}
+
+// TestLoadReportsFilesThatChange: without a next walk, their objects are missing.
+func TestLoadReportsFilesThatChange(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.yaml")
+	write(t, path, node("n1", "a")+strings.Repeat("# a comment\n", 1<<16))
+	stop := writeForever(path)
+	defer stop()
+	testenv.Eventually(t, "a change while the file is read", func() bool {
+		snap, problems, err := Load(filepath.Dir(path))
+		if err != nil || len(snap.Nodes)+len(problems) != 1 {
+			t.Fatalf("%d Nodes, %v, %v", len(snap.Nodes), problems, err)
+		}
+		return len(problems) == 1 && problems[0].Error() == "a.yaml: "+errWritten.Error()
+	})
 }

@@ -73,27 +73,27 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	d := &directory{root: root, now: s.opt.Now, files: map[string]*file{}}
 	w := &watcher{opt: s.opt, fs: events}
 	l := &problemLog{log: s.opt.Log, onCount: s.opt.OnProblems, logged: map[string]bool{}}
+	var problems []source.Problem // of the last merge
 	for synced, again := false, false; ; {
 		folders, changed, err := d.scan(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		added, failed := false, len(w.problems) > 0
-		if err == nil {
+		listed, added, failed := err == nil, false, len(w.problems) > 0
+		if listed {
 			added, err = w.watch(root, folders)
 		}
-		if err != nil {
-			if err = fmt.Errorf("source directory %s: %w", root, err); !synced {
-				return err
-			}
-			d.problems, changed = problemList{errors: []source.Problem{{Err: fmt.Errorf("%w; keeping its objects", err)}}}, true
+		if err != nil && !synced {
+			return fmt.Errorf("source directory %s: %w", root, err)
 		}
 		switch {
-		case !synced && !d.complete:
-			s.opt.Log.Warn("cannot read all of the source directory yet", "path", s.root)
+		case !listed: // nothing is known to be missing
+			w.problems = []source.Problem{{Err: fmt.Errorf("source directory %s: %w; keeping its objects", root, err)}}
+			l.report(slices.Concat(w.problems, problems))
+		case !synced && d.incomplete != nil:
+			s.opt.Log.Warn("cannot read all of the source directory yet", "path", s.root, "err", d.incomplete)
 		case !synced || changed || again || failed || len(w.problems) > 0:
 			var changes []model.Change
-			var problems []source.Problem
 			changes, problems, again = d.merge()
 			l.report(slices.Concat(w.problems, problems))
 			if !synced {
@@ -106,7 +106,7 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 				emit(changes)
 			}
 		}
-		if !w.wait(ctx, again || added) {
+		if !w.wait(ctx, listed && (again || added)) {
 			return nil
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 func TestInitialStateThenSyncedOnce(t *testing.T) {
@@ -82,6 +83,48 @@ func TestFileThatComesBackLosesNothing(t *testing.T) {
 	if changes, _ := scanTwice(t, d); len(changes) != 1 || changes[0].Node != nil {
 		t.Errorf("the file is gone: %v", changes)
 	}
+}
+
+// TestFileThatComesBackInvalidLosesNothing: what an editor puts in the place of the old file may not be valid.
+func TestFileThatComesBackInvalidLosesNothing(t *testing.T) {
+	d := &directory{root: t.TempDir()}
+	path := filepath.Join(d.root, "a.yaml")
+	write(t, path, node("n1", "a")+node("n2", "a"))
+	scanOnce(t, d)
+	if err := os.Rename(path, path+"~"); err != nil {
+		t.Fatal(err)
+	}
+	scanOnce(t, d)
+	write(t, path, node("n1", "b")+"kind: [\n")
+	for range 2 {
+		changes, problems := scanTwice(t, d)
+		if len(changes) != 0 || len(problems) != 1 || !strings.Contains(problems[0].Error(), "keeping the objects of its last valid version") {
+			t.Errorf("%v, %v", changes, problems)
+		}
+	}
+}
+
+// TestFailedWalkRemovesNothing: the directory disappears when a walk has missed a file for the first time, as with rm -r.
+func TestFailedWalkRemovesNothing(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "manifests")
+	write(t, filepath.Join(root, "a.yaml"), node("n1", "a"))
+	write(t, filepath.Join(root, "b.yaml"), node("n2", "a"))
+	walks := make(chan time.Time)
+	r := start(t, root, Options{After: func(time.Duration) <-chan time.Time { return walks }})
+	walk := func() { walks <- time.Time{} }
+	r.must(os.Rename(filepath.Join(root, "b.yaml"), filepath.Join(root, "c.json"))) // not valid
+	walk()
+	r.waitForLog("c.json")
+	r.must(os.Rename(root, root+".away"))
+	walk()
+	r.waitForLog("keeping its objects")
+	walk() // when the source takes this, it has handled the walk before
+	r.waitForZones("n1=a n2=a")
+	r.must(os.Rename(root+".away", root))
+	walk()
+	walk()
+	r.waitForZones("n1=a")
+	r.waitForLog("manifest problem resolved")
 }
 
 func TestRemovedFileRemovesItsObjects(t *testing.T) {
@@ -248,6 +291,21 @@ func TestRandomChangesArriveInTheEnd(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestFirstStateSaysWhatItWaitsFor(t *testing.T) {
+	root := t.TempDir()
+	path := filepath.Join(root, "sub/a.yaml")
+	write(t, path, node("n1", "a")+strings.Repeat("# a comment\n", 1<<16))
+	d := &directory{root: root}
+	stop := writeForever(path)
+	defer stop()
+	testenv.Eventually(t, "a change while the file is read", func() bool {
+		if _, _, err := d.scan(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return d.incomplete != nil && d.incomplete.Error() == "sub/a.yaml: "+errWritten.Error()
+	})
 }
 
 func TestRunOfMissingDirectoryFails(t *testing.T) {

@@ -3,6 +3,7 @@ package safefile
 import (
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,6 +15,15 @@ func owner(info os.FileInfo) (uid int, ok bool) {
 		return 0, false
 	}
 	return int(s.Uid), true
+}
+
+// Changed returns when the content or the attributes of a file last changed. No program can set that time.
+func Changed(info os.FileInfo) time.Time {
+	s, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return info.ModTime()
+	}
+	return time.Unix(s.Ctim.Unix())
 }
 
 // pseudoFileSystem returns the name of the file system of a file if it is a pseudo file system, else "". Its regular files
