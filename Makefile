@@ -4,7 +4,10 @@ GO          ?= go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 CONTROLLERGEN := sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
-VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# Found out once, so that all steps of a target agree while files are edited.
+ifndef VERSION
+VERSION     := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+endif
 # The packages of both Go modules: sdk has a module of its own.
 ALL         := ./... github.com/sluice-proxy/sluice/sdk/...
 PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
