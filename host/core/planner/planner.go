@@ -75,7 +75,7 @@ func (p *Planner) Configure(s Settings) {
 func (p *Planner) SetPolicies(set *policy.Set, changed []*policy.Object) {
 	set.Follow(p.settings.Policies)
 	p.settings.Policies = set
-	p.evaluator.KeepCounters(set)
+	p.evaluator.KeepCountersOf(changed, set)
 	for _, o := range changed {
 		p.guards.dirty = p.guards.dirty || o.Policy.Guard.FailedPercent > 0
 		if o.Name.Namespace != "" {

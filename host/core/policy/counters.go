@@ -55,16 +55,38 @@ func (c *counters) add(policy, plugin string, names []string, by *[abi.MaxCounte
 // KeepCounters forgets the counters of plugins that no policy of a set has any more, and those that a loaded plugin does not
 // name: there is room for others then.
 func (e *Evaluator) KeepCounters(set *Set) {
+	if len(e.counters.totals) > 0 {
+		e.keepCounters(set.All(), func(string) bool { return true })
+	}
+}
+
+// KeepCountersOf does so for the policies of objects that have changed, in or no longer in the set.
+func (e *Evaluator) KeepCountersOf(changed []*Object, set *Set) {
 	if len(e.counters.totals) == 0 {
 		return
 	}
+	of, now := map[string]bool{}, []*Policy{}
+	for _, o := range changed {
+		of[o.Policy.Name] = true
+		if o = set.objects.all[o.Name]; o != nil {
+			now = append(now, o.Policy)
+		}
+	}
+	e.keepCounters(now, func(policy string) bool { return of[policy] })
+}
+
+// keepCounters forgets counters of some policies: all but those of the plugins that policies have.
+func (e *Evaluator) keepCounters(policies []*Policy, some func(policy string) bool) {
 	used := map[CounterKey]bool{}
-	for _, p := range set.All() {
+	for _, p := range policies {
 		for step := range p.All() {
 			used[CounterKey{p.Name, step.Plugin, ""}], used[CounterKey{"", step.Plugin, ""}] = true, true
 		}
 	}
 	maps.DeleteFunc(e.counters.totals, func(k CounterKey, _ uint64) bool {
+		if !some(k.Policy) {
+			return false
+		}
 		gone := !used[CounterKey{k.Policy, k.Plugin, ""}]
 		if p, err := e.requests.loader.plugins(k.Plugin); err == nil && !gone {
 			gone = !slices.Contains(p.Counters(), k.Counter)

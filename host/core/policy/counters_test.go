@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
@@ -77,6 +78,15 @@ func TestCountersOfPluginsThatAreGoneAreForgotten(t *testing.T) {
 	e.KeepCounters(&Set{Policies: map[string]*Policy{"p": {Name: "p", Steps: []Step{{Plugin: "a"}, {Plugin: "loading"}}}}})
 	if got, want := fmt.Sprint(e.Counters()), "[{{ a first} 5} {{p a first} 5} {{p loading any} 5}]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+	keep := &Object{Name: model.Name{Namespace: "shop", Name: "o"}, Policy: &Policy{Name: "o", Steps: []Step{{Plugin: "a"}}}}
+	gone := &Object{Name: model.Name{Namespace: "shop", Name: "p"}, Policy: &Policy{Name: "p", Steps: []Step{{Plugin: "a"}}}}
+	e.counters.totals[CounterKey{"o", "a", "first"}], e.counters.totals[CounterKey{"o", "b", "first"}] = 5, 5
+	objects := &Set{}
+	objects.SetObjects([]*Object{keep})
+	e.KeepCountersOf([]*Object{keep, gone}, objects)
+	if got, want := fmt.Sprint(e.Counters()), "[{{ a first} 5} {{o a first} 5}]"; got != want {
+		t.Errorf("after changes of objects: %s, want %s", got, want)
 	}
 	if e.KeepCounters(&Set{}); fmt.Sprint(e.Counters()) != "[]" || len(e.counters.totals) != 0 {
 		t.Errorf("without policies: %v", e.counters.totals)
