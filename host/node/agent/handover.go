@@ -19,6 +19,10 @@ const HandOverTimeout = 100 * time.Second
 // answersWithin is more than the 5 s between kube-proxy's attempts to listen on an address that was in use.
 const answersWithin = 8 * time.Second
 
+// lookWithin is how long looking for kube-proxy's objects may take: the kernel lists links under a lock that is held for seconds
+// while many network namespaces come and go.
+const lookWithin = 10 * time.Second
+
 // The label of a Node by which an installation and a rollback say which proxy forwards there, and its value for kube-proxy.
 const (
 	proxyLabel     = "sluice.dev/proxy"
@@ -39,14 +43,14 @@ func (a *Agent) handOver(ctx context.Context, stopServers func()) bool {
 		labeled = n != nil && n.Labels[proxyLabel] == proxyKubeProxy
 	})
 	stop()
+	a.extendStop(lookWithin)
 	found, _ := kubeproxy.Find(ctx, kubeproxy.PortRange{}) // whoever has NodePorts has ClusterIPs, too
+	a.extendStop(0)
 	if err != nil || len(found) == 0 && !labeled {
 		return false
 	}
 	a.log.Info("kube-proxy follows; sluice goes on until it has programmed all Services", "label", labeled, "found", len(found))
-	if a.opts.ExtendStop != nil {
-		a.opts.ExtendStop(HandOverTimeout)
-	}
+	a.extendStop(HandOverTimeout)
 	stopServers()
 	ctx, cancel := context.WithTimeoutCause(ctx, HandOverTimeout, fmt.Errorf("not within %s", HandOverTimeout))
 	defer cancel()
@@ -59,6 +63,13 @@ func (a *Agent) handOver(ctx context.Context, stopServers func()) bool {
 		return false
 	}
 	return true
+}
+
+// extendStop says that the agent may take longer to stop.
+func (a *Agent) extendStop(by time.Duration) {
+	if a.opts.ExtendStop != nil {
+		a.opts.ExtendStop(by)
+	}
 }
 
 // removeTables removes everything that sluice has programmed.
