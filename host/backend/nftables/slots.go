@@ -63,8 +63,8 @@ func (Slots) encodePool(f *plan.Frontend, p *plan.Pool, _ int, before packedSlot
 	case total > 1<<maxSizeClass:
 		return poolElements{}, fmt.Errorf("the weights sum up to %d, more than the %d slots of a pool", total, 1<<maxSizeClass)
 	case f.Balance == plan.SourceHash:
-		slots, c := hashedSlots(p)
-		return poolElements{sets: 1 << (maxSizeClass + 1 + c - minHashClass), slots: pack(slots)}, nil
+		list, c := hashedSlots(p)
+		return poolElements{sets: 1 << (maxSizeClass + 1 + c - minHashClass), slots: pack(list)}, nil
 	default:
 		return poolElements{sets: 1 << sizeClass(total), slots: assignSlots(before, p.Endpoints, total)}, nil
 	}

@@ -99,7 +99,8 @@ func (d *document) decodeText(isJSON bool) error {
 // splitList returns the items of a List as kubectl prints it, as documents: they are decoded on all CPUs, with a fraction of
 // the memory, and again only if they have changed. It returns any other document as it is.
 func splitList(d strictyaml.Document, isJSON bool) []strictyaml.Document {
-	spans, isList := []span(nil), false
+	var spans []span
+	var isList bool
 	if isJSON {
 		spans, isList = listItems([]byte(d.Text))
 	} else {
