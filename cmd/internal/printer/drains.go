@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/host/util/printable"
@@ -28,7 +26,7 @@ func Drains(w io.Writer, x *api.Drains) error {
 			since = Ago(x.At, *d.Since)
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f %%\t%s\t%s\n", d.Service, portText(d), d.Address, dash(d.Pod), dash(d.Node), since, d.Stage,
-			100*d.Share, Connections(d), drainWhy(d))
+			100*d.Share, Connections(d), allReasons(d.Why, d.Steps, d.Shed, d.ResetAt))
 	}
 	if err := tw.Flush(); err != nil {
 		return err
@@ -54,20 +52,4 @@ func Connections(d *api.Drain) string {
 		return "unknown"
 	}
 	return strconv.FormatUint(uint64(*d.Connections), 10)
-}
-
-func drainWhy(d *api.Drain) string {
-	why := []string{d.Why}
-	for _, s := range d.Steps {
-		if s.Reason != "" {
-			why = append(why, s.Plugin+": "+s.Reason)
-		}
-	}
-	if d.Shed != nil {
-		why = append(why, shedText(d.Shed))
-	}
-	if d.ResetAt != nil {
-		why = append(why, "connections reset at "+d.ResetAt.Format(time.TimeOnly)+" UTC")
-	}
-	return strings.Join(why, "; ")
 }

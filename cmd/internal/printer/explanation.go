@@ -207,24 +207,30 @@ func printPool(w io.Writer, p *api.Pool, plugins []string) {
 // whyText returns why an endpoint has its weight: what is known of it, the reasons of the plugins, and what happens to its
 // connections.
 func whyText(e *api.Endpoint) string {
-	why := []string{e.Why}
+	why := e.Why
 	if e.HeldUntil != nil {
-		why[0] += " until " + e.HeldUntil.Format(time.TimeOnly) + " UTC"
+		why += " until " + e.HeldUntil.Format(time.TimeOnly) + " UTC"
 	}
 	steps := e.Steps
 	if e.Shadow != nil {
 		steps = slices.Concat(steps, e.Shadow.Steps)
 	}
+	return allReasons(why, steps, e.Shed, e.ResetAt)
+}
+
+// allReasons returns what is known of an endpoint, the reasons of plugins, and what happens to its connections.
+func allReasons(known string, steps []api.Step, shed *api.Shed, resetAt *time.Time) string {
+	why := []string{known}
 	for _, s := range steps {
 		if s.Reason != "" {
 			why = append(why, s.Plugin+": "+s.Reason)
 		}
 	}
-	if e.Shed != nil {
-		why = append(why, shedText(e.Shed))
+	if shed != nil {
+		why = append(why, shedText(shed))
 	}
-	if e.ResetAt != nil {
-		why = append(why, "connections reset at "+e.ResetAt.Format(time.TimeOnly)+" UTC")
+	if resetAt != nil {
+		why = append(why, "connections reset at "+resetAt.Format(time.TimeOnly)+" UTC")
 	}
 	return strings.Join(why, "; ")
 }

@@ -71,8 +71,8 @@ func Languages() []Language {
 			About: []About{
 				{"assembly/index.ts", "the plugin"},
 				{"assembly/sluice.ts", "the SDK of this version of sluice: the wire form of the plugin ABI"},
-				{"test/decide.test.js", "tests of one decision, and of a sequence over time, which call the module"},
-				{"testdata/warm-up.scenario", scenarioText},
+				{"test/decide.test.js", "tests, which call the module"},
+				{"testdata/decide.scenario", scenarioText},
 				{"package-lock.json", "the version of the compiler, with its digest"},
 			},
 		},
@@ -85,8 +85,8 @@ func Languages() []Language {
 			tests:    []Command{{"clang", "-std=c11", "-O1", "-Wall", "-o", "plugin_test", "plugin_test.c"}, {"./plugin_test"}},
 			About: []About{
 				{"plugin.c", "the plugin"},
-				{"plugin_test.c", "native tests: one decision, and a sequence over time"},
-				{"testdata/warm-up.scenario", scenarioText},
+				{"plugin_test.c", "native tests"},
+				{"testdata/decide.scenario", scenarioText},
 				{"sluice.h", "the SDK of this version of sluice: the wire form of the plugin ABI"},
 			},
 		},
@@ -98,9 +98,9 @@ func Languages() []Language {
 			},
 			tests: []Command{{"go", "vet", "."}, {"go", "test", "."}},
 			About: []About{
-				{"main.go", "the plugin with its settings"},
-				{"main_test.go", "native tests: one decision, and a sequence over time"},
-				{"testdata/warm-up.scenario", "a timeline with the decisions that are expected, run natively and in the sandbox; `go test . -update` rewrites them"},
+				{"main.go", "the plugin"},
+				{"main_test.go", "native tests"},
+				{"testdata/decide.scenario", "a timeline with the decisions that are expected, run natively and in the sandbox; `go test . -update` rewrites them"},
 			},
 		},
 		{
@@ -114,8 +114,8 @@ func Languages() []Language {
 			tests: []Command{{"rustc", "--edition", "2021", "--test", "-o", "plugin_test", "src/lib.rs"}, {"./plugin_test"}},
 			About: []About{
 				{"src/lib.rs", "the plugin"},
-				{"src/tests.rs", "native tests: one decision, and a sequence over time"},
-				{"testdata/warm-up.scenario", scenarioText},
+				{"src/tests.rs", "native tests"},
+				{"testdata/decide.scenario", scenarioText},
 				{"src/sluice.rs", "the SDK of this version of sluice: the wire form of the plugin ABI, without std and without crates"},
 			},
 		},

@@ -11,7 +11,6 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"text/template"
 
@@ -117,7 +116,7 @@ func (p *Plugin) Files() (map[string][]byte, error) {
 		Commands, Tests                                   []Command
 		About                                             []About
 		Empty                                             bool
-	}{p.Name, l.Name, l.Title, l.Needs, p.SDK.Version, quoteModFile(p.SDK.Dir), p.aboutSDK(), l.Commands(p.Name), l.tests, p.about(), p.Empty}
+	}{p.Name, l.Name, l.Title, l.Needs, p.SDK.Version, quoteModFile(p.SDK.Dir), p.aboutSDK(), l.Commands(p.Name), l.tests, l.About, p.Empty}
 	if data.Version == "" {
 		data.Version = "v0.0.0" // any: it is replaced
 	}
@@ -150,9 +149,6 @@ func (p *Plugin) Files() (map[string][]byte, error) {
 			return nil, err
 		}
 	}
-	if p.Empty {
-		delete(out, exampleScenario)
-	}
 	switch l.Name {
 	case "as":
 		out["assembly/sluice.ts"] = []byte(assemblyscript.SDK)
@@ -162,28 +158,6 @@ func (p *Plugin) Files() (map[string][]byte, error) {
 		out["src/sluice.rs"] = []byte(rust.SDK)
 	}
 	return out, nil
-}
-
-// exampleScenario is that of the example, and emptyScenario that of an empty plugin.
-const (
-	exampleScenario = "testdata/warm-up.scenario"
-	emptyScenario   = "testdata/decide.scenario"
-)
-
-// about returns what the README says of the files.
-func (p *Plugin) about() []About {
-	out := slices.Clone(p.Lang.About)
-	for i := range out {
-		switch a := &out[i]; {
-		case p.Empty && a.Name == exampleScenario:
-			a.Name = emptyScenario
-		case p.Empty && strings.Contains(a.Name, "test"):
-			a.Text = "a native test"
-		case p.Empty:
-			a.Text = strings.TrimSuffix(a.Text, " with its settings")
-		}
-	}
-	return out
 }
 
 // quoteModFile quotes a path for go.mod, if it has to be.

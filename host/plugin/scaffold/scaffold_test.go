@@ -141,7 +141,7 @@ func TestTextOfNewPluginsIsFormatted(t *testing.T) {
 				t.Errorf("%s: gofmt changes %s: %v", l.Name, name, err)
 			}
 		}
-		for _, a := range p.about() {
+		for _, a := range l.About {
 			if files[a.Name] == nil {
 				t.Errorf("%s: the README has %s, which is not there", l.Name, a.Name)
 			}
