@@ -155,7 +155,8 @@ func TestReadmeOnRealNodes(t *testing.T) {
 	load.end("upgrade and back", false)
 	c.noWarnings()
 
-	t.Run("Kubernetes' network tests", func(t *testing.T) { c.suite(t, tests) })
+	t.Run("terminating endpoints", func(t *testing.T) { c.suite(t, tests, terminating, skip, fewestTerminating) })
+	t.Run("Kubernetes' network tests", func(t *testing.T) { c.suite(t, tests, focus, skip+"|"+terminating, fewest) })
 
 	// Endpoints come and go meanwhile: stale rules would send connections to Pods that have ended.
 	old := strings.Fields(c.kubectl("-n", "web", "get", "pods", "-l", "app=web", "-o", "name"))

@@ -15,18 +15,22 @@ import (
 
 // What runs of Kubernetes' network tests: those of Services, and others that a Service proxy makes true. Not: those that this
 // kernel (SCTP) or cluster (load balancers, network policies, six workers) cannot run, and session affinity timeouts, which take
-// up to 20 minutes each.
+// up to 20 minutes each. Those of terminating endpoints have 100 seconds for 5 rounds of connections, 12 seconds each on an idle
+// machine, before their server ends: they run by themselves.
 const (
 	focus = `\[sig-network\].*(Services |Conntrack|Traffic Distribution|HostPort|KubeProxy|EndpointSlice|NoSNAT|Service CIDRs|Topology Hints|should check kube-proxy urls)`
 	skip  = `Alpha|Beta|LoadBalancer|Disruptive|Flaky|IPv6DualStack|Networking-IPv6|Internet.connection|LocalhostNodePorts|Serial|NetworkPolicy|Netpol|SCTP|sctp|affinity timeout`
-	// fewest is how many specs the pattern selects at least, so that a change of names is seen.
-	fewest = 60
+
+	terminating = `\[sig-network\].*Services .*fallback to .*terminating endpoints`
+	// How many specs the patterns select at least, so that a change of names is seen.
+	fewest            = 60
+	fewestTerminating = 4
 	// sideBySide is how many specs run at a time: they wait most of the time.
 	sideBySide = "8"
 )
 
-// suite runs the tests. Each has to pass.
-func (c *cluster) suite(t *testing.T, tests programs.Suite) {
+// suite runs the tests that patterns select. Each has to pass.
+func (c *cluster) suite(t *testing.T, tests programs.Suite, focus, skip string, fewest int) {
 	dir := t.TempDir()
 	repos := filepath.Join(dir, "images.yaml")
 	if err := os.WriteFile(repos, []byte(programs.SuiteRegistries), 0o644); err != nil {
