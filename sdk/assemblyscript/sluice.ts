@@ -181,9 +181,9 @@ export class Request {
   statesStride: u32;
   zero: u32;
 
-  // Returns endpoint i, which is less than endpointsCount.
+  // Returns endpoint i. An index that is out of range ends the call, here and below, and the error names it.
   endpoint(i: u32): Endpoint {
-    return changetype<Endpoint>(changetype<usize>(this) + this.endpointsOffset + i * this.endpointsStride);
+    return changetype<Endpoint>(changetype<usize>(this) + this.endpointsOffset + index("endpoint", i, this.endpointsCount) * this.endpointsStride);
   }
 
   // Returns the part of the connections that a group of endpoints gets, relative to the other groups; ONE without groups.
@@ -192,20 +192,22 @@ export class Request {
     return load<u32>(changetype<usize>(this) + this.groupsOffset + group * this.groupsStride);
   }
 
-  // Returns zone i, which is less than zonesCount. Zones are sorted by name.
+  // Returns zone i. Zones are sorted by name.
   zone(i: u32): Zone {
-    return changetype<Zone>(changetype<usize>(this) + this.zonesOffset + i * this.zonesStride);
+    return changetype<Zone>(changetype<usize>(this) + this.zonesOffset + index("zone", i, this.zonesCount) * this.zonesStride);
   }
 
   // Returns the outcomes of endpoint i, null if they are not counted.
   outcomes(i: u32): Outcomes | null {
-    if (i >= this.outcomesCount) return null;
+    index("endpoint", i, this.endpointsCount);
+    if (!this.outcomesCount) return null;
     return changetype<Outcomes>(changetype<usize>(this) + this.outcomesOffset + i * this.outcomesStride);
   }
 
   // Returns the string id of a value of the Pod or Node of endpoint i, or ABSENT_STRING. key counts the declared keys of both.
   podValue(i: u32, key: u32): u32 {
-    if (i >= this.valuesCount || key >= this.podKeys) return ABSENT_STRING;
+    index("endpoint", i, this.endpointsCount);
+    if (!this.valuesCount || key >= this.podKeys) return ABSENT_STRING;
     return load<u32>(changetype<usize>(this) + this.valuesOffset + i * this.valuesStride + key * 4);
   }
 
@@ -257,7 +259,8 @@ export class Request {
 
   // Returns the address of the ENDPOINT_STATE bytes that this plugin last set for endpoint i, all 0 at first and without NEED_ENDPOINT_STATE.
   endpointState(i: u32): usize {
-    if (this.headerLength < REQUEST_HEADER || i >= this.statesCount) return noState;
+    index("endpoint", i, this.endpointsCount);
+    if (this.headerLength < REQUEST_HEADER || !this.statesCount) return noState;
     return changetype<usize>(this) + this.statesOffset + i * this.statesStride;
   }
 
@@ -374,7 +377,7 @@ export class Response {
 
   // Returns what is decided about endpoint i of the request.
   result(i: u32): Result {
-    return changetype<Result>(changetype<usize>(this) + RESPONSE_HEADER + i * RESULT);
+    return changetype<Result>(changetype<usize>(this) + RESPONSE_HEADER + index("endpoint", i, this.resultsCount) * RESULT);
   }
 
   // Sets the capacity of endpoint i in millionths (ONE), 0 for no new connections. For plugins of the roles EXCLUDE and REDUCE.
@@ -428,6 +431,7 @@ export class Response {
   // Stores ENDPOINT_STATE bytes of state of endpoint i for the next request that has it. Endpoints for which a decision stores none have none
   // afterwards. For plugins with NEED_ENDPOINT_STATE.
   setEndpointState(i: u32, at: usize): void {
+    index("endpoint", i, this.resultsCount);
     if (!this.statesCount) {
       const size = this.resultsCount * ENDPOINT_STATE;
       if (statesFailed || size > space - this.total) {
@@ -615,6 +619,20 @@ export function fail(text: string): i32 {
 // Returns the error code of a settings handle that sluice_configure has not returned.
 export function notConfigured(): i32 {
   return error(NOT_CONFIGURED, "unknown settings handle");
+}
+
+// Returns index i, which must be less than n, or ends the call. The host's error has the line of the log.
+// @ts-ignore: a decorator of AssemblyScript
+@inline
+function index(what: string, i: u32, n: u32): u32 {
+  if (i >= n) outOfRange(what, i, n);
+  return i;
+}
+
+function outOfRange(what: string, i: u32, n: u32): void {
+  builder.clear().push("sdk: index out of range: ").push(what).push(" ").pushNumber(i).push(" of ").pushNumber(n);
+  hostLog(ERROR, textBytes, builder.length);
+  unreachable();
 }
 
 function noRoom(): i32 {

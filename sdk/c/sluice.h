@@ -147,7 +147,34 @@ static inline int32_t sluice_not_configured(void) { return sluice_error(SLUICE_N
 
 static inline int32_t sluice_no_room(void) { return sluice_error(SLUICE_NO_ROOM, "the result does not fit the buffer"); }
 
+/* Ends the call: index i of what there are n. The host's error has the line of the log. */
+__attribute__((noinline, noreturn, cold, unused)) static void sluice_out_of_range(const char *what, uint32_t i, uint32_t n) {
+	char text[80];
+	uint32_t at = 0;
+	const char *parts[] = { "sdk: index out of range: ", what, " ", 0, " of ", 0 };
+	for (uint32_t k = 0; k < 6; k++) {
+		uint32_t number = k == 3 ? i : n, divisor = 1;
+		for (; !parts[k] && number / divisor >= 10; divisor *= 10)
+			;
+		for (; !parts[k] && divisor; divisor /= 10)
+			text[at++] = (char)('0' + number / divisor % 10);
+		for (const char *c = parts[k]; c && *c; c++)
+			text[at++] = *c;
+	}
+	sluice_log(SLUICE_ERROR, text, at);
+	__builtin_trap();
+}
+
+/* Returns index i, which must be less than n, or ends the call. */
+static inline uint32_t sluice_index_of(const char *what, uint32_t i, uint32_t n) {
+	if (i >= n)
+		sluice_out_of_range(what, i, n);
+	return i;
+}
+
+/* Returns endpoint i. An index that is out of range ends the call, here and below, and the error names it. */
 static inline const sluice_endpoint *sluice_endpoint_at(const sluice_request *r, uint32_t i) {
+	i = sluice_index_of("endpoint", i, r->endpoints.count);
 	return (const sluice_endpoint *)((const char *)r + r->endpoints.offset + i * r->endpoints.stride);
 }
 
@@ -159,11 +186,13 @@ static inline uint32_t sluice_part_of(const sluice_request *r, const sluice_endp
 }
 
 static inline const sluice_zone *sluice_zone_at(const sluice_request *r, uint32_t i) {
+	i = sluice_index_of("zone", i, r->zones.count);
 	return (const sluice_zone *)((const char *)r + r->zones.offset + i * r->zones.stride);
 }
 
 /* Returns the outcomes of an endpoint, 0 if they are not counted. */
 static inline const sluice_outcomes *sluice_outcomes_at(const sluice_request *r, uint32_t i) {
+	i = sluice_index_of("endpoint", i, r->endpoints.count);
 	if (!r->outcomes.count)
 		return 0;
 	return (const sluice_outcomes *)((const char *)r + r->outcomes.offset + i * r->outcomes.stride);
@@ -171,6 +200,7 @@ static inline const sluice_outcomes *sluice_outcomes_at(const sluice_request *r,
 
 /* Returns the string id of a value of an endpoint's Pod or Node, or SLUICE_ABSENT_STRING. key counts the declared keys of both. */
 static inline uint32_t sluice_pod_value(const sluice_request *r, uint32_t i, uint32_t key) {
+	i = sluice_index_of("endpoint", i, r->endpoints.count);
 	if (!r->values.count || key >= r->pod_keys)
 		return SLUICE_ABSENT_STRING;
 	return ((const uint32_t *)((const char *)r + r->values.offset + i * r->values.stride))[key];
@@ -232,6 +262,7 @@ static inline const char *sluice_text(const sluice_request *r, uint32_t id, uint
 }
 
 static inline sluice_result *sluice_result_at(sluice_response *r, uint32_t i) {
+	i = sluice_index_of("endpoint", i, r->results.count);
 	return (sluice_result *)((char *)r + r->results.offset) + i;
 }
 
@@ -295,7 +326,8 @@ static inline void sluice_set_state(const void *state, uint32_t length) {
 /* Returns the SLUICE_ENDPOINT_STATE bytes that this plugin last set for an endpoint, all 0 at first and without SLUICE_NEED_ENDPOINT_STATE. */
 static inline const uint8_t *sluice_endpoint_state(const sluice_request *r, uint32_t i) {
 	static const uint8_t none[SLUICE_ENDPOINT_STATE];
-	if (r->header_length < sizeof *r || i >= r->endpoint_states.count)
+	i = sluice_index_of("endpoint", i, r->endpoints.count);
+	if (r->header_length < sizeof *r || !r->endpoint_states.count)
 		return none;
 	return (const uint8_t *)r + r->endpoint_states.offset + i * r->endpoint_states.stride;
 }
@@ -304,6 +336,7 @@ static inline const uint8_t *sluice_endpoint_state(const sluice_request *r, uint
  * not call this have none. It is for plugins with SLUICE_NEED_ENDPOINT_STATE, which return sluice_finish. */
 static inline uint8_t *sluice_new_endpoint_state(sluice_response *r, uint32_t i) {
 	static uint8_t none[SLUICE_ENDPOINT_STATE];
+	i = sluice_index_of("endpoint", i, r->results.count);
 	if (!r->endpoint_states_count) {
 		uint32_t size = r->results.count * SLUICE_ENDPOINT_STATE;
 		if (sluice_tail.no_room || size > sluice_tail.room - r->total) {

@@ -34,6 +34,7 @@ type sdkGuest struct {
 	size      int
 	compile   time.Duration   // the fastest of three
 	spent     []time.Duration // by decide
+	logged    string          // its last line
 }
 
 const sdkRoom = 1 << 20
@@ -60,7 +61,10 @@ func newSDKGuest(t *testing.T, lang, file string) *sdkGuest {
 		}
 	}
 	wasi_snapshot_preview1.MustInstantiate(ctx, r)
-	log := func(context.Context, api.Module, uint32, uint32, uint32) {}
+	log := func(_ context.Context, m api.Module, _, at, length uint32) {
+		text, _ := m.Memory().Read(at, length)
+		g.logged = string(text)
+	}
 	if _, err := r.NewHostModuleBuilder("sluice").NewFunctionBuilder().WithFunc(log).Export("log").Instantiate(ctx); err != nil {
 		t.Fatal(err)
 	}
