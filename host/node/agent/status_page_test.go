@@ -117,6 +117,20 @@ func TestStatusPageShowsServicesAndOneService(t *testing.T) {
 	}
 }
 
+// TestStatusPageShowsWhatIsNotInForce: a policy that is an object names a plugin that nobody has registered.
+func TestStatusPageShowsWhatIsNotInForce(t *testing.T) {
+	r := newRig(t, pageConfig)
+	url, _ := startPage(r, shop("web")+`apiVersion: sluice.dev/v1alpha1
+kind: ServicePolicy
+metadata: {namespace: shop, name: near}
+spec: {targetRefs: [{group: "", kind: Service, name: web}], plugins: [{name: nowhere}]}
+`)
+	testenv.Eventually(t, "the page shows the policy", func() bool {
+		text := getPage(t, url+"policies", http.StatusOK)
+		return strings.Contains(text, "ServicePolicy shop/near") && strings.Contains(text, "nowhere")
+	}, func() string { return getPage(t, url+"policies", http.StatusOK) })
+}
+
 // TestStatusPageSendsWhatChanges reads the stream of events until an endpoint that is removed is gone from it.
 func TestStatusPageSendsWhatChanges(t *testing.T) {
 	r := newRig(t, pageConfig)

@@ -311,11 +311,12 @@ func (p *page) drainsView(ctx context.Context, _ url.Values) (any, error) {
 	return newDrainsBody(x), nil
 }
 
-// policiesBody is the policies of the configuration, and how their shadows compare.
+// policiesBody is the policies of the node, why objects are not in force, and how shadows compare.
 type policiesBody struct {
-	Policies []policyRow
-	Shadows  []api.ServiceShadow // those that diverge the most
-	More     int                 // Services with a shadow that are not listed
+	Policies   []policyRow
+	NotInForce []api.ObjectState
+	Shadows    []api.ServiceShadow // those that diverge the most
+	More       int                 // Services with a shadow that are not listed
 }
 
 type policyRow struct {
@@ -340,6 +341,9 @@ func (p *page) policiesView(ctx context.Context, _ url.Values) (any, error) {
 	}
 	b := &policiesBody{Shadows: shadows[:min(len(shadows), maxShadows)]}
 	b.More = len(shadows) - len(b.Shadows)
+	if of := p.agent.Status(ctx).Objects; of != nil {
+		b.NotInForce = of.NotInForce
+	}
 	rows := map[string]*policyRow{}
 	var order []string
 	row := func(name string) *policyRow {
