@@ -270,6 +270,7 @@ bench-peer-base: build cluster-programs
 bench-fleet: cluster-programs
 	$(GO) build -o bin/bench-cluster ./host/lab/bench/cluster
 	bin/bench-cluster fleet -write host/FLEET.md
+	bin/bench-cluster fleet-policies -write host/FLEET.md
 
 # Runs sluice beside hostile plugins and tenants for DURATION, at least 1m, and fails if anything grows or a connection fails.
 DURATION    ?= 30m

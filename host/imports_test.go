@@ -99,7 +99,7 @@ func TestRoomsImportOneWay(t *testing.T) {
 		"engine":     {"core", "backend"},
 		"node":       {"engine", "backend", "source", "plugin", "whatif", "api", "core", "util"},
 		"controller": {"node", "source", "plugin", "api", "core", "util"},
-		"lab":        {"api", "node", "engine", "backend", "source", "plugin", "whatif", "core", "util"},
+		"lab":        {"api", "controller", "node", "engine", "backend", "source", "plugin", "whatif", "core", "util"},
 	}
 	room := func(path string) (string, bool) {
 		path, ok := strings.CutPrefix(path, module+"host/")

@@ -3,17 +3,13 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	authv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
@@ -66,7 +62,9 @@ func newScene(t *testing.T) *scene {
 	s.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "-l", "app.kubernetes.io/name=sluice")
 	for _, n := range []string{"n1", "n2", "n3"} {
 		s.must(s.AddNode(ctx, testcluster.Node{Name: n}))
-		client, err := kube.Connect(kube.Connection{Kubeconfig: s.podOf(n), Version: "test"})
+		kubeconfig, err := s.PodKubeconfig(ctx, namespace, "sluice", n)
+		s.must(err)
+		client, err := kube.Connect(kube.Connection{Kubeconfig: kubeconfig, Version: "test"})
 		s.must(err)
 		s.writers[n] = &kube.ReportWriter{Client: client, Node: n}
 	}
@@ -78,30 +76,6 @@ func (s *scene) kubectl(args ...string) string {
 	out, err := s.Kubectl(s.Context(), "", args...)
 	s.must(err)
 	return out
-}
-
-// podOf returns a kubeconfig with the token of sluice's Pod on a node.
-func (s *scene) podOf(node string) string {
-	s.Helper()
-	ctx := s.Context()
-	pod, err := s.Client.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "sluice-" + node},
-		Spec:       corev1.PodSpec{NodeName: node, ServiceAccountName: "sluice", Containers: []corev1.Container{{Name: "main", Image: "lab.invalid/main"}}},
-	}, metav1.CreateOptions{})
-	s.must(err)
-	token, err := s.Client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, "sluice", &authv1.TokenRequest{
-		Spec: authv1.TokenRequestSpec{BoundObjectRef: &authv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID}},
-	}, metav1.CreateOptions{})
-	s.must(err)
-	file := filepath.Join(s.TempDir(), "kubeconfig")
-	s.must(os.WriteFile(file, fmt.Appendf(nil, `apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{name: c, context: {cluster: c, user: u}}]
-clusters: [{name: c, cluster: {server: %q, certificate-authority: %q}}]
-users: [{name: u, user: {token: %q}}]
-`, s.Config.Host, s.CAFile(), token.Status.Token), 0o600))
-	return file
 }
 
 // controller runs a controller until stop.

@@ -48,12 +48,12 @@ func (e *Environment) start(ctx context.Context) (err error) {
 		return err
 	}
 	_, err = e.Cluster.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "sluice"},
+		ObjectMeta: metav1.ObjectMeta{Name: "sluice-loadgen"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-proxier"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return fmt.Errorf("ClusterRoleBinding sluice: create: %w", err)
+		return fmt.Errorf("ClusterRoleBinding sluice-loadgen: create: %w", err)
 	}
 	return nil
 }

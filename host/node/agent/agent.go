@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/agent/dispatch"
 	"github.com/sluice-proxy/sluice/host/node/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/node/agent/recorder"
+	"github.com/sluice-proxy/sluice/host/node/agent/reporter"
 	"github.com/sluice-proxy/sluice/host/node/agent/state"
 	"github.com/sluice-proxy/sluice/host/node/agent/statuspage"
 	"github.com/sluice-proxy/sluice/host/node/config"
@@ -273,8 +274,8 @@ func (a *Agent) startBackground(ctx context.Context) {
 		a.background.Go(func() { events.Run(ctx) })
 	}
 	if a.opts.Client != nil {
-		r := &reporter{report: a.nodeReport, writer: &kube.ReportWriter{Client: a.opts.Client, Node: a.config().HostnameOverride}, log: a.log}
-		a.background.Go(func() { r.run(ctx, a.objects.first) })
+		r := &reporter.Reporter{Report: a.nodeReport, Writer: &kube.ReportWriter{Client: a.opts.Client, Node: a.config().HostnameOverride}, Log: a.log}
+		a.background.Go(func() { r.Run(ctx, a.objects.first) })
 	}
 	a.background.Go(func() { a.reloadOnChange(ctx) })
 	a.background.Go(func() { a.puller.run(ctx) })

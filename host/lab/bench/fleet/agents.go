@@ -11,13 +11,19 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 	"github.com/sluice-proxy/sluice/host/backend/fake"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/engine"
+	"github.com/sluice-proxy/sluice/host/node/agent/reporter"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
@@ -26,6 +32,9 @@ type status struct {
 	Synced         int       // agents that have programmed the cluster
 	LastSynced     time.Time // when the last of them had
 	Changes        int       // that all agents together have received after their initial sync
+	Objects        int       // likewise, of sluice.dev
+	Reports        int       // NodeReports that they have written
+	LastReport     time.Time // when the last of them was written
 	LastProgrammed time.Time // the last step of any agent
 	Failed         string    // why an agent failed; "": all are running
 }
@@ -72,16 +81,39 @@ func runAgent(ctx context.Context, i int, dir string, log *slog.Logger, t *total
 	if err != nil {
 		return err
 	}
+	w := &agentObserver{totals: t, first: make(chan struct{})}
 	e := engine.New(engine.Options{
-		Source:   kube.New(kube.Options{Client: client, Node: nodeName(i), Log: log, Now: time.Now, After: time.After}),
+		Source:   objectSource{kube.New(kube.Options{Client: client, Node: nodeName(i), Log: log, Now: time.Now, After: time.After}), w},
 		Backend:  fake.Open(fake.NewKernel(fake.Options{})),
-		Observer: &agentObserver{totals: t},
+		Observer: w,
 		Log:      log, SyncPeriod: 30 * time.Second,
 		Planner: planner.New(planner.Settings{
 			Node: nodeName(i), MasqueradeMark: 0x4000, PodSources: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 		}, nil),
 	})
+	var reporting sync.WaitGroup
+	defer reporting.Wait()
+	reports := &reporter.Reporter{Report: w.report, Writer: &countedWriter{kube.ReportWriter{Client: client, Node: nodeName(i)}, t}, Log: log}
+	reporting.Go(func() { reports.Run(ctx, w.first) })
 	return e.Run(ctx)
+}
+
+// countedWriter counts the reports that are written.
+type countedWriter struct {
+	kube.ReportWriter
+	totals *totals
+}
+
+// WriteReport implements reporter.Writer.
+func (w *countedWriter) WriteReport(ctx context.Context, r *v1alpha1.Report) error {
+	err := w.ReportWriter.WriteReport(ctx, r)
+	if err == nil {
+		w.totals.mu.Lock()
+		defer w.totals.mu.Unlock()
+		w.totals.s.Reports++
+		w.totals.s.LastReport = time.Now()
+	}
+	return err
 }
 
 // totals accumulates the status of all agents.
@@ -106,7 +138,11 @@ func (t *totals) fail(err error) {
 type agentObserver struct {
 	engine.Observers // no-op for the other methods
 	*totals
-	synced bool // read and written under the tally's lock
+	synced bool // it and the following under the tally's lock
+
+	first    chan struct{} // closed when an object is read
+	observed v1alpha1.Observed
+	policies int32
 }
 
 // OnEnqueue implements engine.Observer.
@@ -116,6 +152,58 @@ func (w *agentObserver) OnEnqueue(changes []model.Change, _ time.Time) {
 	if w.synced {
 		w.s.Changes += len(changes)
 	}
+}
+
+// objectSource takes the objects of sluice.dev out of what its source emits: they are not for the engine.
+type objectSource struct {
+	*kube.Source
+	observer *agentObserver
+}
+
+// Run implements engine.Source.
+func (s objectSource) Run(ctx context.Context, emit func([]model.Change)) error {
+	return s.Source.Run(ctx, func(changes []model.Change) {
+		if changes = slices.DeleteFunc(changes, s.observer.isObject); len(changes) > 0 {
+			emit(changes)
+		}
+	})
+}
+
+// isObject reports whether a change is to an object of sluice.dev, and takes a note of the object.
+func (w *agentObserver) isObject(c model.Change) bool {
+	if c.Kind != model.ObjectKind {
+		return false
+	}
+	o, exists := c.Object.(metav1.Object)
+	if !exists {
+		return true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.synced {
+		w.s.Objects++
+	}
+	if w.observed == (v1alpha1.Observed{}) {
+		close(w.first)
+	}
+	switch c.Group {
+	case v1alpha1.ServicePluginKind:
+		w.observed.ServicePlugins = o.GetResourceVersion()
+	case v1alpha1.ServicePolicyKind:
+		w.observed.ServicePolicies = o.GetResourceVersion()
+		w.policies++
+	default:
+		w.observed.ClusterServicePolicies = o.GetResourceVersion()
+	}
+	return true
+}
+
+// report returns what the agent reports: all that it has read is in force.
+func (w *agentObserver) report(context.Context) *v1alpha1.Report {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return &v1alpha1.Report{Version: "bench", Observed: w.observed, PolicyCount: w.policies,
+		Plugins: []v1alpha1.PluginReport{{Name: pluginName, Digest: "sha256:" + strings.Repeat("a", 64)}}}
 }
 
 // OnApply implements engine.Observer.

@@ -11,14 +11,17 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testcluster/binaries"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
+	"github.com/sluice-proxy/sluice/host/node/agent/reporter"
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == AgentsCommand {
-		if err := AgentsMain(os.Args[2:]); err != nil {
-			panic(err)
+	for name, main := range map[string]func([]string) error{AgentsCommand: AgentsMain, ControllerCommand: ControllerMain} {
+		if len(os.Args) > 1 && os.Args[1] == name {
+			if err := main(os.Args[2:]); err != nil {
+				panic(err)
+			}
+			return
 		}
-		return
 	}
 	testnet.Main(m)
 }
@@ -60,6 +63,33 @@ func TestScaleRun(t *testing.T) {
 	}
 	if r.Restart.CPU <= 0 || r.Restart.Peak <= 0 {
 		t.Errorf("restart: %+v", r.Restart)
+	}
+	if strings.Contains(text.String(), "NaN") || strings.Contains(text.String(), "Inf") {
+		t.Error("the tables lack figures")
+	}
+}
+
+// TestPoliciesRun runs the measurement of policies with a few agents, nodes and policies.
+func TestPoliciesRun(t *testing.T) {
+	_, err := binaries.Find(binaries.Cluster()...)
+	testenv.Require(t, err)
+	o := policyOptions{options: options{agents: 4, services: 20, endpoints: 5, idleDuration: 200 * time.Millisecond},
+		kustomize: "../../../../deploy/kustomize", policies: 10, nodes: 12, allPolicies: 30}
+	r, err := o.measure(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	r.print(&text)
+	t.Log(text.String())
+	if r.Rollout.Reports < o.agents || r.Created.Bytes <= 0 || r.Created.Updates != o.policies || r.Received <= 0 {
+		t.Errorf("agents: %+v", r)
+	}
+	if c := &r.Controller; c.Took <= 0 || c.CPU <= 0 || c.Resident < 5 || c.Peak < c.Resident/2 {
+		t.Errorf("controller: %+v", c)
+	}
+	if w := &r.Wave; w.Took < 11*reporter.Spread.Seconds() || w.StatusAfter <= 0 || w.CPU <= 0 {
+		t.Errorf("rollout: %+v", w)
 	}
 	if strings.Contains(text.String(), "NaN") || strings.Contains(text.String(), "Inf") {
 		t.Error("the tables lack figures")

@@ -1,4 +1,6 @@
-package agent
+// Package reporter writes the NodeReport of a node when it has changed, so that the nodes of a cluster do not write at the same
+// time.
+package reporter
 
 import (
 	"context"
@@ -17,9 +19,9 @@ const (
 	reportLook = time.Second
 	// reportEach is how often a node may write its NodeReport in the long run; reportBurst writes are free.
 	reportEach, reportBurst = 30 * time.Second, 3
-	// reportSpread is how long, for each node of the cluster, a change waits at most: the time is random, so that the nodes of
+	// Spread is how long, for each node of the cluster, a change waits at most: the time is random, so that the nodes of
 	// any cluster write 83 reports a second in a rollout, and 5,000 nodes take a minute. The first failure waits a tenth of it.
-	reportSpread = 12 * time.Millisecond
+	Spread = 12 * time.Millisecond
 	// Delay before a report that could not be written is written again. It doubles from the minimum to the maximum, and up to a
 	// half of it is added at random.
 	minReportRetry, maxReportRetry = 5 * time.Second, 5 * time.Minute
@@ -28,18 +30,18 @@ const (
 	countEach, manyNodes = 30 * time.Minute, 5000
 )
 
-// reportWriter is an API server with NodeReports.
-type reportWriter interface {
+// Writer is an API server with NodeReports, a kube.ReportWriter.
+type Writer interface {
 	// CountNodes returns how many Nodes the cluster has.
 	CountNodes(context.Context) (int, error)
 	WriteReport(context.Context, *v1alpha1.Report) error
 }
 
-// reporter writes the report of a node when it has changed.
-type reporter struct {
-	report func(context.Context) *v1alpha1.Report // nil: not known
-	writer reportWriter
-	log    *slog.Logger
+// Reporter writes the report of a node when it has changed. One goroutine uses it.
+type Reporter struct {
+	Report func(context.Context) *v1alpha1.Report // returns the report as it is now; nil: not known
+	Writer Writer
+	Log    *slog.Logger
 
 	written *v1alpha1.Report // nil: none
 	due     time.Time        // when a change is written; zero: there is none
@@ -52,8 +54,8 @@ type reporter struct {
 	counted time.Time
 }
 
-// run writes reports until ctx ends. It does nothing before something is read that there is to report.
-func (r *reporter) run(ctx context.Context, first <-chan struct{}) {
+// Run writes reports until ctx ends. It does nothing until first is closed: until an object is read.
+func (r *Reporter) Run(ctx context.Context, first <-chan struct{}) {
 	select {
 	case <-ctx.Done():
 		return
@@ -73,9 +75,9 @@ func (r *reporter) run(ctx context.Context, first <-chan struct{}) {
 }
 
 // look writes the report if there is a change that is due. A node that has never read an object writes none.
-func (r *reporter) look(ctx context.Context, now time.Time) {
+func (r *Reporter) look(ctx context.Context, now time.Time) {
 	r.tokens, r.refill = min(reportBurst, r.tokens+now.Sub(r.refill).Seconds()/reportEach.Seconds()), now
-	report := r.report(ctx)
+	report := r.Report(ctx)
 	switch {
 	case report == nil, r.written == nil && report.Observed == v1alpha1.Observed{}:
 		return
@@ -95,27 +97,27 @@ func (r *reporter) look(ctx context.Context, now time.Time) {
 }
 
 // delay returns how long a change waits, so that the nodes of a cluster do not write at the same time.
-func (r *reporter) delay(ctx context.Context, urgent bool, now time.Time) time.Duration {
+func (r *Reporter) delay(ctx context.Context, urgent bool, now time.Time) time.Duration {
 	if r.counted.IsZero() || now.Sub(r.counted) > countEach {
 		r.counted = now
-		if n, err := r.writer.CountNodes(ctx); err == nil {
+		if n, err := r.Writer.CountNodes(ctx); err == nil {
 			r.nodes = max(1, n)
 		} else if r.nodes == 0 {
 			r.nodes = manyNodes
 		}
 	}
-	spread := time.Duration(r.nodes) * reportSpread
+	spread := time.Duration(r.nodes) * Spread
 	if urgent {
 		spread /= 10
 	}
 	return rand.N(spread)
 }
 
-func (r *reporter) write(ctx context.Context, report *v1alpha1.Report, now time.Time) {
-	err := r.writer.WriteReport(ctx, report)
+func (r *Reporter) write(ctx context.Context, report *v1alpha1.Report, now time.Time) {
+	err := r.Writer.WriteReport(ctx, report)
 	if err == nil {
 		if r.problem != "" {
-			r.log.Info("the NodeReport is written again")
+			r.Log.Info("the NodeReport is written again")
 		}
 		r.written, r.due, r.urgent, r.retry, r.problem = report, time.Time{}, false, 0, ""
 		return
@@ -128,7 +130,7 @@ func (r *reporter) write(ctx context.Context, report *v1alpha1.Report, now time.
 	r.due = now.Add(r.retry + rand.N(r.retry/2))
 	if text := err.Error(); text != r.problem && ctx.Err() == nil {
 		r.problem = text
-		r.log.Log(ctx, level, "the NodeReport is not written: the status of policies and plugins does not count this node", "err", err)
+		r.Log.Log(ctx, level, "the NodeReport is not written: the status of policies and plugins does not count this node", "err", err)
 	}
 }
 

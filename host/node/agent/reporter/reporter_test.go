@@ -1,4 +1,4 @@
-package agent
+package reporter
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 
 // reportLab is a cluster of some size, and one node of it.
 type reportLab struct {
-	*reporter
+	*Reporter
 	nodes int
 	mu    sync.Mutex
 	now   *v1alpha1.Report
@@ -28,7 +28,7 @@ type reportLab struct {
 
 func newReportLab(nodes int) *reportLab {
 	l := &reportLab{nodes: nodes, begin: time.Now(), now: &v1alpha1.Report{Version: "1"}}
-	l.reporter = &reporter{writer: l, log: slog.New(slog.DiscardHandler), report: func(context.Context) *v1alpha1.Report {
+	l.Reporter = &Reporter{Writer: l, Log: slog.New(slog.DiscardHandler), Report: func(context.Context) *v1alpha1.Report {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return l.now
@@ -36,10 +36,10 @@ func newReportLab(nodes int) *reportLab {
 	return l
 }
 
-// CountNodes implements reportWriter.
+// CountNodes implements Writer.
 func (l *reportLab) CountNodes(context.Context) (int, error) { return l.nodes, nil }
 
-// WriteReport implements reportWriter.
+// WriteReport implements Writer.
 func (l *reportLab) WriteReport(_ context.Context, r *v1alpha1.Report) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +83,7 @@ func playReports(t *testing.T, labs []*reportLab, f func()) {
 	close(first)
 	var wg sync.WaitGroup
 	for _, l := range labs {
-		wg.Go(func() { l.run(ctx, first) })
+		wg.Go(func() { l.Run(ctx, first) })
 	}
 	f()
 	cancel()
