@@ -18,7 +18,7 @@ type Options struct {
 	Network string // tcp, tcp4 or tcp6; "" means tcp
 	Address string // host:port
 	Handler http.Handler
-	// Limiter bounds the connections. Servers may share one.
+	// Limiter bounds the connections. Servers may share one. nil: one of its own, for ownConns.
 	Limiter *Limiter
 	Log     *slog.Logger
 	// After is time.After or a fake; it times the retries.
@@ -34,6 +34,9 @@ const (
 	minRetryDelay = time.Second
 	maxRetryDelay = 30 * time.Second
 )
+
+// ownConns is how many connections a server keeps that has no Limiter.
+const ownConns = 16
 
 // Limits on clients. Together with those of a Limiter they bound the memory that clients take: some 40 KiB for each
 // connection.
@@ -58,6 +61,9 @@ func NewServer(name string, h http.Handler, log *slog.Logger) *http.Server {
 func ListenAndServeRetry(ctx context.Context, o Options) {
 	if o.Network == "" {
 		o.Network = "tcp"
+	}
+	if o.Limiter == nil {
+		o.Limiter = NewLimiter(ownConns, nil)
 	}
 	var last string
 	for delay := minRetryDelay; ; delay = min(2*delay, maxRetryDelay) {

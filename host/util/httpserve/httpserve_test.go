@@ -2,10 +2,12 @@ package httpserve_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +29,10 @@ type retryingServer struct {
 }
 
 func start(t *testing.T, address string) *retryingServer {
+	return startWith(t, address, httpserve.NewLimiter(10, nil))
+}
+
+func startWith(t *testing.T, address string, limiter *httpserve.Limiter) *retryingServer {
 	r := &retryingServer{
 		log: &testenv.Buffer{}, ticks: make(chan time.Time), waits: make(chan time.Duration, 100),
 		ready: make(chan net.Addr, 1), failed: make(chan error, 10),
@@ -38,7 +44,7 @@ func start(t *testing.T, address string) *retryingServer {
 		httpserve.ListenAndServeRetry(ctx, httpserve.Options{
 			Name: "test server", Network: "tcp4", Address: address,
 			Handler:  http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }),
-			Limiter:  httpserve.NewLimiter(10, nil),
+			Limiter:  limiter,
 			Log:      slog.New(slog.NewTextHandler(r.log, nil)),
 			After:    func(d time.Duration) <-chan time.Time { r.waits <- d; return r.ticks },
 			OnListen: func(a net.Addr) { r.ready <- a },
@@ -63,6 +69,32 @@ func get(t *testing.T, addr string) string {
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+func TestServerWithoutALimiterHasOneOfItsOwn(t *testing.T) {
+	r := startWith(t, "127.0.0.1:0", nil)
+	addr := (<-r.ready).String()
+	held, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if err := held.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	for range 40 { // more than it keeps
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	if text := get(t, addr); text != "here" {
+		t.Errorf("answers %q", text)
+	}
+	if _, err := held.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the oldest connection was not closed: %v", err)
+	}
 }
 
 func TestPortInUseIsLoggedOnceAndRetried(t *testing.T) {
