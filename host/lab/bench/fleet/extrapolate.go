@@ -5,6 +5,9 @@ import (
 	"io"
 )
 
+// manyServices is the size of the largest clusters.
+const manyServices = 50_000
+
 // extrapolation has values for a number of nodes, computed from the measured cost per agent.
 type extrapolation struct {
 	Nodes            int
@@ -64,6 +67,11 @@ func (r *results) printExtrapolation(w io.Writer, sizes ...int) {
 	row("start of all nodes: sent to all, GiB", func(c extrapolation) string { return fmt.Sprintf("%.1f", c.StartGiB) })
 	row("… at 10 Gbit/s, s", func(c extrapolation) string { return fmt.Sprintf("%.0f", c.StartGiB*(1<<30)*8/10e9) })
 	row("… API servers' CPU, s (on 48 CPUs, s)", func(c extrapolation) string { return fmt.Sprintf("%.0f (%.1f)", c.StartCPU, c.StartCPU/48) })
+	more := manyServices / float64(r.services)
+	row(fmt.Sprintf("with %d Services, as many times what %d take: sent to all, GiB (at 10 Gbit/s, s)", manyServices, r.services), func(c extrapolation) string {
+		return fmt.Sprintf("%.0f (%.0f)", more*c.StartGiB, more*c.StartGiB*(1<<30)*8/10e9)
+	})
+	row("… API servers' CPU, s (on 48 CPUs, s)", func(c extrapolation) string { return fmt.Sprintf("%.0f (%.0f)", more*c.StartCPU, more*c.StartCPU/48) })
 	row(fmt.Sprintf("slices of %d: changes/s per API server CPU", r.endpoints), func(c extrapolation) string { return fmt.Sprintf("%.1f", c.SmallRate) })
 	row("… Mbit/s per change/s", func(c extrapolation) string { return fmt.Sprintf("%.0f", c.SmallMbit) })
 	row(fmt.Sprintf("slices of %d: changes/s per API server CPU", perSlice), func(c extrapolation) string { return fmt.Sprintf("%.1f", c.BigRate) })
