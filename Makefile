@@ -308,7 +308,7 @@ check: lint
 
 # The CustomResourceDefinitions, and the copies of their types.
 generate:
-	$(GO) run $(CONTROLLERGEN) object crd:allowDangerousTypes=true,maxDescLen=400 paths=./host/api/... output:crd:dir=deploy/kustomize/crds output:object:dir=host/api/v1alpha1
+	$(GO) run $(CONTROLLERGEN) object crd:allowDangerousTypes=true,maxDescLen=400 paths=./host/api/v1alpha1 output:crd:dir=deploy/kustomize/crds output:object:dir=host/api/v1alpha1
 
 clean:
 	rm -rf bin

@@ -167,7 +167,7 @@ func TestKubectlPluginIsSmall(t *testing.T) {
 // TestLibrariesAreConfined checks that each large library is used by a few packages only.
 func TestLibrariesAreConfined(t *testing.T) {
 	importers := map[string][]string{
-		"k8s.io/":                        {"host/api/v1alpha1", "host/controller", "host/source", "host/source/dir", "host/source/kube", "host/lab/testcluster", "host/lab/testcluster/kubelet", "host/lab/realcluster", "host/lab/loadgen", "host/lab/bench/peer", "host/lab/bench/fleet", "host/lab/realcluster/balancer", "host/lab/realcluster/e2e", "cmd/kubectl-sluice"},
+		"k8s.io/":                        {"host/api/v1alpha1", "host/api/gatewayapi", "host/controller", "host/source", "host/source/dir", "host/source/kube", "host/lab/testcluster", "host/lab/testcluster/kubelet", "host/lab/realcluster", "host/lab/loadgen", "host/lab/bench/peer", "host/lab/bench/fleet", "host/lab/realcluster/balancer", "host/lab/realcluster/e2e", "cmd/kubectl-sluice"},
 		"k8s.io/client-go":               {"host/source/kube", "host/controller", "host/lab/testcluster", "host/lab/testcluster/binaries", "host/lab/realcluster", "host/lab/bench/peer", "host/lab/bench/fleet", "host/lab/realcluster/balancer", "cmd/kubectl-sluice"},
 		"github.com/tetratelabs/wazero":  {"host/plugin/wasm"},
 		"github.com/google/nftables":     {"host/backend/nftables"},

@@ -21,7 +21,7 @@ const (
 // shares the object's label map, so the object must not be modified afterwards.
 func Service(o *corev1.Service) (*model.Service, Skip, []Problem) {
 	p := problems{object: "Service " + o.Namespace + "/" + o.Name}
-	if skip := skipService(o); skip != "" {
+	if skip := SkipService(o); skip != "" {
 		return nil, skip, nil
 	}
 	s := &model.Service{
@@ -80,7 +80,8 @@ func policyName(text string) string {
 	return text
 }
 
-func skipService(o *corev1.Service) Skip {
+// SkipService returns why a Service is not proxied; "": it is.
+func SkipService(o *corev1.Service) Skip {
 	if skip := skipLabels(o.Labels); skip != "" {
 		return skip
 	}

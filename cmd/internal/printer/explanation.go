@@ -89,7 +89,7 @@ func Explanation(w io.Writer, x *api.Explanation, kernelNote string) error {
 	for i, c := range x.Connections {
 		fmt.Fprintf(w, "  %-11s %s\n", []string{"connections", ""}[min(i, 1)], c)
 	}
-	for _, c := range x.Contested {
+	for _, c := range slices.Concat(x.Contested, x.LosingRoutes) {
 		fmt.Fprintf(w, "  conflict   %s\n", c)
 	}
 	switch x.Pods {
@@ -143,6 +143,9 @@ func printPool(w io.Writer, p *api.Pool, plugins []string) {
 	if p.Pending != nil {
 		fmt.Fprintf(w, "\n  %s", pendingText(p.Pending))
 	}
+	for i := 0; p.Route != nil && i < len(p.Route.Backends); i++ {
+		fmt.Fprintf(w, "\n  %s %s: %s", p.Route.Kind, p.Route.Name, p.Route.Backends[i].Text())
+	}
 	printPanic(w, p.Panic)
 	printPoolShadow(w, p.Shadow)
 	fmt.Fprintln(w)
@@ -159,6 +162,9 @@ func printPool(w io.Writer, p *api.Pool, plugins []string) {
 	head := []string{"  ENDPOINT", "NODE", "ZONE", "ELIGIBLE", "DEFAULT"}
 	if pods {
 		head = slices.Insert(head, 1, "POD")
+	}
+	if p.Route != nil {
+		head = slices.Insert(head, 1, "BACKEND")
 	}
 	for _, s := range plugins[:steps] {
 		head = append(head, strings.ToUpper(s))
@@ -181,6 +187,9 @@ func printPool(w io.Writer, p *api.Pool, plugins []string) {
 		cells := []string{"  " + e.Address, dash(e.Node), dash(e.Zone), yesNo(e.Eligible), strconv.Itoa(int(e.Default))}
 		if pods {
 			cells = slices.Insert(cells, 1, dash(e.Pod))
+		}
+		if p.Route != nil {
+			cells = slices.Insert(cells, 1, e.Backend)
 		}
 		for _, s := range e.Steps {
 			cells = append(cells, s.Value())

@@ -73,6 +73,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"connections follow the plan", "Traffic", (*session).destinations},
 		{"connections match their traces", "Traffic", (*session).traceAgreement},
 		{"new connections are distributed by weight", "Traffic", (*session).weights},
+		{"a part of the connections is refused by weight", "Traffic", (*session).refusedShare},
 		{"established connections survive changes", "Traffic", (*session).established},
 		{"the endpoints of frontends with outcomes have counters", "", (*session).outcomeEndpoints},
 		{"outcomes of connections are counted", "Traffic", (*session).outcomeConnections},

@@ -122,6 +122,10 @@ func (k *Kernel) Connect(p Packet) Result {
 		return r
 	}
 	c, sticky := k.choose(o.Frontend, p.From.Addr(), o.Candidates)
+	if plan.IsRefusing(c.Addr.Addr()) {
+		r.Verdict, r.Why = plan.Reject, "the endpoint refuses"
+		return r
+	}
 	r.Endpoint, r.Masqueraded, r.Sticky = c.Addr, c.Masquerade, sticky
 	r.Response = k.countOutcome(model.EndpointKey{Addr: c.Addr, Protocol: p.Protocol})
 	if p.From.Port() != 0 {
@@ -154,7 +158,7 @@ func (k *Kernel) choose(f *plan.Frontend, from netip.Addr, list []plan.Candidate
 	if !sticky {
 		c = k.balance(f, from, list)
 	}
-	if f.Affinity > 0 {
+	if f.Affinity > 0 && !plan.IsRefusing(c.Addr.Addr()) {
 		k.sticky[id] = affinityEntry{c.Addr, k.clock().Add(f.Affinity)}
 	}
 	return c, sticky

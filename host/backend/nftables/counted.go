@@ -99,7 +99,7 @@ func countedEndpointsOf(f *plan.Frontend) packedSlots {
 	}
 	list := make([]netip.AddrPort, 0, n)
 	for m := range f.AllEndpoints() {
-		if model.FamilyOf(m.Addr.Addr()) == f.Key.Family() {
+		if model.FamilyOf(m.Addr.Addr()) == f.Key.Family() && !plan.IsRefusing(m.Addr.Addr()) {
 			list = append(list, m.Addr)
 		}
 	}

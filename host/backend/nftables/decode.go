@@ -20,6 +20,8 @@ func (t *table) loader(s *set) func([]nfnl.Element) error {
 		return t.loadRefs(&t.vipRefs)
 	case t.hairpin:
 		return t.loadRefs(&t.hairpins)
+	case t.refusing:
+		return t.loadRefs(&t.refusingAddrs)
 	case t.nodePortAddrs:
 		return loadAddrs(s, &t.globals.nodePortAddrs)
 	case t.localhostAddrs:
@@ -237,7 +239,7 @@ func (t *table) countRefs() {
 		for l := range scopes {
 			for i := range h.scopes[l].slots.len() {
 				if a := h.scopes[l].slots.at(i); a.IsValid() {
-					t.hairpins.add(x, a.Addr(), 1)
+					t.addEndpoint(x, a.Addr(), 1)
 				}
 			}
 		}

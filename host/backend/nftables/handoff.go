@@ -105,10 +105,10 @@ func (h *HandOff) changePool(x *tx, ss *scopeSets, key []byte, now, want *poolEl
 // changeEndpoints counts hairpins. The endpoints themselves are in no set.
 func (h *HandOff) changeEndpoints(x *tx, _ *scopeSets, _ []byte, now, want packedSlots) error {
 	for i := range now.len() {
-		x.t.hairpins.add(x, now.at(i).Addr(), -1)
+		x.t.addEndpoint(x, now.at(i).Addr(), -1)
 	}
 	for i := range want.len() {
-		x.t.hairpins.add(x, want.at(i).Addr(), 1)
+		x.t.addEndpoint(x, want.at(i).Addr(), 1)
 	}
 	return nil
 }

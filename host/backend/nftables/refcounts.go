@@ -4,6 +4,7 @@ import (
 	"iter"
 	"net/netip"
 
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/util/nfnl"
 )
 
@@ -112,10 +113,23 @@ func (r *refCounts) flush(x *tx) {
 	r.touched = r.touched[:0]
 }
 
+// addEndpoint changes the number of slots of an endpoint, which needs a hairpin entry, or rules that refuse its connections.
+func (t *table) addEndpoint(x *tx, a netip.Addr, by int32) {
+	if !plan.IsRefusing(a) {
+		t.hairpins.add(x, a, by)
+		return
+	}
+	if t.refusingAddrs.add(x, a, by); by > 0 {
+		t.need(t.refusing)
+		x.enters = t.refusing.grace.addTo(x.enters)
+	}
+}
+
 func (t *table) flushRefs(x *tx) {
 	x.owner = ""
 	if !t.hairpinsUncounted {
 		t.hairpins.flush(x)
+		t.refusingAddrs.flush(x)
 	}
 	t.clusterAddrs.flush(x)
 	t.otherAddrs.flush(x)

@@ -30,6 +30,9 @@ func (s *schema) ruleset(mark uint32) []chain {
 	if s.localhostAddrs.exists && s.lookups[byNodePort].frontends.exists {
 		chains = append(chains, r.localhostChain())
 	}
+	if s.refusing.exists {
+		chains = append(chains, r.refusingChains()...)
+	}
 	if s.hasAffinity() {
 		// Connections to an endpoint on this node do not pass postrouting.
 		chains = append(chains, r.hook("input", unix.NF_INET_LOCAL_IN, 100, s.balancing.balanced(r.rule(), chainLearnAffinity)))
@@ -172,6 +175,18 @@ func (r rulesetBuilder) poolChains(l lookup, scope int) []chain {
 	enter = append(enter, r.rule().counter().drop())
 	dispatch, more := r.balancing.dispatch(r, l, scope)
 	return append([]chain{r.chain(p+"pools", enter...), r.chain(p+"dispatch", dispatch...)}, more...)
+}
+
+// refusingChains reject connections to the endpoints that stand for refusing, once NAT or IPVS has chosen them.
+func (r rulesetBuilder) refusingChains() []chain {
+	chains := []chain{
+		r.hook("refusing_prerouting", unix.NF_INET_PRE_ROUTING, backend.NATPriority+2, r.rule().daddr().in(r.refusing).reject()),
+		r.hook("refusing_output", unix.NF_INET_LOCAL_OUT, backend.NATPriority+2, r.rule().daddr().in(r.refusing).reject()),
+	}
+	for i := range chains {
+		chains[i].filter = true
+	}
+	return chains
 }
 
 // refuseNodePortChains reject connections to NodePorts without endpoints. A packet that is rejected in the output hook makes send

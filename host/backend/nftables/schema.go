@@ -80,6 +80,7 @@ type schema struct {
 	vipAddrs       *set // of HandOff: addresses that the node has only for balancing
 	affinity       affinitySets
 	outcomes       outcomeSets
+	refusing       *set // endpoints that refuse connections: see refusingChains
 	resets         *set // connections to reset: see ResetTCP
 	retries        *set // connections that were refused once: see retryChains
 
@@ -106,6 +107,7 @@ func newSchema(f model.Family, b Balancing, limits AffinityLimits) *schema {
 	s.localhostAddrs = s.addSet("localhost_addrs", s.addr)
 	s.masqueradeBits = s.addSet("masquerade_bit", markField).hostOrder()
 	s.hairpin = s.addSet("hairpin", s.addr, s.addr)
+	s.refusing = s.addSet("refusing", s.addr)
 	s.vipAddrs = s.addSet("vip_addrs", s.addr)
 	s.outcomes = newOutcomeSets(s)
 	s.resets = newResetsSet(s)

@@ -82,7 +82,6 @@ func (Slots) changePool(x *tx, ss *scopeSets, key []byte, now, want *poolElement
 
 // changeEndpoints writes the slots that differ. A slot that changes its endpoint is deleted and added in one transaction.
 func (Slots) changeEndpoints(x *tx, ss *scopeSets, key []byte, now, want packedSlots) error {
-	hairpins := &x.t.hairpins
 	var data [20]byte
 	for n := range max(now.len(), want.len()) {
 		if now.same(want, n) {
@@ -92,11 +91,11 @@ func (Slots) changeEndpoints(x *tx, ss *scopeSets, key []byte, now, want packedS
 		k := binary.NativeEndian.AppendUint32(key, uint32(n))
 		if had.IsValid() {
 			x.del(ss.slots, nfnl.Element{Key: k})
-			hairpins.add(x, had.Addr(), -1)
+			x.t.addEndpoint(x, had.Addr(), -1)
 		}
 		if has.IsValid() {
 			x.add(ss.slots, nfnl.Element{Key: k, Data: appendPort(appendAddr(data[:0], has.Addr()), has.Port())})
-			hairpins.add(x, has.Addr(), 1)
+			x.t.addEndpoint(x, has.Addr(), 1)
 		}
 		if x.full() {
 			if err := x.commit(); err != nil {

@@ -37,8 +37,9 @@ type table struct {
 	counted *countedEndpoints
 	oldSets []*set // to be deleted
 
-	hairpins, clusterAddrs, otherAddrs, vipRefs refCounts
-	hairpinsUncounted                           bool // the tables were read, and Balancing does not store endpoints: hairpins are known once all frontends are written
+	hairpins, refusingAddrs, clusterAddrs, otherAddrs, vipRefs refCounts
+
+	hairpinsUncounted bool // the tables were read, and Balancing does not store endpoints: hairpins are known once all frontends are written
 }
 
 // hookStage is which base chains a table has.
@@ -74,6 +75,7 @@ func (t *table) reset() {
 	t.frontends, t.globals = map[plan.Key]*elements{}, globals{}
 	t.groups = newAffinityGroups()
 	t.hairpins = newRefCounts(t.hairpin, true)
+	t.refusingAddrs = newRefCounts(t.refusing, false)
 	t.clusterAddrs = newRefCounts(t.clusterIPs, false)
 	t.otherAddrs = newRefCounts(t.externalIPs, false)
 	t.vipRefs = newRefCounts(t.vipAddrs, false)

@@ -121,6 +121,13 @@ func SelectEndpointsInto(out *Port, svc *model.Service, p *model.ServicePort, f 
 	return out
 }
 
+// Use makes the port have pools that its Service does not use, and chooses their endpoints: others distribute connections to
+// them.
+func (p *Port) Use(cluster, local bool) {
+	p.UsesCluster, p.UsesLocal = p.UsesCluster || cluster, p.UsesLocal || local
+	p.markChosen()
+}
+
 // merge merges the endpoints of all slices. Of several with the same address and port, outdated ones of the same Pod do not
 // count, see choose. Then one that is not terminating takes precedence (it is a new Pod with the address of the old one), then a
 // ready one, then one on this node.

@@ -7,7 +7,7 @@ import "slices"
 type Change struct {
 	Kind      Kind
 	Name      Name   // Nodes and ServiceCIDRs have no namespace, namespaces have no name
-	Group     string // with ObjectKind: the kind
+	Group     string // with ObjectKind and RouteKind: the kind
 	Service   *Service
 	Slice     *EndpointSlice
 	Node      *Node
@@ -18,6 +18,7 @@ type Change struct {
 	Value     bool      // with NodesPartialKind and PodsOnDemandKind
 	Pods      PodsState // with PodsReadKind: of the Service called Name
 	Object    any       // with ObjectKind: see Snapshot.Objects
+	Route     *Route
 }
 
 // Kind is the kind of a Change.
@@ -38,9 +39,10 @@ const (
 	NodeLabelsKind      // sets Snapshot.NodeLabels
 	NamespaceLabelsKind // sets Snapshot.NamespaceLabels
 	ObjectKind          // of sluice.dev, of the kind Group
+	RouteKind           // of the kind Group
 )
 
-// ObjectName identifies an object of sluice.dev.
+// ObjectName identifies an object of sluice.dev, or a route.
 type ObjectName struct {
 	Kind string
 	Name Name // without a namespace if the kind has none
@@ -57,6 +59,7 @@ type Snapshot struct {
 	// Objects are the policies and plugins of sluice.dev, as the source has read them: types of host/api/v1alpha1, which the
 	// configuration converts.
 	Objects map[ObjectName]any
+	Routes  map[ObjectName]*Route
 	Synced  bool
 	// NodesPartial reports that Nodes contains this node's Node, but not all others.
 	NodesPartial bool
@@ -79,13 +82,14 @@ func NewSnapshot() *Snapshot {
 		Pods:         map[Name]*Pod{},
 		Namespaces:   map[string]*Namespace{},
 		Objects:      map[ObjectName]any{},
+		Routes:       map[ObjectName]*Route{},
 		slicesByName: map[Name]*EndpointSlice{},
 		podsOf:       map[Name]PodsState{},
 	}
 }
 
 // Apply applies a change and returns the names of the Services that it affects, at most two (for a slice that moves). For a Node,
-// ServiceCIDR, Pod or namespace it returns none: the caller decides which Services these affect.
+// ServiceCIDR, Pod, namespace or route it returns none: the caller decides which Services these affect.
 func (s *Snapshot) Apply(c Change) []Name {
 	switch c.Kind {
 	case Synced:
@@ -125,6 +129,12 @@ func (s *Snapshot) Apply(c Change) []Name {
 			delete(s.Objects, ObjectName{c.Group, c.Name})
 		} else {
 			s.Objects[ObjectName{c.Group, c.Name}] = c.Object
+		}
+	case RouteKind:
+		if c.Route == nil {
+			delete(s.Routes, ObjectName{c.Group, c.Name})
+		} else {
+			s.Routes[ObjectName{c.Group, c.Name}] = c.Route
 		}
 	case NamespaceKind:
 		if c.Namespace == nil {

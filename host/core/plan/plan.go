@@ -145,6 +145,18 @@ type Endpoint struct {
 	Deadline int64 // when established connections are reset, Unix milliseconds; 0: never
 }
 
+// Refusing returns the address of the endpoint whose connections are refused, as by Reject: RFC 7600 and RFC 6666 keep these
+// addresses from being anybody's. So a part of a pool's connections can be refused, by weight.
+func Refusing(f model.Family) netip.Addr {
+	if f == model.IPv6 {
+		return netip.AddrFrom16([16]byte{0: 1, 15: 8})
+	}
+	return netip.AddrFrom4([4]byte{192, 0, 0, 8})
+}
+
+// IsRefusing reports whether connections to an endpoint are refused.
+func IsRefusing(a netip.Addr) bool { return a == Refusing(model.FamilyOf(a)) }
+
 // Phase is the lifecycle phase of an endpoint. It has no influence on forwarding.
 type Phase uint8
 

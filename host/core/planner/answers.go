@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/planner/cost"
 	"github.com/sluice-proxy/sluice/host/core/policy"
@@ -66,7 +65,7 @@ func (rs *rounds) askAgain(k policy.PoolKey, now time.Time) bool {
 	}
 	ports, _ := rs.evaluator.Choose(rs.settings.Policies, svc, nil)
 	of := ports[i]
-	port := eligibility.SelectEndpointsInto(rs.newPort(), svc, &svc.Ports[i], k.Family, rs.cluster.Slices[svc.Name], rs.nodeInfo)
+	port := rs.selectPort(svc, i, k.Family)
 	defer rs.releasePort(port)
 	rs.evaluator.Hold(of, port, now)
 	in := rs.input(svc, port)

@@ -34,6 +34,7 @@ func (rs *rounds) begin(svc *model.Service) *round {
 	rs.warnOfExternalIPs(svc)
 	svc = rs.served(svc)
 	r.svc, r.addrs = svc, claims.AddrsOf(svc)
+	r.routes, r.record = rs.routes.attached(svc), rs.newRecord(svc)
 	r.policies, r.choiceErr = rs.evaluator.Choose(rs.settings.Policies, svc, r.policies[:0])
 	r.guards, r.instead = rs.guards.of(svc)
 	r.counted.All = rs.settings.CountAll || len(r.guards) > 0
@@ -88,6 +89,9 @@ func (rs *rounds) evaluate(r *round, s *serviceState, now time.Time, budget *cos
 			Owner: model.PortName{Service: r.svc.Name, Port: next.Name, Protocol: next.Protocol},
 		}
 	}
+	if !rs.addSplits(r, s, budget) {
+		return false
+	}
 	r.frontends = claims.Sort(r.frontends)
 	r.evaluated = true
 	return true
@@ -96,10 +100,14 @@ func (rs *rounds) evaluate(r *round, s *serviceState, now time.Time, budget *cos
 // evaluatePort continues the evaluation of the port that is next, and reports whether it is complete.
 func (rs *rounds) evaluatePort(r *round, f model.Family, now time.Time, budget *cost.Budget) (done bool) {
 	if r.port.decision.Port == nil {
-		endpointSlices := rs.cluster.Slices[r.svc.Name]
-		port := eligibility.SelectEndpointsInto(rs.newPort(), r.svc, &r.svc.Ports[r.next/len(model.Families)], f, endpointSlices, rs.nodeInfo)
-		budget.Spend(cost.Look * (len(endpointSlices) + len(port.Endpoints)))
+		if r.routeOf(r.next) != nil && r.record == nil { // no connection is for the Service's own endpoints
+			rs.deletePools(r.svc, &r.svc.Ports[r.next/len(model.Families)], f)
+			return true
+		}
+		port := rs.selectPort(r.svc, r.next/len(model.Families), f)
+		budget.Spend(cost.Look * (len(rs.cluster.Slices[r.svc.Name]) + len(port.Endpoints)))
 		rs.beginPort(r, &r.port, port, r.policies[r.next/len(model.Families)], now)
+		r.port.next = r.next
 	}
 	d := &r.port.decision
 	large := len(d.Port.Endpoints) >= largePort
@@ -118,13 +126,21 @@ func (rs *rounds) evaluatePort(r *round, f model.Family, now time.Time, budget *
 		return false
 	}
 	if len(r.open) > 0 || r.port.asks() {
-		r.port.next = r.next
 		r.open = append(r.open, r.port)
 	} else {
 		rs.addPort(r, &r.port, budget)
 	}
 	r.port = portRound{}
 	return true
+}
+
+// selectPort selects the endpoints of a Service port, for the pools of the Service and of those that routes split over it.
+func (rs *rounds) selectPort(svc *model.Service, i int, f model.Family) *eligibility.Port {
+	port := eligibility.SelectEndpointsInto(rs.newPort(), svc, &svc.Ports[i], f, rs.cluster.Slices[svc.Name], rs.nodeInfo)
+	if len(rs.routes.parents[svc.Name]) > 0 {
+		port.Use(true, rs.localWanted(svc.Name))
+	}
+	return port
 }
 
 // resume goes on with the decisions of the open ports for which answers are there, and reports whether plugins have to answer
@@ -179,12 +195,56 @@ func (rs *rounds) addPort(r *round, o *portRound, budget *cost.Budget) {
 			d.Without = nil // it is not kept
 		}
 	}
-	r.udp.add(o.decision.Port)
-	frontends := rs.rules.frontends(r, &o.decision)
-	budget.Spend(cost.Frontend * (1 + len(frontends)))
-	r.addSheds(&o.decision, o.policy, frontends)
-	r.add(&rs.settings.ServiceLimits, &o.decision, frontends)
+	r.addDecision(&o.decision, o.policy)
+	if r.routeOf(o.next) == nil {
+		rs.addFrontends(r, &o.decision, o.policy, budget)
+	}
 	rs.releasePort(o.decision.Port)
+}
+
+// addFrontends adds the frontends of a port. Its sheds are those of a policy.
+func (rs *rounds) addFrontends(r *round, d *policy.PortDecision, by *policy.Policy, budget *cost.Budget) {
+	r.udp.add(d.Port)
+	frontends := rs.rules.frontends(r, d)
+	budget.Spend(cost.Frontend * (1 + len(frontends)))
+	r.addSheds(d, by, frontends)
+	r.add(&rs.settings.ServiceLimits, d, frontends)
+}
+
+// addSplits adds the frontends of the ports that have a route, as far as the budget allows, and reports whether that is all.
+// While a backend has not been decided about, a port keeps those that it has.
+func (rs *rounds) addSplits(r *round, s *serviceState, budget *cost.Budget) (done bool) {
+	for ; r.nextSplit < len(model.Families)*len(r.svc.Ports) && r.routes != nil; r.nextSplit++ {
+		f, port := model.Families[r.nextSplit%len(model.Families)], &r.svc.Ports[r.nextSplit/len(model.Families)]
+		route := r.routeOf(r.nextSplit)
+		if route == nil || !r.svc.HasFamily(f) {
+			continue
+		}
+		if budget.Spent() {
+			return false
+		}
+		split := rs.split(r.svc, port, f, route, r.record)
+		if split == nil {
+			rs.keepFrontends(r, s, port, f)
+			continue
+		}
+		budget.Spend(cost.Look * len(split.Parts) * (1 + len(split.from)))
+		rs.addFrontends(r, &split.Decision, split.by, budget)
+	}
+	return true
+}
+
+// keepFrontends adds the frontends that a port has.
+func (rs *rounds) keepFrontends(r *round, s *serviceState, port *model.ServicePort, f model.Family) {
+	name := model.PortName{Service: r.svc.Name, Port: port.Name, Protocol: port.Protocol}
+	for _, fe := range rs.claims.Wanted(r.svc.Name) {
+		if fe.Owner == name && fe.Key.Family() == f && r.quota.take(fe) {
+			r.frontends = append(r.frontends, fe)
+		}
+	}
+	if at := (udpPort{port.Name, f}); port.Protocol == model.UDP {
+		r.udp.keep(at, s.udp)
+	}
 }
 
 // decide evaluates the policy of a Service port in one family.

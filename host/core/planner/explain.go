@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/planner/tally"
@@ -35,8 +34,11 @@ type Explanation struct {
 	Settings     policy.ServiceSettings // that the Service has set; InForce is the policy with them
 	Err          error                  // of the policy's chain
 	Decisions    []policy.PortDecision
-	Seen         []PortSeen       // parallel to Decisions; nil: no policy
-	Frontends    []*plan.Frontend // in the plan
+	Seen         []PortSeen // parallel to Decisions; nil: no policy
+	Splits       []*Split   // parallel to Decisions: nil without a route of the port
+	// Losing are the routes of ports that have an older route.
+	Losing    []LosingRoute
+	Frontends []*plan.Frontend // in the plan
 	// LocalhostAddrs are the loopback addresses on which NodePorts are served over TCP.
 	LocalhostAddrs []netip.Addr
 	Conflicts      []plan.Degradation // the first frontends that the Service wants and does not get, at most maxExplained
@@ -103,14 +105,16 @@ func (rs *rounds) Explain(name model.Name) (*Explanation, error) {
 		state := rs.cluster.PodsOf(name)
 		e.Pods = &state
 	}
+	routes := rs.routes.attached(svc)
 	if s.decisions != nil {
-		e.Decisions = s.decisions.unpack(rs.cluster.Slices[name])
+		e.Decisions = withoutRoute(s.decisions.unpack(rs.cluster.Slices[name]), svc, routes)
 		for i := range e.Decisions {
 			e.Seen = append(e.Seen, rs.seen(svc, &e.Decisions[i]))
 		}
 	} else if e.Policy == nil { // decisions of the default rules are not cached: they follow from the cluster state
-		e.Decisions = rs.decideAll(svc)
+		e.Decisions = withoutRoute(rs.decideAll(svc), svc, routes)
 	}
+	rs.explainRoutes(e, routes)
 	e.Frontends = slices.SortedStableFunc(rs.claims.Has(name), func(f, g *plan.Frontend) int {
 		return cmp.Or(f.Owner.Compare(g.Owner), cmp.Compare(f.Key.Family(), g.Key.Family()), cmp.Compare(f.Kind, g.Kind))
 	})
@@ -145,8 +149,7 @@ func (rs *rounds) decideAll(svc *model.Service) (out []policy.PortDecision) {
 	for i := range svc.Ports {
 		for _, f := range model.Families {
 			if svc.HasFamily(f) {
-				port := eligibility.SelectEndpoints(svc, &svc.Ports[i], f, rs.cluster.Slices[svc.Name], rs.nodeInfo)
-				out = append(out, rs.decide(r, port, r.policies[i], time.Time{}))
+				out = append(out, rs.decide(r, rs.selectPort(svc, i, f), r.policies[i], time.Time{}))
 			}
 		}
 	}

@@ -159,6 +159,11 @@ func buildPool(p *eligibility.Port, d *policy.Decision, local bool, udp *udpEndp
 		}
 		out.Endpoints = append(out.Endpoints, m)
 	}
+	if d.Refused > 0 {
+		m := plan.Endpoint{Addr: netip.AddrPortFrom(plan.Refusing(p.Family), p.Spec.Port), Weight: d.Refused}
+		at, _ := slices.BinarySearchFunc(out.Endpoints, m, func(a, b plan.Endpoint) int { return a.Addr.Compare(b.Addr) })
+		out.Endpoints = slices.Insert(out.Endpoints, at, m)
+	}
 	if len(out.Endpoints) == 0 {
 		out.Endpoints = nil
 	}

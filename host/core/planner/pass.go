@@ -40,6 +40,7 @@ func (p *Planner) planService(s *serviceState, now time.Time, result *Result, bu
 			return false
 		}
 		p.setUDP(name, s, r.udp.now) // before the first of the frontends is in the plan
+		p.setRecord(name, s, r.record, p.classNow())
 	}
 	if r.paused = false; !p.claims.Set(name, r.svc, r.frontends, budget) {
 		return false
@@ -55,6 +56,11 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 	for _, port := range s.ports {
 		p.evaluator.Delete(port)
 	}
+	if r := s.round; r != nil { // it has asked for ports that are not in s.ports yet
+		for i := range r.svc.Ports {
+			p.evaluator.Delete(model.PortName{Service: name, Port: r.svc.Ports[i].Name, Protocol: r.svc.Ports[i].Protocol})
+		}
+	}
 	p.evaluator.DeleteSettings(name)
 	p.evaluator.DeleteChoice(name)
 	p.values.replace(name, s.values.names, nil)
@@ -64,6 +70,7 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 	s.setGuards(name, nil)
 	p.replaceSummary(&s.summary, &tally.Summary{Health: tally.HealthCheck{Service: s.summary.Health.Service}}, result)
 	delete(p.keepsUDP, name)
+	p.setRecord(name, s, nil, p.classNow())
 	delete(p.services, name)
 	*s = serviceState{place: s.place}
 	p.addNewcomer(s)

@@ -219,6 +219,14 @@ func (p *Planner) beginBacklog(w *work) bool {
 	return true
 }
 
+// classNow returns the class of Services that have to be planned because of another one: this Plan still comes to it.
+func (r *running) classNow() queue.Class {
+	if r.work.backlog {
+		return queue.Due
+	}
+	return queue.Changed
+}
+
 // hasBacklog reports whether work waits, except for shadows.
 func (p *Planner) hasBacklog() bool {
 	return p.queue.Waiting(queue.Due)+p.queue.Waiting(queue.Swept)+len(p.answers) > 0

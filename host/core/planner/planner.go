@@ -46,7 +46,7 @@ func New(s Settings, plugins func(string) (policy.Plugin, error)) *Planner {
 	p := &Planner{
 		world: world{
 			roster:  roster{services: map[model.Name]*serviceState{}},
-			cluster: model.NewSnapshot(), evaluator: policy.NewEvaluator(plugins), claims: claims.New(), counters: tally.NewCounters(),
+			cluster: model.NewSnapshot(), routes: newRoutes(nil), evaluator: policy.NewEvaluator(plugins), claims: claims.New(), counters: tally.NewCounters(),
 		},
 		pace:   pace{stepCost: maxStepCost},
 		values: valueIndex{},
@@ -118,6 +118,7 @@ func (p *Planner) Apply(changes []model.Change) {
 		if c.Kind == model.NodeKind {
 			p.foreign.change(p.cluster.Nodes[c.Name.Name], c.Node)
 		}
+		p.applyRoute(&c)
 		for _, name := range p.clusterIPs.change(p.cluster, &c) {
 			p.markChanged(name)
 		}
@@ -140,7 +141,7 @@ func (p *Planner) Apply(changes []model.Change) {
 // Replace replaces the cluster state. The planner takes ownership of it.
 func (p *Planner) Replace(cluster *model.Snapshot) {
 	old := p.cluster
-	p.cluster, p.nodeDirty, p.clusterIPs = cluster, true, clusterIPs{}
+	p.cluster, p.nodeDirty, p.clusterIPs, p.routes = cluster, true, clusterIPs{}, newRoutes(cluster.Routes)
 	p.rememberNode(cluster.Nodes[p.settings.Node])
 	for _, n := range old.Nodes {
 		p.foreign.change(n, nil)

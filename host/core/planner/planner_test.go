@@ -58,7 +58,9 @@ func randomChange(r *rand.Rand) model.Change {
 	flip := func() bool { return r.IntN(2) == 0 }
 	svc := model.Name{Namespace: "shop", Name: fmt.Sprint("s", r.IntN(4))}
 	ip4 := func(net byte) netip.Addr { return netip.AddrFrom4([4]byte{10, net, 0, byte(1 + r.IntN(5))}) }
-	switch r.IntN(11) {
+	switch r.IntN(12) {
+	case 11:
+		return randomRoute(r)
 	case 10:
 		n := model.Name{Name: fmt.Sprint("c", r.IntN(2))}
 		if flip() {

@@ -31,9 +31,12 @@ type round struct {
 	// open are evaluated ports before next that are not added, because one before them waits for the answer to a call of this
 	// Plan.
 	open      []portRound
-	paused    bool // it goes on when these answers are there, or are late
-	evaluated bool // all ports
-	again     bool // the Service has changed since the beginning
+	paused    bool           // it goes on when these answers are there, or are late
+	evaluated bool           // all ports
+	routes    []*model.Route // by port; nil: it has none
+	record    *record        // nil: the Service is no backend of a route
+	nextSplit int            // the first port that is not split, as next has it
+	again     bool           // the Service has changed since the beginning
 
 	frontends []*plan.Frontend
 	summary   tally.Builder
@@ -62,7 +65,7 @@ type round struct {
 type portRound struct {
 	decision  policy.PortDecision
 	policy    *policy.Policy
-	next      int             // round.next
+	next      int             // round.next when it began
 	holds     [2]*policy.Hold // by pool
 	decided   [2]bool
 	asked     [2]bool      // the decision waits for the answer to a call of this Plan
@@ -99,12 +102,6 @@ func (r *round) add(l *Limits, d *policy.PortDecision, frontends []*plan.Fronten
 	r.frontends = append(r.frontends, frontends...)
 	r.counted.Add(d.Port)
 	r.summary.Add(r.svc, d)
-	if r.decisions != nil {
-		r.decisions.add(d)
-	}
-	if n := len(r.ports); n == 0 || r.ports[n-1] != d.Port.Name {
-		r.ports = append(r.ports, d.Port.Name)
-	}
 	if d.Port.Refused > 0 && len(frontends) > 0 {
 		if r.unsafe += d.Port.Refused; r.unsafeAt == nil {
 			r.unsafeAt, r.unsafeWhy = frontends[0], d.Port.FirstRefusal
@@ -113,6 +110,27 @@ func (r *round) add(l *Limits, d *policy.PortDecision, frontends []*plan.Fronten
 	if d.Port.Omitted > 0 && d.Port.Omitted+l.Endpoints > r.endpoints && len(frontends) > 0 {
 		r.crowded, r.endpoints = frontends[0], d.Port.Omitted+l.Endpoints
 	}
+}
+
+// addDecision adds the decision about the Service's own endpoints of a port.
+func (r *round) addDecision(d *policy.PortDecision, by *policy.Policy) {
+	if r.decisions != nil {
+		r.decisions.add(d)
+	}
+	if r.record != nil {
+		r.record.add(d, by)
+	}
+	if n := len(r.ports); n == 0 || r.ports[n-1] != d.Port.Name {
+		r.ports = append(r.ports, d.Port.Name)
+	}
+}
+
+// routeOf returns the route of a port, by twice its index; nil: none.
+func (r *round) routeOf(at int) *model.Route {
+	if r.routes == nil {
+		return nil
+	}
+	return r.routes[at/len(model.Families)]
 }
 
 // ranges are the source ranges of a Service in one family; nil if every source may connect.

@@ -169,6 +169,9 @@ func explained(x *api.Explanation) string {
 			fmt.Fprintf(&b, "; hints ignored: %s", p.HintsIgnored)
 		}
 		b.WriteByte('\n')
+		for i := 0; p.Route != nil && i < len(p.Route.Backends); i++ {
+			fmt.Fprintf(&b, "  %s %s: %s\n", p.Route.Kind, p.Route.Name, p.Route.Backends[i].Text())
+		}
 		for _, e := range p.Endpoints {
 			fmt.Fprintf(&b, "  %-17s %3.0f %%  %s\n", e.Address, 100*e.Share, e.Why)
 		}

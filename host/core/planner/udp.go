@@ -83,6 +83,16 @@ func (u *udpRound) add(p *eligibility.Port) {
 	}
 }
 
+// keep keeps the endpoints of a port as they were.
+func (u *udpRound) keep(at udpPort, before map[udpPort]udpEndpoints) {
+	if e, known := before[at]; known {
+		if u.now == nil {
+			u.now = map[udpPort]udpEndpoints{}
+		}
+		u.now[at] = e
+	}
+}
+
 // keeps reports whether an endpoint that does not serve keeps its flows nevertheless, and adds it to those that leave.
 func (u *udpRound) keeps(e *eligibility.Endpoint, old, now *udpEndpoints) bool {
 	if !u.svc.KeepUDP || !e.Terminating {

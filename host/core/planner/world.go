@@ -13,6 +13,7 @@ type world struct {
 	roster
 	settings    Settings
 	cluster     *model.Snapshot
+	routes      routes // of the cluster
 	evaluator   *policy.Evaluator
 	claims      *claims.Table
 	counters    tally.Counters

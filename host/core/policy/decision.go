@@ -68,6 +68,7 @@ type Decision struct {
 	ResetAt      []int64 // when established connections are reset, Unix milliseconds; 0: never. Nil: all 0
 	KeepDraining []bool  // stays in the pool as a draining endpoint. Nil: all false
 	Balance      uint8   // abi.Balance…
+	Refused      uint16  // the weight of connections that are refused, beside those of the endpoints. Set by the planner, for a route
 	Sheds        []Shed  // of established connections. Nil: none
 	Origin       Origin
 	Policy       string // name, "" for none

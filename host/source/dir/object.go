@@ -13,6 +13,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sluice-proxy/sluice/host/api/gatewayapi"
 	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/source"
@@ -53,6 +54,8 @@ var kinds = map[string]func(raw []byte, o *object){
 	"sluice.dev/v1alpha1 ServicePlugin":        decoder(convertObject[*v1alpha1.ServicePlugin]),
 	"sluice.dev/v1alpha1 ServicePolicy":        decoder(convertObject[*v1alpha1.ServicePolicy]),
 	"sluice.dev/v1alpha1 ClusterServicePolicy": decoder(convertObject[*v1alpha1.ClusterServicePolicy]),
+	"gateway.networking.k8s.io/v1 TCPRoute":    decoder(convertRoute),
+	"gateway.networking.k8s.io/v1 UDPRoute":    decoder(convertRoute),
 	"networking.k8s.io/v1 ServiceCIDR": decoder(func(v *networkingv1.ServiceCIDR, o *object) (problems []source.Problem) {
 		o.change.Kind = model.ServiceCIDRKind
 		o.change.CIDR, problems = source.ServiceCIDR(v)
@@ -158,6 +161,12 @@ func convertObject[O metav1.Object](v O, o *object) []source.Problem {
 	source.Narrow(v)
 	o.change.Kind, o.change.Group, o.change.Object = model.ObjectKind, o.kind, v
 	return nil
+}
+
+func convertRoute(v *gatewayapi.Route, o *object) (problems []source.Problem) {
+	o.change.Kind, o.change.Group = model.RouteKind, o.kind
+	o.change.Route, problems = source.Route(o.kind, v)
+	return problems
 }
 
 //lint:ignore SA1019 older manifests contain Endpoints, and clusters mirror them

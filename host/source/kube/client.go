@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/sluice-proxy/sluice/host/api/gatewayapi"
 	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 	"github.com/sluice-proxy/sluice/host/util/safefile"
 	"github.com/sluice-proxy/sluice/host/util/spelling"
@@ -54,7 +55,7 @@ type Client struct {
 	requests *requestCounter
 	peers    *peers
 
-	core, discovery, networking, events, sluice rest.Interface
+	core, discovery, networking, events, sluice, gateway rest.Interface
 }
 
 // maxKubeconfig is well above the size of a kubeconfig with embedded certificates, and of each file that it names.
@@ -161,8 +162,10 @@ func newClient(config *rest.Config) (*Client, error) {
 	scheme.AddKnownTypes(discovery, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
 	scheme.AddKnownTypes(networking, &networkingv1.ServiceCIDR{}, &networkingv1.ServiceCIDRList{})
 	scheme.AddKnownTypes(events, &eventsv1.Event{})
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, err
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, gatewayapi.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
 	}
 	for _, group := range []schema.GroupVersion{core, discovery, networking, events} {
 		metav1.AddToGroupVersion(scheme, group)
@@ -183,10 +186,11 @@ func newClient(config *rest.Config) (*Client, error) {
 	}{
 		{core, "/api", &c.core}, {discovery, "/apis", &c.discovery},
 		{networking, "/apis", &c.networking}, {events, "/apis", &c.events}, {v1alpha1.GroupVersion, "/apis", &c.sluice},
+		{gatewayapi.GroupVersion, "/apis", &c.gateway},
 	} {
 		groupConfig := rest.CopyConfig(config)
 		groupConfig.GroupVersion, groupConfig.APIPath, groupConfig.NegotiatedSerializer = &g.group, g.path, codecs
-		if g.group == v1alpha1.GroupVersion { // custom resources have no other encoding
+		if g.group == v1alpha1.GroupVersion || g.group == gatewayapi.GroupVersion { // custom resources have no other encoding
 			groupConfig.ContentType, groupConfig.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 		}
 		if *g.into, err = rest.RESTClientForConfigAndClient(groupConfig, client); err != nil {

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/sluice-proxy/sluice/host/api/gatewayapi"
 )
 
 // selector returns the filter of a request's selectors.
@@ -45,7 +47,9 @@ func selector(r *http.Request) func(object) bool {
 }
 
 func kindOf(o runtime.Object) (version, kind string) {
-	switch o.(type) {
+	switch v := o.(type) {
+	case *gatewayapi.Route:
+		return gatewayapi.GroupVersion.String(), v.Kind
 	case *discoveryv1.EndpointSlice:
 		return "discovery.k8s.io/v1", "EndpointSlice"
 	case *networkingv1.ServiceCIDR:
@@ -64,7 +68,8 @@ func kindOf(o runtime.Object) (version, kind string) {
 
 func example(path string) object {
 	return map[string]object{"services": &corev1.Service{}, "endpointslices": &discoveryv1.EndpointSlice{}, "nodes": &corev1.Node{},
-		"pods": &corev1.Pod{}, "servicecidrs": &networkingv1.ServiceCIDR{}, "namespaces": &corev1.Namespace{}}[path]
+		"pods": &corev1.Pod{}, "servicecidrs": &networkingv1.ServiceCIDR{}, "namespaces": &corev1.Namespace{},
+		"tcproutes": &gatewayapi.Route{TypeMeta: metav1.TypeMeta{Kind: "TCPRoute"}}, "udproutes": &gatewayapi.Route{TypeMeta: metav1.TypeMeta{Kind: "UDPRoute"}}}[path]
 }
 
 // view returns how a request sees objects: whole ones, or their metadata.

@@ -18,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+
+	"github.com/sluice-proxy/sluice/host/api/gatewayapi"
 )
 
 // object is an API object of a fakeServer.
@@ -66,7 +68,7 @@ type fakeServer struct {
 func newFakeServer(t testing.TB) *fakeServer {
 	f := &fakeServer{t: t, version: 1, objects: map[string]map[string]object{}, changed: make(chan struct{}), endWatch: make(chan struct{}),
 		// Without the kinds of sluice.dev.
-		status: map[string]int{"serviceplugins": 404, "servicepolicies": 404, "clusterservicepolicies": 404}, brokenStreams: map[string]int{}, truncatedLists: map[string]int{}}
+		status: map[string]int{"serviceplugins": 404, "servicepolicies": 404, "clusterservicepolicies": 404, "tcproutes": 404, "udproutes": 404}, brokenStreams: map[string]int{}, truncatedLists: map[string]int{}}
 	f.http = httptest.NewServer(http.HandlerFunc(f.serve))
 	t.Cleanup(func() {
 		f.endWatches()
@@ -85,7 +87,9 @@ func (f *fakeServer) client() *Client {
 }
 
 func pathOf(o runtime.Object) string {
-	switch o.(type) {
+	switch v := o.(type) {
+	case *gatewayapi.Route:
+		return strings.ToLower(v.Kind) + "s"
 	case *corev1.Service:
 		return "services"
 	case *discoveryv1.EndpointSlice:

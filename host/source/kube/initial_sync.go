@@ -33,7 +33,8 @@ func (s *Source) waitForInitialSync(ctx context.Context, demanded *demanded) err
 				logWaiting = true
 			}
 			hasPodCIDRs := !s.opt.RequirePodCIDRs || s.knows(func(n *model.Node) bool { return len(n.PodCIDRs) > 0 })
-			restSynced := s.serviceCIDRs.isSynced() && s.plugins.isSynced() && s.policies.isSynced() && s.clusterPolicies.isSynced() && (!s.nodesWanted() || s.otherNodes.isSynced()) &&
+			restSynced := s.serviceCIDRs.isSynced() && s.plugins.isSynced() && s.policies.isSynced() && s.clusterPolicies.isSynced() &&
+				s.tcpRoutes.isSynced() && s.udpRoutes.isSynced() && (!s.nodesWanted() || s.otherNodes.isSynced()) &&
 				s.knows(func(n *model.Node) bool { return len(n.Addresses) > 0 }) &&
 				(!s.opt.WaitForPods || s.PodStats().Services[model.PodsPending] == 0 && !s.labelsPending())
 			if hasPodCIDRs && (restSynced || !waitForRest) {
@@ -89,6 +90,9 @@ func (s *Source) warnMissing() {
 	}
 	if !s.plugins.isSynced() || !s.policies.isSynced() || !s.clusterPolicies.isSynced() {
 		s.opt.Log.Warn("policies of sluice.dev not synced yet; those of the configuration file decide until they are", "waited", nodeWait)
+	}
+	if !s.tcpRoutes.isSynced() || !s.udpRoutes.isSynced() {
+		s.opt.Log.Warn("routes not synced yet; connections to Services are not split until they are", "waited", nodeWait)
 	}
 	if s.nodesWanted() && !s.otherNodes.isSynced() {
 		s.opt.Log.Warn("other Nodes not synced yet; policies that need them are not evaluated until they are", "waited", nodeWait)

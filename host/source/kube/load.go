@@ -42,6 +42,9 @@ func Load(ctx context.Context, c *Client, node string, on NeedsOn) (*model.Snaps
 	if problems, err = load(ctx, c.serviceCIDRs(), cidrKind(), snap, problems); err != nil {
 		return nil, nil, err
 	}
+	if problems, err = loadRoutes(ctx, c, snap, problems); err != nil {
+		return nil, nil, err
+	}
 	d := demand{needs: needs, nodes: map[model.Name]bool{}}
 	for name, v := range snap.Services {
 		d.observe(name, v)

@@ -196,8 +196,8 @@ func TestForbiddenNodesAreTolerated(t *testing.T) {
 	}
 }
 
-// TestMissingAndForbiddenKindsAreNamedOnce: the log has one line about the three kinds of sluice.dev, a warning if the server
-// forbids them.
+// TestMissingAndForbiddenKindsAreNamedOnce: the log has one line about the three kinds of sluice.dev, and one about the two of
+// the Gateway API, warnings if the server forbids them.
 func TestMissingAndForbiddenKindsAreNamedOnce(t *testing.T) {
 	for status, level := range map[int]string{http.StatusNotFound: "INFO", http.StatusForbidden: "WARN"} {
 		r := newFixture(t, nil)
@@ -209,7 +209,7 @@ func TestMissingAndForbiddenKindsAreNamedOnce(t *testing.T) {
 		})
 		r.run()
 		r.waitSynced()
-		if n := r.logCount("level=" + level + ` msg="continuing without `); n != 1 || r.logCount("continuing without") != n {
+		if n := r.logCount("level=" + level + ` msg="continuing without `); n != 2 || r.logCount("continuing without") != n || r.logCount("are not split by routes") != 1 {
 			t.Errorf("%d: %d lines\n%s", status, n, r.log.String())
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/host/source"
 )
 
-// kindsRetry is how often the kinds of sluice.dev are asked for that the server does not have: 33 requests a second of 5,000
-// nodes.
+// kindsRetry is how often the kinds of sluice.dev and of the Gateway API are asked for that the server does not have: 55 requests
+// a second of 5,000 nodes.
 const kindsRetry = 5 * time.Minute
 
 // objectResource is a kind of sluice.dev.

@@ -52,7 +52,10 @@ func (s *Source) newLister(res resource, onUnavailable func()) (l *lister, unreg
 	}
 	l.onUnavailable = func(err error) {
 		once, level := l.warned, slog.LevelWarn
-		if res.retry != 0 { // a kind of sluice.dev: what is true of one is true of all
+		switch { // what is true of one kind of sluice.dev, or of the Gateway API, is true of all
+		case res.client == s.opt.Client.gateway:
+			once = s.routesWarned
+		case res.retry != 0:
 			once = s.kindsWarned
 		}
 		if res.retry != 0 && apierrors.IsNotFound(err) {

@@ -50,6 +50,9 @@ type Source struct {
 	clusterPolicies *store[v1alpha1.ClusterServicePolicy]
 	kindsWarned     *sync.Once // that the server does not have the kinds of sluice.dev
 
+	tcpRoutes, udpRoutes *store[model.Route]
+	routesWarned         *sync.Once // that the server does not have the Gateway API
+
 	mu      sync.Mutex
 	listers []*lister // active ones; copied on write
 	demand  demand
@@ -79,7 +82,8 @@ func New(o Options) *Source {
 	s.otherNodes = newStore(s, otherNodeKind())
 	s.serviceCIDRs = newStore(s, cidrKind())
 	s.plugins, s.policies, s.clusterPolicies = newStore(s, pluginKind()), newStore(s, policyKind()), newStore(s, clusterPolicyKind())
-	s.kindsWarned = new(sync.Once)
+	s.tcpRoutes, s.udpRoutes = newStore(s, routeKind(model.TCPRouteKind)), newStore(s, routeKind(model.UDPRouteKind))
+	s.kindsWarned, s.routesWarned = new(sync.Once), new(sync.Once)
 	return s
 }
 
@@ -101,6 +105,8 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	runReflector(s, &wg, ctx, c.servicePlugins(), s.plugins)
 	runReflector(s, &wg, ctx, c.servicePolicies(), s.policies)
 	runReflector(s, &wg, ctx, c.clusterServicePolicies(), s.clusterPolicies)
+	runReflector(s, &wg, ctx, c.routes(model.TCPRouteKind), s.tcpRoutes)
+	runReflector(s, &wg, ctx, c.routes(model.UDPRouteKind), s.udpRoutes)
 	s.publish([]model.Change{{Kind: model.NodesPartialKind, Value: true}, {Kind: model.PodsOnDemandKind, Value: true},
 		{Kind: model.NodeLabelsKind}, {Kind: model.NamespaceLabelsKind}})
 	pods := newPodWatches(s, ctx)

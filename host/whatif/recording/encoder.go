@@ -11,6 +11,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
@@ -104,6 +105,9 @@ func stateOf(s *model.Snapshot) func(func(model.Change) bool) {
 		for _, name := range slices.Sorted(maps.Keys(s.CIDRs)) {
 			all = append(all, model.Change{Kind: model.ServiceCIDRKind, Name: model.Name{Name: name}, CIDR: s.CIDRs[name]})
 		}
+		for _, name := range slices.SortedFunc(maps.Keys(s.Routes), compareObjects) {
+			all = append(all, model.Change{Kind: model.RouteKind, Group: name.Kind, Name: name.Name, Route: s.Routes[name]})
+		}
 		for _, c := range all {
 			if !yield(c) {
 				return
@@ -174,14 +178,20 @@ func (e *Encoder) change(c *model.Change, old *model.EndpointSlice) (w wireChang
 		w.Node = c.Node
 	case c.CIDR != nil:
 		w.CIDR = c.CIDR
+	case c.Route != nil:
+		w.Route = c.Route
 	case c.Pod != nil:
 		p := *c.Pod
 		p.Labels, p.Annotations = only(p.Labels, e.keep.PodLabels), only(p.Annotations, e.keep.PodAnnotations)
 		w.Pod = &p
 	default:
-		w.Deleted = &wireDeleted{c.Kind, c.Name.Namespace, c.Name.Name}
+		w.Deleted = &wireDeleted{c.Kind, c.Group, c.Name.Namespace, c.Name.Name}
 	}
 	return w
+}
+
+func compareObjects(a, b model.ObjectName) int {
+	return cmp.Or(strings.Compare(a.Kind, b.Kind), a.Name.Compare(b.Name))
 }
 
 // only returns the entries with one of the keys.

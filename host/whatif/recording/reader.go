@@ -32,8 +32,9 @@ type Reader struct {
 }
 
 type object struct {
-	kind model.Kind
-	name model.Name
+	kind  model.Kind
+	group string
+	name  model.Name
 }
 
 // ErrTruncated is the error of Next where a recording ends within a record, or without having been closed: the process that wrote
@@ -182,14 +183,14 @@ func (r *Reader) add(out *Record, l *line, first bool) error {
 
 // count keeps the number of objects within its limits.
 func (r *Reader) count(c *model.Change) error {
-	key := object{c.Kind, c.Name}
+	key := object{c.Kind, c.Group, c.Name}
 	before, known := r.objects[key]
 	r.endpoints -= before
 	switch {
 	case c.Kind == model.NodesPartialKind, c.Kind == model.PodsReadKind, c.Kind == model.PodsOnDemandKind,
 		c.Kind == model.NodeLabelsKind, c.Kind == model.NamespaceLabelsKind:
 		return nil
-	case c.Service == nil && c.Slice == nil && c.Node == nil && c.CIDR == nil && c.Pod == nil && c.Namespace == nil:
+	case c.Service == nil && c.Slice == nil && c.Node == nil && c.CIDR == nil && c.Pod == nil && c.Namespace == nil && c.Route == nil:
 		delete(r.objects, key)
 		if c.Kind == model.SliceKind {
 			delete(r.slices, c.Name)
@@ -222,6 +223,11 @@ func (r *Reader) change(w *wireChange) (c model.Change, err error) {
 		c = model.Change{Kind: model.NodeKind, Name: model.Name{Name: w.Node.Name}, Node: w.Node}
 	case w.CIDR != nil:
 		c = model.Change{Kind: model.ServiceCIDRKind, Name: model.Name{Name: w.CIDR.Name}, CIDR: w.CIDR}
+	case w.Route != nil:
+		if len(w.Route.Parents)+len(w.Route.Backends) > maxRouteRefs {
+			return c, fmt.Errorf("%s %s: more than %d parents and backends", w.Route.Name.Kind, w.Route.Name.Name, maxRouteRefs)
+		}
+		c = model.Change{Kind: model.RouteKind, Group: w.Route.Name.Kind, Name: w.Route.Name.Name, Route: w.Route}
 	case w.Pod != nil:
 		c = model.Change{Kind: model.PodKind, Name: w.Pod.Name, Pod: w.Pod}
 	case w.Namespace != nil:
@@ -241,11 +247,11 @@ func (r *Reader) change(w *wireChange) (c model.Change, err error) {
 		c = model.Change{Kind: model.PodsReadKind, Name: w.Pods.Service, Pods: w.Pods.State}
 	case w.Deleted != nil:
 		switch w.Deleted.Kind {
-		case model.ServiceKind, model.SliceKind, model.NodeKind, model.ServiceCIDRKind, model.PodKind, model.NamespaceKind:
+		case model.ServiceKind, model.SliceKind, model.NodeKind, model.ServiceCIDRKind, model.PodKind, model.NamespaceKind, model.RouteKind:
 		default:
 			return c, fmt.Errorf("deleted %s: kind %d is unknown", w.Deleted.Name, w.Deleted.Kind)
 		}
-		c = model.Change{Kind: w.Deleted.Kind, Name: model.Name{Namespace: w.Deleted.Namespace, Name: w.Deleted.Name}}
+		c = model.Change{Kind: w.Deleted.Kind, Group: w.Deleted.Group, Name: model.Name{Namespace: w.Deleted.Namespace, Name: w.Deleted.Name}}
 	default:
 		err = errors.New("a change of nothing")
 	}

@@ -25,6 +25,7 @@ const (
 	maxCounters  = 1 << 20             // endpoints in a reading
 	maxDuration  = 31 * 24 * time.Hour // from the first record to the last one
 	maxKeys      = 10_000
+	maxRouteRefs = 48 // parents and backends of a route
 )
 
 // Header is the first line of a recording.
@@ -110,6 +111,7 @@ type wireChange struct {
 	Node    *model.Node        `json:"node,omitempty"`
 	CIDR    *model.ServiceCIDR `json:"cidr,omitempty"`
 	Pod     *model.Pod         `json:"pod,omitempty"`
+	Route   *model.Route       `json:"route,omitempty"`
 	Deleted *wireDeleted       `json:"deleted,omitempty"`
 	// Nodes is model.Snapshot.NodesPartial, PodsOnDemand the same of the Snapshot.
 	Nodes        *bool            `json:"nodesPartial,omitempty"`
@@ -123,6 +125,7 @@ type wireChange struct {
 
 type wireDeleted struct {
 	Kind      model.Kind `json:"kind"`
+	Group     string     `json:"group,omitempty"` // with model.RouteKind: the kind
 	Namespace string     `json:"ns,omitempty"`
 	Name      string     `json:"name"`
 }

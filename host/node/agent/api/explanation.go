@@ -40,7 +40,9 @@ type Explanation struct {
 	// Connections is what the Service asks for its connections beyond the default: session affinity, and what annotations say.
 	Connections []string `json:"connections,omitempty"`
 	Contested   []string `json:"contested,omitempty"` // frontends that another Service has
-	Omitted     []string `json:"omitted,omitempty"`   // what is left out because of limits or addresses
+	// LosingRoutes are routes of ports that an older route has.
+	LosingRoutes []string `json:"losingRoutes,omitempty"`
+	Omitted      []string `json:"omitted,omitempty"` // what is left out because of limits or addresses
 	// Unrestricted are frontends to which the Service's loadBalancerSourceRanges do not apply, each with the reason.
 	Unrestricted []string `json:"unrestricted,omitempty"`
 	// Ignored are external IPs that are not served because of externalIPs: Ignore.
@@ -120,6 +122,46 @@ type Pool struct {
 	Unheld       []string    `json:"unheld,omitempty"` // groups of endpoints that get another part than a plugin wants: wanted, and got
 	Endpoints    []Endpoint  `json:"endpoints"`
 	Inputs       []Input     `json:"inputs,omitempty"` // of each plugin that has answered, then of those of the shadow
+	Route        *Route      `json:"route,omitempty"`  // that splits the connections over other Services; nil: none
+}
+
+// Route is how a TCPRoute or UDPRoute splits the connections of a pool.
+type Route struct {
+	Kind     string         `json:"kind"`
+	Name     string         `json:"name"` // with the namespace
+	Backends []RouteBackend `json:"backends"`
+}
+
+// RouteBackend is a backend of a route.
+type RouteBackend struct {
+	Service string  `json:"service"` // of the namespace of the route
+	Port    uint16  `json:"port"`
+	Weight  uint32  `json:"weight"`
+	Wanted  float64 `json:"wanted"` // of all connections, 0 to 1
+	Held    float64 `json:"held"`   // as the weights of the endpoints have it
+	// Refused: its connections are refused. LeftOut: it has endpoints on other nodes only, and the others get its share.
+	Refused bool   `json:"refused,omitempty"`
+	LeftOut bool   `json:"leftOut,omitempty"`
+	Why     string `json:"why,omitempty"` // it has no endpoints
+}
+
+// Text is the backend with its share.
+func (b *RouteBackend) Text() string {
+	text := fmt.Sprintf("%s:%d weight %d, %.1f %%", b.Service, b.Port, b.Weight, 100*b.Held)
+	if math.Abs(b.Held-b.Wanted) > 0.0005 {
+		text += fmt.Sprintf(" (wanted %.1f %%)", 100*b.Wanted)
+	}
+	switch {
+	case b.Refused && b.Why != "":
+		text += ", refused: " + b.Why
+	case b.Refused:
+		text += ", refused: no endpoint can serve"
+	case b.LeftOut:
+		text += ": no endpoint on this node, the others get its share"
+	case b.Why != "":
+		text += ": " + b.Why
+	}
+	return text
 }
 
 // Pending is the plugin call that a decision waits for.
@@ -159,6 +201,8 @@ type Endpoint struct {
 	// HeldUntil is until when a panic hold makes the endpoint count as ready.
 	HeldUntil *time.Time    `json:"heldUntil,omitempty"`
 	Kernel    []KernelShare `json:"kernel,omitempty"`
+	// Backend is the Service that the endpoint is from, if a route splits the connections.
+	Backend string `json:"backend,omitempty"`
 }
 
 // Shed is that part of an endpoint's established connections is reset over a minute.

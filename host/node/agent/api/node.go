@@ -162,12 +162,17 @@ func (x *Explanation) Problems() (failing, degraded []string) {
 	for _, list := range []struct {
 		what  string
 		texts []string
-	}{{"conflict", x.Contested}, {"limit", x.Omitted}, {"approximated", x.Degraded}} {
+	}{{"conflict", x.Contested}, {"conflict", x.LosingRoutes}, {"limit", x.Omitted}, {"approximated", x.Degraded}} {
 		for _, text := range list.texts {
 			degraded = append(degraded, list.what+": "+text)
 		}
 	}
 	for i := range x.Pools {
+		for j := 0; x.Pools[i].Route != nil && j < len(x.Pools[i].Route.Backends); j++ {
+			if b := &x.Pools[i].Route.Backends[j]; b.Refused {
+				degraded = append(degraded, fmt.Sprintf("%s %s, %s pool: %s", x.Pools[i].Route.Kind, x.Pools[i].Route.Name, x.Pools[i].Pool, b.Text()))
+			}
+		}
 		if s := x.Pools[i].Shadow; s != nil && s.Error != "" {
 			degraded = append(degraded, s.Error)
 		}

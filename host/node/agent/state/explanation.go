@@ -85,19 +85,28 @@ func NewExplanation(e *planner.Explanation, wallTime func(int64) time.Time) *api
 	if more := len(e.Ignored) - maxUnrestricted; more > 0 {
 		x.Ignored = append(x.Ignored, fmt.Sprintf("%d more", more))
 	}
+	for _, l := range e.Losing {
+		x.LosingRoutes = append(x.LosingRoutes, fmt.Sprintf("%s %s: port %s has %s %s, which is older", l.Route.Name.Kind, l.Route.Name.Name, cmp.Or(l.Port.Port, "(unnamed)"), l.For.Name.Kind, l.For.Name.Name))
+	}
 	for i := range e.Decisions {
 		d := &e.Decisions[i]
 		var seen planner.PortSeen
+		var split *planner.Split
+		if i < len(e.Splits) {
+			split = e.Splits[i]
+		}
 		if i < len(e.Seen) {
 			seen = e.Seen[i]
 		}
 		if d.Port.UsesCluster {
 			x.Pools = append(x.Pools, newPool(d.Port, &d.Cluster, abi.PoolCluster, e.PolicyOf(d.Port.Name), wallTime))
 			x.Pools[len(x.Pools)-1].Inputs = newInputs(seen.Cluster, wallTime)
+			addRoute(&x.Pools[len(x.Pools)-1], split, abi.PoolCluster)
 		}
 		if d.Port.UsesLocal {
 			x.Pools = append(x.Pools, newPool(d.Port, &d.Local, abi.PoolLocal, e.PolicyOf(d.Port.Name), wallTime))
 			x.Pools[len(x.Pools)-1].Inputs = newInputs(seen.Local, wallTime)
+			addRoute(&x.Pools[len(x.Pools)-1], split, abi.PoolLocal)
 		}
 	}
 	return x
@@ -282,6 +291,34 @@ func newSteps(steps []policy.StepResult, i int) (out []api.Step) {
 
 // ratio converts millionths.
 func ratio(v uint32) float64 { return float64(v) / abi.One }
+
+// addRoute adds how a route splits a pool; nil: none does.
+func addRoute(p *api.Pool, s *planner.Split, pool int) {
+	if s == nil {
+		return
+	}
+	p.DecidedBy = "route"
+	p.Route = &api.Route{Kind: s.Route.Name.Kind, Name: s.Route.Name.Name.String(), Backends: []api.RouteBackend{}}
+	for i := range s.Parts {
+		b, part, share := &s.Route.Backends[i], &s.Parts[i], &s.Parts[i].Pools[pool]
+		p.Route.Backends = append(p.Route.Backends, api.RouteBackend{
+			Service: b.Service, Port: b.Port, Weight: b.Weight, Wanted: share.Wanted, Held: share.Held, Refused: share.Refused, LeftOut: share.LeftOut, Why: part.Why,
+		})
+	}
+	d, total := &s.Decision.Cluster, 0
+	if pool == abi.PoolLocal {
+		d = &s.Decision.Local
+	}
+	total = totalOf(d.Weights) + int(d.Refused)
+	for i := range p.Endpoints {
+		e := &p.Endpoints[i]
+		part, why := s.Explain(i)
+		e.Backend, e.Share = s.Route.Backends[part].Service, share(e.Weight, total)
+		if pool == abi.PoolCluster || s.Decision.Port.Endpoints[i].Local {
+			e.Why = why
+		}
+	}
+}
 
 func totalOf(weights []uint16) (sum int) {
 	for _, w := range weights {

@@ -42,6 +42,7 @@ rules:
 - {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list, watch]}
 - {apiGroups: [networking.k8s.io], resources: [servicecidrs], verbs: [list, watch]}
 - {apiGroups: [sluice.dev], resources: [serviceplugins, servicepolicies, clusterservicepolicies], verbs: [list, watch]}
+- {apiGroups: [gateway.networking.k8s.io], resources: [tcproutes, udproutes], verbs: [list, watch]}
 - {apiGroups: [events.k8s.io], resources: [events], verbs: [create]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1

@@ -1,0 +1,51 @@
+package planner
+
+import (
+	"slices"
+
+	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/policy"
+)
+
+// LosingRoute is a route of a port that an older one has.
+type LosingRoute struct {
+	Port       model.PortName
+	Route, For *model.Route
+}
+
+// withoutRoute returns the decisions about ports without a route.
+func withoutRoute(list []policy.PortDecision, svc *model.Service, routes []*model.Route) []policy.PortDecision {
+	return slices.DeleteFunc(list, func(d policy.PortDecision) bool {
+		return routes != nil && slices.ContainsFunc(svc.Ports, func(p model.ServicePort) bool {
+			i := slices.Index(svc.Ports, p)
+			return routes[i] != nil && p.Name == d.Port.Name.Port && p.Protocol == d.Port.Name.Protocol
+		})
+	})
+}
+
+// explainRoutes adds the ports that have a route.
+func (rs *rounds) explainRoutes(e *Explanation, routes []*model.Route) {
+	e.Splits = make([]*Split, len(e.Decisions))
+	for i := range routes {
+		if routes[i] == nil {
+			continue
+		}
+		port := &e.Service.Ports[i]
+		for _, f := range model.Families {
+			if !e.Service.HasFamily(f) {
+				continue
+			}
+			if s := rs.split(e.Service, port, f, routes[i], nil); s != nil {
+				e.Decisions, e.Splits = append(e.Decisions, s.Decision), append(e.Splits, s)
+				if e.Seen != nil {
+					e.Seen = append(e.Seen, PortSeen{})
+				}
+			}
+		}
+		for _, r := range rs.routes.byParent[e.Service.Name] {
+			if r != routes[i] && r.Attaches(e.Service, port) && len(e.Losing) < maxExplained {
+				e.Losing = append(e.Losing, LosingRoute{model.PortName{Service: e.Service.Name, Port: port.Name, Protocol: port.Protocol}, r, routes[i]})
+			}
+		}
+	}
+}
