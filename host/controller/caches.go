@@ -3,22 +3,28 @@ package controller
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/sluice-proxy/sluice/host/api/gatewayapi"
 	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 )
 
 // caches are the objects of the cluster that status is made of. Nodes are watched as metadata: the labels that rollouts select.
 type caches struct {
 	plugins, policies, clusterPolicies, reports, services, nodes cache.SharedIndexInformer
+	tcpRoutes, udpRoutes                                         cache.SharedIndexInformer // of a cluster that has the Gateway API
+	gateway                                                      rest.Interface
 }
 
 // newCaches returns caches that call changed after a change that may change a status.
@@ -31,6 +37,16 @@ func newCaches(c *clients, changed func()) *caches {
 		clusterPolicies: list("clusterservicepolicies", &v1alpha1.ClusterServicePolicy{}), reports: list("nodereports", &v1alpha1.NodeReport{}),
 		services: informer(cache.NewListWatchFromClient(c.core, "services", "", fields.Everything()), &corev1.Service{}, changed),
 	}
+	route := func(resource string) cache.SharedIndexInformer {
+		i := informer(cache.NewListWatchFromClient(c.gateway, resource, "", fields.Everything()), &gatewayapi.Route{}, changed)
+		_ = i.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+			if !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) { // nobody has to install the kinds
+				cache.DefaultWatchErrorHandler(ctx, r, err)
+			}
+		})
+		return i
+	}
+	out.tcpRoutes, out.udpRoutes, out.gateway = route("tcproutes"), route("udproutes"), c.gateway
 	nodes := metadata.NewForConfigOrDie(c.config).Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
 	out.nodes = informer(&cache.ListWatch{
 		ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return nodes.List(ctx, o) },
@@ -60,8 +76,9 @@ func narrow(object any) any {
 	switch o := object.(type) {
 	case *corev1.Service:
 		out := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, Labels: o.Labels, ResourceVersion: o.ResourceVersion}}
+		out.Spec.Type, out.Spec.ClusterIP = o.Spec.Type, o.Spec.ClusterIP
 		for _, p := range o.Spec.Ports {
-			out.Spec.Ports = append(out.Spec.Ports, corev1.ServicePort{Name: p.Name})
+			out.Spec.Ports = append(out.Spec.Ports, corev1.ServicePort{Name: p.Name, Port: p.Port, Protocol: p.Protocol})
 		}
 		return out
 	case *metav1.PartialObjectMetadata:
@@ -77,7 +94,7 @@ func same(before, after any) bool {
 	switch a := after.(type) {
 	case *corev1.Service:
 		b, ok := before.(*corev1.Service)
-		return ok && maps.Equal(a.Labels, b.Labels) && samePorts(a.Spec.Ports, b.Spec.Ports)
+		return ok && maps.Equal(a.Labels, b.Labels) && a.Spec.Type == b.Spec.Type && a.Spec.ClusterIP == b.Spec.ClusterIP && slices.Equal(a.Spec.Ports, b.Spec.Ports)
 	case *metav1.PartialObjectMetadata:
 		b, ok := before.(*metav1.PartialObjectMetadata)
 		return ok && maps.Equal(a.Labels, b.Labels)
@@ -85,18 +102,7 @@ func same(before, after any) bool {
 	return false
 }
 
-func samePorts(a, b []corev1.ServicePort) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i].Name != b[i].Name {
-			return false
-		}
-	}
-	return true
-}
-
+// all are those that a cluster has.
 func (c *caches) all() []cache.SharedIndexInformer {
 	return []cache.SharedIndexInformer{c.plugins, c.policies, c.clusterPolicies, c.reports, c.services, c.nodes}
 }
@@ -104,7 +110,7 @@ func (c *caches) all() []cache.SharedIndexInformer {
 // run watches until ctx ends.
 func (c *caches) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, i := range c.all() {
+	for _, i := range append(c.all(), c.tcpRoutes, c.udpRoutes) {
 		wg.Go(func() { i.RunWithContext(ctx) })
 	}
 	wg.Wait()

@@ -1,7 +1,9 @@
 package controller
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
+	"github.com/sluice-proxy/sluice/host/api/gatewayapi"
 	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/source/kube"
@@ -36,8 +39,10 @@ func clientsOf(config *rest.Config) (_ *clients, err error) {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Service{}, &corev1.ServiceList{})
 	scheme.AddKnownTypes(coordinationv1.SchemeGroupVersion, &coordinationv1.Lease{})
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, err
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, gatewayapi.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
 	}
 	for _, group := range []schema.GroupVersion{corev1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion} {
 		metav1.AddToGroupVersion(scheme, group)
@@ -48,7 +53,8 @@ func clientsOf(config *rest.Config) (_ *clients, err error) {
 		group schema.GroupVersion
 		path  string
 		into  *rest.Interface
-	}{{corev1.SchemeGroupVersion, "/api", &out.core}, {v1alpha1.GroupVersion, "/apis", &out.sluice}, {coordinationv1.SchemeGroupVersion, "/apis", &out.leases}} {
+	}{{corev1.SchemeGroupVersion, "/api", &out.core}, {v1alpha1.GroupVersion, "/apis", &out.sluice},
+		{gatewayapi.GroupVersion, "/apis", &out.gateway}, {coordinationv1.SchemeGroupVersion, "/apis", &out.leases}} {
 		of := rest.CopyConfig(config)
 		of.GroupVersion, of.APIPath, of.NegotiatedSerializer = &g.group, g.path, codecs
 		if *g.into, err = rest.RESTClientFor(of); err != nil {
@@ -63,6 +69,7 @@ type write struct {
 	name     model.ObjectName
 	resource string
 	object   runtime.Object // a copy with the status that it should have
+	client   rest.Interface // nil: that of sluice.dev
 	differs  bool           // from the status that it has
 }
 
@@ -72,8 +79,18 @@ const writeTimeout = 10 * time.Second
 func (c *clients) writeStatus(ctx context.Context, w *write) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	err := c.sluice.Put().NamespaceIfScoped(w.name.Name.Namespace, w.name.Name.Namespace != "").Resource(w.resource).Name(w.name.Name.Name).SubResource("status").
-		Param("fieldManager", Name).Body(w.object).Do(ctx).Error()
+	request := cmp.Or(w.client, c.sluice).Put().NamespaceIfScoped(w.name.Name.Namespace, w.name.Name.Namespace != "").Resource(w.resource).Name(w.name.Name.Name).
+		SubResource("status").Param("fieldManager", Name)
+	if _, ok := w.object.(*gatewayapi.Route); ok { // whose Go type does not say which kind it is
+		text, err := json.Marshal(w.object)
+		if err != nil {
+			return err
+		}
+		request = request.SetHeader("Content-Type", runtime.ContentTypeJSON).Body(text)
+	} else {
+		request = request.Body(w.object)
+	}
+	err := request.Do(ctx).Error()
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}

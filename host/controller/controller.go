@@ -156,6 +156,6 @@ func (c *controller) sweep(ctx context.Context) (complete bool) {
 
 // clients are connections to the API server, by group.
 type clients struct {
-	sluice, core, leases rest.Interface
-	config               *rest.Config
+	sluice, core, leases, gateway rest.Interface
+	config                        *rest.Config
 }

@@ -9,9 +9,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/yaml"
 
+	"github.com/sluice-proxy/sluice/host/api/gatewayapi"
 	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
+	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/node/config"
 	"github.com/sluice-proxy/sluice/sdk/manifest"
 )
@@ -56,6 +59,12 @@ func (l *lab) apply(kind, name, spec string) {
 	switch kind {
 	case "Service":
 		_ = l.services.GetStore().Add(decode[corev1.Service](l, text))
+	case model.TCPRouteKind, model.UDPRouteKind:
+		o := decode[gatewayapi.Route](l, text)
+		if old, ok, _ := l.routeStore(kind).GetByKey(name); ok {
+			o.Status = old.(*gatewayapi.Route).Status
+		}
+		_ = l.routeStore(kind).Add(o)
 	case "Node":
 		_ = l.nodes.GetStore().Add(decode[metav1.PartialObjectMetadata](l, strings.Replace(meta, "{", "{labels: "+spec+", ", 1)))
 	case v1alpha1.ServicePluginKind:
@@ -99,6 +108,8 @@ func (l *lab) sweep() (changed []string) {
 		l.version++
 		w.object.(metav1.Object).SetResourceVersion(fmt.Sprint(l.version))
 		switch o := w.object.(type) {
+		case *gatewayapi.Route:
+			_ = l.routeStore(w.name.Kind).Update(o)
 		case *v1alpha1.ServicePlugin:
 			_ = l.plugins.GetStore().Update(o)
 		case *v1alpha1.ServicePolicy:
@@ -152,4 +163,11 @@ func nearModule() *module {
 	return &module{digest: "sha256:near", manifest: &manifest.Manifest{
 		Title: "Near", Release: "1.0.0", Role: "locality", Settings: []manifest.Setting{{Name: "minEndpoints", Type: manifest.Integer}},
 	}, settings: []string{"minEndpoints, integer"}}
+}
+
+func (l *lab) routeStore(kind string) cache.Store {
+	if kind == model.UDPRouteKind {
+		return l.udpRoutes.GetStore()
+	}
+	return l.tcpRoutes.GetStore()
 }

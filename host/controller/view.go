@@ -4,15 +4,19 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/rest"
 
+	"github.com/sluice-proxy/sluice/host/api/gatewayapi"
 	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/node/config"
+	"github.com/sluice-proxy/sluice/host/source"
 )
 
 // view is the cluster at one time.
@@ -24,6 +28,10 @@ type view struct {
 	policies map[model.ObjectName]*policy.Object // those that are valid
 	set      *policy.Set
 	services map[model.Name]*model.Service
+	proxied  map[model.Name]*model.Service // those of services that have frontends
+	routes   map[model.ObjectName]*routeView
+	byParent map[model.Name][]*model.Route // the oldest first
+	gateway  rest.Interface
 	failing  map[model.ObjectName]map[int]*v1alpha1.PolicyReport // by index of the node
 
 	least   map[string]string // by kind of policies: up to which version all nodes have read them
@@ -49,14 +57,18 @@ type pluginView struct {
 
 func newView(c *caches, objects *config.Objects, cfg *config.Config, modules *modules) *view {
 	v := &view{plugins: map[string]*pluginView{}, objects: map[model.ObjectName]any{}, problems: map[model.ObjectName]*config.ObjectProblem{},
-		policies: map[model.ObjectName]*policy.Object{}, services: map[model.Name]*model.Service{}, failing: map[model.ObjectName]map[int]*v1alpha1.PolicyReport{}}
+		policies: map[model.ObjectName]*policy.Object{}, services: map[model.Name]*model.Service{}, proxied: map[model.Name]*model.Service{}, gateway: c.gateway, failing: map[model.ObjectName]map[int]*v1alpha1.PolicyReport{}}
 	for _, o := range c.services.GetStore().List() {
 		if s, ok := o.(*corev1.Service); ok {
 			svc := &model.Service{Name: model.Name{Namespace: s.Namespace, Name: s.Name}, Labels: s.Labels}
 			for _, p := range s.Spec.Ports {
-				svc.Ports = append(svc.Ports, model.ServicePort{Name: p.Name})
+				protocol, _ := model.ParseProtocol(cmp.Or(string(p.Protocol), "TCP"))
+				svc.Ports = append(svc.Ports, model.ServicePort{Name: p.Name, Port: uint16(p.Port), Protocol: protocol})
 			}
 			v.services[svc.Name] = svc
+			if source.SkipService(s) == "" {
+				v.proxied[svc.Name] = svc
+			}
 		}
 	}
 	for _, i := range []struct {
@@ -69,6 +81,7 @@ func newView(c *caches, objects *config.Objects, cfg *config.Config, modules *mo
 		}
 	}
 	v.addNodes(c)
+	v.addRoutes(c)
 	v.addObjects(objects, cfg, modules)
 	return v
 }
@@ -175,6 +188,13 @@ func (v *view) statuses() (out []*write) {
 			v.policyStatus(name, c, &c.Status, nil)
 			out = append(out, &write{name: name, resource: "clusterservicepolicies", object: c, differs: !equal(&o.Status, &c.Status)})
 		}
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(v.routes), func(a, b model.ObjectName) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), a.Name.Compare(b.Name))
+	}) {
+		c, differs := v.routeStatus(name, v.routes[name])
+		c.SetGroupVersionKind(gatewayapi.GroupVersion.WithKind(name.Kind))
+		out = append(out, &write{name: name, resource: strings.ToLower(name.Kind) + "s", object: c, client: v.gateway, differs: differs})
 	}
 	return out
 }
