@@ -14,7 +14,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
 
-.PHONY: help build plugins image krew man release test-release demo experiment quick race test test-all test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-nodes test-cni test-handover e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat vm-kernels \
+.PHONY: help build plugins image krew man release test-release demo experiment quick race test test-all test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-nodes test-cni test-handover e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat test-arm64 test-arm64-user test-arm64-guest vm-arm64 vm-kernels \
   compiled-plugins bench bench-peer bench-peer-base bench-fleet soak fuzz check generate fmt lint format-check vet deps clean
 
 help:
@@ -190,6 +190,34 @@ VM          := '$(CURDIR)/bin/vm' exec -memory 1536 -share '$(CACHE)'
 vm-kernels:
 	@$(GO) build -o bin/vm ./host/lab/vm/run
 	@bin/vm build $(KERNELS)
+
+# arm64, on a machine of another architecture. Packages whose tests start no programs for arm64 run by qemu-user. Debian's kernel for arm64 runs in
+# QEMU, with the conformance kit of nftables, the confinement of plugins, and code that is compiled there. With SHORT=-short, which test-all has,
+# these are parts.
+SDK         := github.com/sluice-proxy/sluice/sdk
+ARM64       := ./host/core/eligibility ./host/core/model ./host/core/outcomes ./host/plugin/wasm/meter $(SDK)/abi $(SDK)/manifest
+ARM64_RULES := TestConformance
+ifdef SHORT
+ARM64_RULES := TestConformance/a_restart|a_failed_message|connections_follow
+else
+ARM64       += ./host/core/plan $(SDK) $(SDK)/sdktest
+endif
+test-arm64: test-arm64-user test-arm64-guest
+
+test-arm64-user: deps
+	GOARCH=arm64 $(GO) test -vet=off -count=1 -timeout 45m $(SHORT) -exec 'qemu-aarch64 -cpu max' $(ARM64)
+
+# A guest's init is bin/vm, built for its architecture.
+vm-arm64:
+	@$(GO) build -o bin/vm ./host/lab/vm/run
+	@GOARCH=arm64 $(GO) build -o bin/vm-arm64 ./host/lab/vm/run
+	@bin/vm build arm64
+
+ON_ARM64     = GOARCH=arm64 XDG_CACHE_HOME='$(CACHE)' $(GO) test -vet=off -count=1 -timeout 45m $(SHORT) -exec "$(VM) -kernel arm64"
+test-arm64-guest: deps vm-arm64
+	$(ON_ARM64) -run '$(ARM64_RULES)' ./host/backend/nftables
+	$(ON_ARM64) ./host/plugin/confine
+	$(ON_ARM64) -run 'TestPrecompiledCodeIsNotCompiled|TestProcessHasNoRights|TestGuestsReadNoRegisters' ./host/plugin/wasm
 
 test-vm: $(KERNELS:%=test-vm-%) test-guide
 

@@ -121,3 +121,45 @@ func TestSourceThatThePatchesDoNotKnowIsAnError(t *testing.T) {
 		}
 	}
 }
+
+// TestModulesAreLoadedAfterThoseThatTheyNeed looks at the modules of the arm64 kernel, if it has been unpacked.
+func TestModulesAreLoadedAfterThoseThatTheyNeed(t *testing.T) {
+	eachOf(t, []string{Arm64}, func(t *testing.T, kernel string) {
+		dir := filepath.Join(filepath.Dir(kernel), modulesDir)
+		all, err := filepath.Glob(filepath.Join(dir, "*.ko"))
+		if err != nil || len(all) == 0 {
+			t.Fatalf("%v, %v", all, err)
+		}
+		// In a folder of their own, without the numbers, so that their order is lost.
+		work := t.TempDir()
+		var names []string
+		for _, file := range all {
+			_, name, _ := strings.Cut(filepath.Base(file), "-")
+			names = append(names, moduleName(name))
+			if err := os.Symlink(file, filepath.Join(work, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		slices.Reverse(names)
+		order, err := inOrder(work, names)
+		if err != nil || len(order) != len(all) {
+			t.Fatalf("%d of %d: %v", len(order), len(all), err)
+		}
+		seen := map[string]bool{}
+		for _, file := range order {
+			needs, err := dependencies(file)
+			for _, name := range needs {
+				if !seen[moduleName(name)] {
+					t.Errorf("%s is before %s, which it needs", file, name)
+				}
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			seen[moduleName(file)] = true
+		}
+		if _, err := inOrder(work, []string{"nosuch"}); err == nil || !strings.Contains(err.Error(), "no module nosuch") {
+			t.Errorf("a module that there is not: %v", err)
+		}
+	})
+}

@@ -4,4 +4,6 @@
 // The machine's own root is the guest's, read-only (hostfs), so that a program finds its libraries, its tools and its
 // test data where they are; /tmp, /run and /dev are the guest's own. The guest has one CPU and no network but what the
 // program makes. Do not measure speed in it.
+//
+// For arm64 there is Debian's kernel in QEMU, which is an ordinary process too, and slow.
 package vm

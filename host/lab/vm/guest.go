@@ -24,7 +24,11 @@ func Main() {
 		return
 	}
 	var o spec
-	text, err := os.ReadFile(path)
+	var text []byte
+	err := enterRoot()
+	if err == nil {
+		text, err = os.ReadFile(path)
+	}
 	if err == nil {
 		err = json.Unmarshal(text, &o)
 	}

@@ -11,8 +11,11 @@ import (
 	"strings"
 )
 
-// Series returns the kernel series that can be built, oldest first: those of Debian 12 and 13.
+// Series returns the kernel series that can be built as User-Mode Linux, oldest first: those of Debian 12 and 13.
 func Series() []string { return []string{"6.1", "6.12"} }
+
+// Arm64 is what stands for a series for Debian 12's kernel for arm64, which QEMU runs.
+const Arm64 = "arm64"
 
 //go:embed linux.config
 var common []byte
@@ -20,15 +23,22 @@ var common []byte
 //go:embed node.config
 var node []byte
 
+//go:embed arm64.list
+var arm64 []byte
+
 // config returns the configuration of a series. Nodes of clusters run the newest one.
 func config(series string) []byte {
-	if all := Series(); series == all[len(all)-1] {
+	all := Series()
+	switch series {
+	case Arm64:
+		return arm64
+	case all[len(all)-1]:
 		return slices.Concat(common, node)
 	}
 	return common
 }
 
-// recipe is part of the cache key. It changes when build.go or patch.go makes another kernel from the same source and
+// recipe is part of the cache key. It changes when build.go, patch.go or debian.go makes another kernel from the same source and
 // configuration.
 func recipe(series string) string {
 	if series == "6.12" {
@@ -62,15 +72,15 @@ func options(series string) (out []string) {
 	return out
 }
 
-// keyOf returns the cache key of a kernel built from a version of Debian's source package.
+// keyOf returns the cache key of a kernel from a version of Debian's package.
 func keyOf(series, version string) string {
 	return fmt.Sprintf("linux-%s_%s_%s", series, version, configHash(series))
 }
 
 // Cached returns the path of the newest kernel of a series that was built with the current configuration, "" if none.
 func Cached(series string) (string, error) {
-	if !slices.Contains(Series(), series) {
-		return "", fmt.Errorf("vm: kernel %q: there are %v", series, Series())
+	if all := append(Series(), Arm64); !slices.Contains(all, series) {
+		return "", fmt.Errorf("vm: kernel %q: there are %v", series, all)
 	}
 	dir, err := CacheDir()
 	if err != nil {

@@ -20,12 +20,13 @@ import (
 // Job is a program to run in a guest.
 type Job struct {
 	Kernel string    // path of a kernel, from Cached or Build
+	Init   string    // a program of the kernel's architecture that calls Main; "" is this one
 	Memory int       // MiB; 0 means 512
 	Args   []string  // the program, a path or a name in PATH, and its arguments
 	Dir    string    // its working folder; "" is this process's
 	Env    []string  // its environment; nil is this process's. HOME and TMPDIR are /tmp, SLUICE_VM is the kernel's name
 	Share  []string  // folders in /tmp or /run that the guest is to see, in addition to Dir and the program's
-	Tap    string    // a tap device of this thread's network namespace, which is the guest's link vec0; "" is none
+	Tap    string    // a tap device of this thread's network namespace, which is the guest's link vec0; "" is none. Not on arm64
 	Out    io.Writer // the program's standard output and error; nil discards them
 }
 
@@ -50,7 +51,7 @@ var ErrDied = errors.New("the guest ended before its program did")
 // Run boots a kernel, runs the job in it and returns the program's exit code, 128 + n if signal n ended it. An error means
 // that the code is unknown: no kernel, a crash, ctx done. All of the guest's processes have ended when Run returns.
 //
-// The calling program is the guest's init too, so it has to call Main before anything else.
+// The calling program is the guest's init too, unless the job names another, so it has to call Main before anything else.
 func Run(ctx context.Context, job Job) (code int, err error) {
 	defer func() {
 		if err != nil {
@@ -79,7 +80,11 @@ func Run(ctx context.Context, job Job) (code int, err error) {
 	cmd.Stdout, cmd.Stderr = out, out
 	runtime.LockOSThread() // Pdeathsig refers to the thread that started the guest
 	defer runtime.UnlockOSThread()
-	release, err := startOnCPU(cmd, filepath.Dir(filepath.Dir(job.Kernel)))
+	start := startOnCPU
+	if onArm64(job.Kernel) {
+		start = startOnAnyCPU
+	}
+	release, err := start(cmd, filepath.Dir(filepath.Dir(job.Kernel)))
 	defer release()
 	if err != nil {
 		return 0, fmt.Errorf("start the kernel: %w", err)
@@ -101,15 +106,19 @@ func Run(ctx context.Context, job Job) (code int, err error) {
 
 // command returns the kernel's command, with a process group of its own so that all of the guest's processes can be killed.
 func command(ctx context.Context, job Job, work, nonce string) (*exec.Cmd, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find this program: %w", err)
+	if job.Init == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("find this program: %w", err)
+		}
+		job.Init = self
 	}
 	o := spec{Args: job.Args, Dir: job.Dir, Env: job.Env, Nonce: nonce}
 	if o.Env == nil {
 		o.Env = os.Environ()
 	}
 	o.Env = append(o.Env, "HOME=/tmp", "TMPDIR=/tmp", inside+"="+filepath.Base(filepath.Dir(job.Kernel)))
+	var err error
 	if o.Dir == "" {
 		if o.Dir, err = os.Getwd(); err != nil {
 			return nil, err
@@ -137,26 +146,38 @@ func command(ctx context.Context, job Job, work, nonce string) (*exec.Cmd, error
 	if err != nil {
 		return nil, err
 	}
-	// A kernel's command line cannot hold every path.
-	initLink := filepath.Join(work, "init")
-	if err := os.Symlink(self, initLink); err != nil {
+	if job.Memory == 0 {
+		job.Memory = 512
+	}
+	boot := umlCommand
+	if onArm64(job.Kernel) {
+		boot = qemuCommand
+	}
+	cmd, err := boot(ctx, job, work, specVar+"="+file)
+	if err != nil {
 		return nil, err
 	}
-	memory := job.Memory
-	if memory == 0 {
-		memory = 512
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	cmd.WaitDelay = 10 * time.Second
+	return cmd, nil
+}
+
+// umlCommand returns the command of a User-Mode Linux.
+func umlCommand(ctx context.Context, job Job, work, spec string) (*exec.Cmd, error) {
+	// A kernel's command line cannot hold every path.
+	initLink := filepath.Join(work, "init")
+	if err := os.Symlink(job.Init, initLink); err != nil {
+		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, job.Kernel, fmt.Sprintf("mem=%dM", memory),
-		"root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "init="+initLink, specVar+"="+file,
+	cmd := exec.CommandContext(ctx, job.Kernel, fmt.Sprintf("mem=%dM", job.Memory),
+		"root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "init="+initLink, spec,
 		"con=null", "con0=null,fd:1", "ssl=null", "console=tty0", "dummy.numdummies=0", "quiet", "loglevel=2",
 		"umid=vm", "uml_dir="+work)
 	if job.Tap != "" {
 		cmd.Args = append(cmd.Args, "vec0:transport=tap,ifname="+job.Tap)
 	}
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + memoryDir(memory)}
-	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	cmd.WaitDelay = 10 * time.Second
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + memoryDir(job.Memory)}
 	return cmd, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -23,12 +24,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// eachKernel runs a test with every kernel that has been built.
-func eachKernel(t *testing.T, f func(t *testing.T, kernel string)) {
+// eachKernel runs a test with every User-Mode Linux that has been built.
+func eachKernel(t *testing.T, f func(t *testing.T, kernel string)) { eachOf(t, Series(), f) }
+
+func eachOf(t *testing.T, all []string, f func(t *testing.T, kernel string)) {
 	if Inside() != "" {
 		t.Skip("this is a guest")
 	}
-	for _, series := range Series() {
+	for _, series := range all {
 		t.Run(series, func(t *testing.T) {
 			path, err := Cached(series)
 			if err != nil {
@@ -36,9 +39,9 @@ func eachKernel(t *testing.T, f func(t *testing.T, kernel string)) {
 			}
 			if path == "" {
 				if os.Getenv("CI") != "" {
-					t.Fatal("the kernel is not built: make vm-kernels")
+					t.Fatal("the kernel is not built: make vm-kernels vm-arm64")
 				}
-				t.Skip("the kernel is not built: make vm-kernels")
+				t.Skip("the kernel is not built: make vm-kernels vm-arm64")
 			}
 			f(t, path)
 		})
@@ -244,15 +247,20 @@ func self(t *testing.T) string {
 }
 
 // TestGoTestExecRunsInGuest is the way that the Makefile goes, with a test that fails and one that passes, from a
-// module whose path has a space, in /tmp, which the guest has one of its own of.
+// module whose path has a space, in /tmp, which the guest has one of its own of. On arm64 too.
 func TestGoTestExecRunsInGuest(t *testing.T) {
-	eachKernel(t, func(t *testing.T, kernel string) {
+	eachOf(t, append(Series(), Arm64), func(t *testing.T, kernel string) {
 		dir := filepath.Join(t.TempDir(), "a clone")
-		runner := filepath.Join(dir, "run")
-		build := exec.Command("go", "build", "-o", runner, "./run")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
+		runner, arch := filepath.Join(dir, "run"), runtime.GOARCH
+		if onArm64(kernel) {
+			arch = Arm64
+		}
+		for name, arch := range map[string]string{runner: runtime.GOARCH, runner + "-" + Arm64: Arm64} {
+			build := exec.Command("go", "build", "-o", name, "./run")
+			build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+arch)
+			if out, err := build.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
 		}
 		mod := filepath.Join(dir, "mod")
 		for name, text := range map[string]string{
@@ -285,7 +293,7 @@ func TestBad(t *testing.T) { t.Error("bad on " + os.Getenv("SLUICE_VM")) }
 			good       bool
 		}{{"TestGood", "ok  \texample.com/m/p", true}, {"Test", "bad on " + key, false}} {
 			cmd := exec.Command("go", "test", "-count=1", "-exec", fmt.Sprintf("'%s' exec -share '%s' -kernel %s", runner, shared, series), "-run", c.test, "./p")
-			cmd.Dir, cmd.Env = mod, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=mod", "GOWORK=off", "SHARED="+shared)
+			cmd.Dir, cmd.Env = mod, append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+arch, "GOFLAGS=-mod=mod", "GOWORK=off", "SHARED="+shared)
 			out, err := cmd.CombinedOutput()
 			if (err == nil) != c.good || !strings.Contains(string(out), c.want) {
 				t.Errorf("%s: %v\n%s", c.test, err, out)

@@ -22,6 +22,9 @@ import (
 // evilPort is the port of requests for which the modules of type slow do what they are for.
 const evilPort = 666
 
+// System calls that arm64 does not have.
+const amd64Open, amd64Fork = 2, 57
+
 // native returns a module and the code of an entry in which its sluice_decide is machine code of the test.
 func native(t *testing.T, code []byte) (dir string, module []byte) {
 	t.Helper()
@@ -108,7 +111,7 @@ func TestMachineCodeOfAnAttackerFindsNothing(t *testing.T) {
 		code []byte
 	}{
 		{"open a file", machine(unix.SYS_OPENAT, 0, 0, unix.O_RDWR)},
-		{"open a file, the old way", machine(unix.SYS_OPEN, 0, 0)},
+		{"open a file, the old way", machine(amd64Open, 0, 0)},
 		{"open a file, the new way", machine(unix.SYS_OPENAT2, 0, 0)},
 		{"list a folder", machine(unix.SYS_GETDENTS64, 0, 0)},
 		{"another descriptor", machine(unix.SYS_DUP, 0)},
@@ -134,7 +137,7 @@ func TestMachineCodeOfAnAttackerFindsNothing(t *testing.T) {
 		{"write sluice's memory", machine(unix.SYS_PROCESS_VM_WRITEV, agent)},
 		{"sluice's descriptors", machine(unix.SYS_PIDFD_OPEN, agent)},
 		{"run a program", machine(unix.SYS_EXECVE, 0, 0, 0)},
-		{"a new process", machine(unix.SYS_FORK)},
+		{"a new process", machine(amd64Fork)},
 		{"a thread", machine(unix.SYS_CLONE, 0xd0f00, 0)},
 		{"a new process, by clone", machine(unix.SYS_CLONE, uint64(unix.SIGCHLD))},
 		{"a namespace, by clone", machine(unix.SYS_CLONE, unix.CLONE_NEWUSER|uint64(unix.SIGCHLD))},

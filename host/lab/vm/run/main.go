@@ -1,8 +1,10 @@
 // Command run builds the test kernels and runs programs on them; see the package vm.
 //
-//	run build [-newest] [6.1 6.12]                      build what is not cached, print paths
-//	run build -missing [6.1 6.12]                       print what is not cached, build nothing
+//	run build [-newest] [6.1 6.12 arm64]                build what is not cached, print paths; by default 6.1 and 6.12
+//	run build -missing [6.1 6.12 arm64]                 print what is not cached, build nothing
 //	run exec [-kernel 6.12] [-timeout 45m] program ...  run a program; the exit code is the program's
+//
+// With -kernel arm64, the guest's init is this program for arm64, which is beside this one, with -arm64 after its name.
 //
 // As `go test -exec 'run exec -kernel 6.1' ./...` it runs tests there. Of /tmp and /run, the guest sees the program's
 // folder, the module that the working folder is in, and what -share names.
@@ -16,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -71,7 +74,7 @@ func run(ctx context.Context, args []string) (int, error) {
 		return 0, nil
 	case "exec":
 		series := vm.Series()
-		kernel := flags.String("kernel", series[len(series)-1], "which: "+strings.Join(series, ", "))
+		kernel := flags.String("kernel", series[len(series)-1], "which: "+strings.Join(append(series, vm.Arm64), ", "))
 		memory := flags.Int("memory", 0, "MiB; 0 means 512")
 		share := []string{moduleRoot()}
 		flags.Func("share", "a folder that the guest is to see, if it is in /tmp or /run; may be repeated", func(path string) error {
@@ -88,11 +91,19 @@ func run(ctx context.Context, args []string) (int, error) {
 			return 1, err
 		}
 		if path == "" {
-			return 1, fmt.Errorf("vm: there is no kernel %s yet: make vm-kernels", *kernel)
+			return 1, fmt.Errorf("vm: there is no kernel %s yet: make vm-kernels, make vm-arm64", *kernel)
+		}
+		init := ""
+		if *kernel == vm.Arm64 && runtime.GOARCH != vm.Arm64 {
+			self, err := os.Executable()
+			if err != nil {
+				return 1, err
+			}
+			init = self + "-" + vm.Arm64
 		}
 		ctx, cancel := context.WithTimeoutCause(ctx, *timeout, fmt.Errorf("not done within %s", *timeout))
 		defer cancel()
-		return vm.Run(ctx, vm.Job{Kernel: path, Memory: *memory, Tap: *tap, Args: flags.Args(), Share: share, Out: os.Stdout})
+		return vm.Run(ctx, vm.Job{Kernel: path, Init: init, Memory: *memory, Tap: *tap, Args: flags.Args(), Share: share, Out: os.Stdout})
 	default:
 		return 2, fmt.Errorf("no command %q: build, exec", args[0])
 	}
