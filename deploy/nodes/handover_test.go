@@ -122,11 +122,18 @@ func (c *cluster) onWorkers(not string, command ...string) string {
 // nodePortsAnswer says on which worker the NodePort does not answer, eight times.
 func (c *cluster) nodePortsAnswer() string {
 	for _, n := range c.Workers() {
-		at := netip.AddrPortFrom(n.Addrs[0], nodePort).String()
-		out, err := c.Outside.Run("", append([]string{c.programs.Load, "ask"}, slices.Repeat([]string{at}, 8)...)...)
-		if err != nil || regexp.MustCompile(denied).MatchString(out) {
-			return fmt.Sprintf("%s: %v\n%s", n.Name, err, out)
+		if wrong := c.nodePortAnswers(n); wrong != "" {
+			return wrong
 		}
+	}
+	return ""
+}
+
+func (c *cluster) nodePortAnswers(n *realcluster.Node) string {
+	at := netip.AddrPortFrom(n.Addrs[0], nodePort).String()
+	out, err := c.Outside.Run("", append([]string{c.programs.Load, "ask"}, slices.Repeat([]string{at}, 8)...)...)
+	if err != nil || regexp.MustCompile(denied).MatchString(out) {
+		return fmt.Sprintf("%s: %v\n%s", n.Name, err, out)
 	}
 	return ""
 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -128,10 +130,11 @@ func (f *atFailure) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// end ends the load. No connection may have failed, and no long one may have been broken unless its server ended, as it does if
-// restarted.
-func (t *traffic) end(what string, restarted bool) {
+// end ends the load, and returns the servers that each client met. No connection may have failed, and no long one may have been
+// broken unless its server ended, as it does if restarted.
+func (t *traffic) end(what string, restarted bool) (servers map[string][]string) {
 	t.Helper()
+	servers = map[string][]string{}
 	t.must(t.outside.End(syscall.SIGTERM, time.Minute))
 	results := map[string][]byte{"outside": t.result.Bytes()}
 	for pod := range clientNode {
@@ -152,5 +155,7 @@ func (t *traffic) end(what string, restarted bool) {
 		if r.Failed.Total() > 0 || r.Broken.Total() > 0 && !restarted || r.Connections == 0 {
 			t.Errorf("%s, %s: %q", what, from, r.Errors)
 		}
+		servers[from] = slices.Collect(maps.Keys(r.Servers))
 	}
+	return servers
 }

@@ -48,7 +48,7 @@ func (c *Cluster) Install(ctx context.Context, in Installation) error {
 	if in.AtOnce {
 		nodes = []string{strings.Join(nodes, " ")}
 	}
-	steps, err := c.blocks("Install")
+	steps, err := c.blocks(readme, "Install")
 	if err != nil {
 		return err
 	}
@@ -126,28 +126,36 @@ func (c *Cluster) AddImage(ctx context.Context, archive string) error {
 	return nil
 }
 
+// readme is the page that installations follow.
+const readme = "deploy/README.md"
+
 // Block runs the nth sh block, from 1, under a heading of deploy/README.md, in Work and outside of the nodes, and returns its
 // output. The environment is added to.
 func (c *Cluster) Block(ctx context.Context, heading string, n int, env ...string) (string, error) {
-	blocks, err := c.blocks(heading)
+	return c.BlockOf(ctx, readme, heading, n, env...)
+}
+
+// BlockOf is Block for another page.
+func (c *Cluster) BlockOf(ctx context.Context, page, heading string, n int, env ...string) (string, error) {
+	blocks, err := c.blocks(page, heading)
 	if err != nil {
 		return "", err
 	}
 	if n > len(blocks) {
-		return "", fmt.Errorf("deploy/README.md has %d sh blocks under %q", len(blocks), heading)
+		return "", fmt.Errorf("%s has %d sh blocks under %q", page, len(blocks), heading)
 	}
 	return c.sh(ctx, blocks[n-1], env...)
 }
 
-// blocks returns the sh blocks under a heading of deploy/README.md.
-func (c *Cluster) blocks(heading string) ([]string, error) {
-	page, err := os.ReadFile(filepath.Join(c.Work, "deploy/README.md"))
+// blocks returns the sh blocks under a heading of a page.
+func (c *Cluster) blocks(page, heading string) ([]string, error) {
+	text, err := os.ReadFile(filepath.Join(c.Work, page))
 	if err != nil {
 		return nil, err
 	}
-	out := Blocks(string(page))[heading]
+	out := Blocks(string(text))[heading]
 	if len(out) == 0 {
-		return nil, fmt.Errorf("deploy/README.md has no sh blocks under %q", heading)
+		return nil, fmt.Errorf("%s has no sh blocks under %q", page, heading)
 	}
 	return out, nil
 }

@@ -23,8 +23,8 @@ func onArm64(kernel string) bool {
 	return strings.HasPrefix(filepath.Base(filepath.Dir(kernel)), "linux-"+Arm64+"_")
 }
 
-// qemuCommand returns the command of QEMU for a kernel for arm64, with two processors and without a network. The machine's root is
-// shared with the guest, read-only.
+// qemuCommand returns the command of QEMU for a kernel for arm64, with two processors and without a network. The machine's root
+// is shared with the guest, read-only.
 func qemuCommand(ctx context.Context, job Job, work, spec string) (*exec.Cmd, error) {
 	const program = "qemu-system-aarch64"
 	if _, err := exec.LookPath(program); err != nil {
