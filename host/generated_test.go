@@ -41,8 +41,8 @@ func TestGeneratedFilesAreCurrent(t *testing.T) {
 	}
 	files, err := os.ReadDir(out)
 	must(t, err)
-	if len(files) != 5 {
-		t.Fatalf("generated %v, want four CustomResourceDefinitions and the copies", files)
+	if len(files) != 6 {
+		t.Fatalf("generated %v, want five CustomResourceDefinitions and the copies", files)
 	}
 	for _, f := range files {
 		dir := filepath.Join(root, "deploy/kustomize/crds")

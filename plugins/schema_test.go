@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
 	"github.com/sluice-proxy/sluice/plugins/rebalance/rebalance"
 	"github.com/sluice-proxy/sluice/plugins/subset/subset"
+	"github.com/sluice-proxy/sluice/plugins/utilization/utilization"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/manifest"
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
@@ -26,7 +27,7 @@ var update = flag.Bool("update", false, "write the tables of settings into the R
 func bundled() map[string]func() sdk.Plugin {
 	return map[string]func() sdk.Plugin{
 		"canary": canary.New, "capacity": capacity.New, "least-loaded": leastloaded.New, "lifecycle": lifecycle.New, "locality": locality.New,
-		"maglev": maglev.New, "outlier": outlier.New, "rebalance": rebalance.New, "subset": subset.New,
+		"maglev": maglev.New, "outlier": outlier.New, "rebalance": rebalance.New, "subset": subset.New, "utilization": utilization.New,
 	}
 }
 

@@ -68,10 +68,10 @@ const (
 	NeedEndpointState Need = abi.NeedEndpointState
 )
 
-// Keyer is implemented by a Plugin that reads labels, annotations or resource requests of Pods, labels of Nodes, labels or
-// annotations of Services, or labels of their namespaces. Keys is called after Configure and must always return the same keys for
-// the same settings, at most 16. A value has the number of its key: Request.PodValue counts the keys of Pods and Nodes only,
-// Request.ServiceValue the others only.
+// Keyer is implemented by a Plugin that reads labels, annotations or resource requests of Pods, labels of Nodes, load that
+// endpoints report, labels or annotations of Services, or labels of their namespaces. Keys is called after Configure and must
+// always return the same keys for the same settings, at most 16. A value has the number of its key: Request.PodValue counts the
+// keys of Pods, Nodes and load only, Request.ServiceValue the others only.
 type Keyer interface {
 	Keys() []string
 }
@@ -96,6 +96,10 @@ func ServiceAnnotation(name string) string { return abi.KeyServiceAnnotation + n
 
 // NamespaceLabel returns the key of a label of the Service's namespace.
 func NamespaceLabel(name string) string { return abi.KeyNamespaceLabel + name }
+
+// Load returns the key of load that endpoints report: a number of their ORCA reports, such as application_utilization,
+// rps_fractional or utilization/NAME, as a decimal text of few digits. It is absent while an endpoint reports none.
+func Load(field string) string { return abi.KeyLoad + field }
 
 // Register sets the constructor of the plugin that this module exports. Call it from an init function of package main and
 // leave main empty: the host calls a module's exports, never its main. Outside the sandbox it does nothing.

@@ -55,9 +55,9 @@ func (r *Request) ConnectionsAge() (age Duration, counted bool) {
 	return Duration(ms) * Millisecond, true
 }
 
-// PodValue returns the value of a key for the Pod of endpoint i, or its Node. key counts the keys of Pods and Nodes among those
-// that the plugin declares, see Keyer. present is false if the object does not have it or is unknown. PodValue panics if i or key
-// is out of range.
+// PodValue returns the value of a key for the Pod of endpoint i, or its Node, or of load that it reports. key counts the keys of
+// Pods, Nodes and load among those that the plugin declares, see Keyer. present is false if the object does not have it or is
+// unknown. PodValue panics if i or key is out of range.
 func (r *Request) PodValue(i, key int) (text StringID, present bool) {
 	if n := u32(r.base, abi.ReqPodKeys); uint(key) >= uint(n) {
 		panic(outOfRange{"key of Pods", key, int(n)})

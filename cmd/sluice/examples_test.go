@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
 	"github.com/sluice-proxy/sluice/plugins/rebalance/rebalance"
 	"github.com/sluice-proxy/sluice/plugins/subset/subset"
+	"github.com/sluice-proxy/sluice/plugins/utilization/utilization"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
@@ -24,7 +25,7 @@ import (
 // accepts, and is bound to a Service.
 func TestExamplesOfBundledPlugins(t *testing.T) {
 	bundled := map[string]func() sdk.Plugin{"locality": locality.New, "lifecycle": lifecycle.New, "canary": canary.New, "capacity": capacity.New,
-		"least-loaded": leastloaded.New, "maglev": maglev.New, "outlier": outlier.New, "rebalance": rebalance.New, "subset": subset.New}
+		"least-loaded": leastloaded.New, "maglev": maglev.New, "outlier": outlier.New, "rebalance": rebalance.New, "subset": subset.New, "utilization": utilization.New}
 	files, err := filepath.Glob("../../examples/boutique/policies/*.yaml")
 	if err != nil {
 		t.Fatal(err)

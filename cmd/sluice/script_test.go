@@ -102,7 +102,7 @@ func TestScripts(t *testing.T) {
 func buildPlugins(t *testing.T) string {
 	return testenv.Plugins(t,
 		"plugins/canary", "plugins/capacity", "plugins/least-loaded", "plugins/lifecycle", "plugins/locality", "plugins/maglev", "plugins/outlier", "plugins/rebalance",
-		"plugins/subset",
+		"plugins/subset", "plugins/utilization",
 		"cmd/sluice/testdata/plugins/counting", "cmd/sluice/testdata/plugins/demanding", "cmd/sluice/testdata/plugins/nightly", "cmd/sluice/testdata/plugins/weighing")
 }
 

@@ -295,7 +295,7 @@ func (in *simulateFlags) readCluster(ctx context.Context, w *simulationWorkers, 
 			kind string
 			keys []string
 		}{{abi.KeyPodLabel, n.Pods.Labels}, {abi.KeyPodAnnotation, n.Pods.Annotations}, {abi.KeyServiceAnnotation, n.Annotations},
-			{abi.KeyNodeLabel, n.NodeLabels}, {abi.KeyNamespaceLabel, n.NamespaceLabels}} {
+			{abi.KeyNodeLabel, n.NodeLabels}, {abi.KeyNamespaceLabel, n.NamespaceLabels}, {abi.KeyLoad, n.Load}} {
 			for _, key := range pods.keys {
 				keys = append(keys, pods.kind+key)
 			}

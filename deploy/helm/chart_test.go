@@ -451,7 +451,7 @@ func TestKindsAreEqualToKustomize(t *testing.T) {
 		}
 		delete(annotations, "helm.sh/resource-policy")
 	}
-	if kept != 4 {
+	if kept != 5 {
 		t.Errorf("%d kinds are kept", kept)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -22,14 +22,14 @@ type updates struct {
 	longest                      time.Duration
 	until                        time.Time // end of the interval; zero: there was none
 	// causes are the changes of the cluster that the next update is for, by kind.
-	causes [model.RouteKind + 1]int
+	causes [model.LoadReadKind + 1]int
 }
 
 var causeNames = [...]string{
 	model.Synced: "initial state", model.ServiceKind: "Service", model.SliceKind: "EndpointSlice", model.NodeKind: "Node", model.ServiceCIDRKind: "ServiceCIDR",
 	model.NodesPartialKind: "Nodes read", model.PodKind: "Pod", model.PodsReadKind: "Pods read", model.PodsOnDemandKind: "Pods on demand",
 	model.NamespaceKind: "Namespace", model.NodeLabelsKind: "labels of Nodes read", model.NamespaceLabelsKind: "labels of namespaces read",
-	model.RouteKind: "route",
+	model.RouteKind: "route", model.LoadKind: "EndpointLoad", model.LoadReadKind: "load read",
 }
 
 // received adds changes of the cluster to the causes of the next update.

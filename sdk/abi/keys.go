@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Kinds of keys that a plugin can declare: a prefix that the name of a label or annotation follows, or all of the key.
+// Kinds of keys that a plugin can declare: a prefix that the name of a label, annotation or load follows, or all of the key.
 const (
 	KeyPodLabel          = "label:"
 	KeyPodAnnotation     = "annotation:"
@@ -16,6 +16,7 @@ const (
 	KeyServiceLabel      = "service-label:"
 	KeyServiceAnnotation = "service-annotation:"
 	KeyNamespaceLabel    = "namespace-label:" // of the Service's namespace
+	KeyLoad              = "load:"            // that the endpoint reports: a field of an ORCA report
 )
 
 // Limits of sluice_keys.
@@ -48,18 +49,20 @@ func ParseKeys(text string) ([]string, error) {
 }
 
 // kinds are the kinds of keys that a name follows.
-var kinds = [...]string{KeyPodLabel, KeyPodAnnotation, KeyNodeLabel, KeyServiceLabel, KeyServiceAnnotation, KeyNamespaceLabel}
+var kinds = [...]string{KeyPodLabel, KeyPodAnnotation, KeyNodeLabel, KeyServiceLabel, KeyServiceAnnotation, KeyNamespaceLabel, KeyLoad}
 
-// IsEndpointKey reports whether the values of a declared key are in Endpoint.Values: those of Pods and Nodes. Otherwise they are
-// in Request.ServiceValues.
-func IsEndpointKey(key string) bool { return IsPodKey(key) || strings.HasPrefix(key, KeyNodeLabel) }
+// IsEndpointKey reports whether the values of a declared key are in Endpoint.Values: those of Pods and Nodes, and load.
+// Otherwise they are in Request.ServiceValues.
+func IsEndpointKey(key string) bool {
+	return IsPodKey(key) || strings.HasPrefix(key, KeyNodeLabel) || strings.HasPrefix(key, KeyLoad)
+}
 
 // IsPodKey reports whether a declared key is of Pods.
 func IsPodKey(key string) bool {
 	return key == KeyPodCPU || strings.HasPrefix(key, KeyPodLabel) || strings.HasPrefix(key, KeyPodAnnotation)
 }
 
-// KeyKind returns the kind of a declared key and the name of its label or annotation, "" for KeyPodCPU; ok is false if
+// KeyKind returns the kind of a declared key and the name of its label, annotation or load, "" for KeyPodCPU; ok is false if
 // the kind is unknown.
 func KeyKind(key string) (kind, name string, ok bool) {
 	if key == KeyPodCPU {
@@ -83,10 +86,31 @@ func checkKey(key string) error {
 	case !ok:
 		return errors.New(strconv.Quote(key) + " is of an unknown kind: want " + KeyPodCPU + " or one of " +
 			strings.Join(kinds[:], ", ") + " with a name")
-	case kind != KeyPodCPU && !isQualifiedName(name):
+	case kind == KeyLoad && !IsLoadName(name):
+		return errors.New(strconv.Quote(key) + ": " + strconv.Quote(name) + " is no load: want one of " + strings.Join(loads[:], ", ") +
+			", or a name after " + strings.Join(loadMaps[:], " or "))
+	case kind != KeyPodCPU && kind != KeyLoad && !isQualifiedName(name):
 		return errors.New(strconv.Quote(key) + ": " + strconv.Quote(name) + " is not the name of a label or annotation")
 	}
 	return nil
+}
+
+// loads are the fields of an ORCA report (xds.data.orca.v3.OrcaLoadReport) that are numbers, loadMaps those that have a number by
+// name.
+var (
+	loads    = [...]string{"application_utilization", "cpu_utilization", "eps", "mem_utilization", "rps_fractional"}
+	loadMaps = [...]string{"utilization/", "named_metrics/"}
+)
+
+// IsLoadName reports whether s is what can follow KeyLoad: a field of an ORCA report, such as rps_fractional or
+// utilization/queue. Names that servers give are as the last part of a label.
+func IsLoadName(s string) bool {
+	for _, m := range loadMaps {
+		if name, ok := strings.CutPrefix(s, m); ok {
+			return !strings.Contains(name, "/") && isQualifiedName(name)
+		}
+	}
+	return slices.Contains(loads[:], s)
 }
 
 // isQualifiedName reports whether s is the name of a label or annotation: an optional DNS subdomain and a slash, and 1 to 63

@@ -169,7 +169,7 @@ export class Request {
   valuesOffset: u32;
   valuesCount: u32;
   valuesStride: u32;
-  podKeys: u32; // declared keys of Pods and Nodes
+  podKeys: u32; // declared keys of Pods, Nodes and load
   serviceValuesOffset: u32;
   serviceValuesCount: u32; // declared keys of Services and namespaces
   groupsOffset: u32;

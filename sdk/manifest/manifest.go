@@ -54,11 +54,11 @@ type Counter struct {
 // inputs are the names of the inputs that there are.
 var inputs = []string{
 	"connections", "outcomes", "nodes", "podNames", "endpointState", "podLabels", "podAnnotations", "podCPU", "nodeLabels", "serviceLabels", "serviceAnnotations",
-	"namespaceLabels",
+	"namespaceLabels", "endpointLoad",
 }
 
 // since are the minor versions of the ABI that have added inputs, and counters. The others are of version 2.0.
-var since = map[string]uint16{"endpointState": 1, "nodeLabels": 1, "namespaceLabels": 1, "counters": 1}
+var since = map[string]uint16{"endpointState": 1, "nodeLabels": 1, "namespaceLabels": 1, "endpointLoad": 1, "counters": 1}
 
 // Needs returns the names of the inputs that there are.
 func Needs() []string { return slices.Clone(inputs) }

@@ -141,14 +141,14 @@ func TestHostileSectionsAreRefused(t *testing.T) {
 func TestWhatALaterMinorVersionHasAddedIsNotForEarlierModules(t *testing.T) {
 	for _, name := range Needs() {
 		m := Manifest{Needs: []string{name}}
-		err, later := m.CheckMinor(0), name == "endpointState" || name == "nodeLabels" || name == "namespaceLabels"
+		err, later := m.CheckMinor(0), name == "endpointState" || name == "nodeLabels" || name == "namespaceLabels" || name == "endpointLoad"
 		want := "it has ABI version 2.0, and its manifest lists what a later version has added: " + name + " (2.1)"
 		if later != (err != nil) || later && err.Error() != want {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	m := Manifest{Needs: Needs(), Counters: []Counter{{Name: "a", Text: "t"}}}
-	if err := m.CheckMinor(0); err == nil || !strings.HasSuffix(err.Error(), ": endpointState (2.1), nodeLabels (2.1), namespaceLabels (2.1), counters (2.1)") {
+	if err := m.CheckMinor(0); err == nil || !strings.HasSuffix(err.Error(), ": endpointState (2.1), nodeLabels (2.1), namespaceLabels (2.1), endpointLoad (2.1), counters (2.1)") {
 		t.Errorf("everything: %v", err)
 	}
 	if err := m.CheckMinor(abi.Minor); err != nil {

@@ -116,7 +116,7 @@ func (e *engine) request(p *pool, c *scenariotest.Cluster, eps []endpoint, id ui
 	}
 	for _, k := range req.Keys {
 		if !abi.IsEndpointKey(k) {
-			req.ServiceValues = append(req.ServiceValues, valueOf(k, svc.Labels, svc.Annotations, svc.NamespaceLabels, 0))
+			req.ServiceValues = append(req.ServiceValues, valueOf(k, svc.Labels, svc.Annotations, svc.NamespaceLabels, nil, 0))
 		}
 	}
 	for i := range eps {
@@ -138,7 +138,7 @@ func (e *engine) request(p *pool, c *scenariotest.Cluster, eps []endpoint, id ui
 		}
 		for _, k := range req.Keys {
 			if abi.IsEndpointKey(k) {
-				out.Values = append(out.Values, valueOf(k, from.Labels, from.Annotations, nodeLabels(c, from.Node), from.MilliCPU))
+				out.Values = append(out.Values, valueOf(k, from.Labels, from.Annotations, nodeLabels(c, from.Node), from.Load, from.MilliCPU))
 			}
 		}
 		req.Endpoints = append(req.Endpoints, out)
@@ -197,9 +197,9 @@ func nodeLabels(c *scenariotest.Cluster, name string) map[string]string {
 	return nil
 }
 
-// valueOf returns the value of a declared key of an object with labels and annotations, or of its Node or namespace, which has
-// others.
-func valueOf(declared string, labels, annotations, others map[string]string, milliCPU int64) abi.Value {
+// valueOf returns the value of a declared key of an object with labels and annotations, of its Node or namespace, which has
+// others, or of the load that it reports.
+func valueOf(declared string, labels, annotations, others, load map[string]string, milliCPU int64) abi.Value {
 	kind, name, _ := abi.KeyKind(declared)
 	text, ok := labels[name]
 	switch kind {
@@ -209,6 +209,8 @@ func valueOf(declared string, labels, annotations, others map[string]string, mil
 		text, ok = annotations[name]
 	case abi.KeyNodeLabel, abi.KeyNamespaceLabel:
 		text, ok = others[name]
+	case abi.KeyLoad:
+		text, ok = load[name]
 	}
 	return abi.Value{Text: cmp.Or(text, ""), Present: ok}
 }

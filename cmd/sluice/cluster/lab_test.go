@@ -107,7 +107,7 @@ func (l *lab) build(dir string) error {
 		return err
 	}
 	for name, path := range map[string]string{
-		"locality": "plugins/locality", "lifecycle": "plugins/lifecycle", "weighing": "cmd/sluice/testdata/plugins/weighing",
+		"locality": "plugins/locality", "lifecycle": "plugins/lifecycle", "utilization": "plugins/utilization", "weighing": "cmd/sluice/testdata/plugins/weighing",
 	} {
 		l.plugins[name] = filepath.Join(dir, name+".wasm")
 		err := run([]string{"GOOS=wasip1", "GOARCH=wasm"}, "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", l.plugins[name], module+path)

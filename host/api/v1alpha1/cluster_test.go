@@ -30,7 +30,7 @@ type server struct {
 }
 
 // plural is the resource of each kind.
-var plural = map[string]string{"ServicePlugin": "serviceplugins", "ServicePolicy": "servicepolicies", "ClusterServicePolicy": "clusterservicepolicies", "NodeReport": "nodereports"}
+var plural = map[string]string{"ServicePlugin": "serviceplugins", "ServicePolicy": "servicepolicies", "ClusterServicePolicy": "clusterservicepolicies", "NodeReport": "nodereports", "EndpointLoad": "endpointloads"}
 
 // write creates (POST), changes (PATCH) or deletes an object of the kinds, with the server's strict validation; dry: without
 // storing it.
@@ -115,7 +115,7 @@ func TestKindsAtAnAPIServer(t *testing.T) {
 	if out, err := c.Kubectl(ctx, "", "apply", "--server-side", "--validate=strict", "-k", dir); err != nil || strings.Contains(out, "Warning") {
 		t.Fatal(out, err)
 	}
-	if out, err := c.Kubectl(ctx, "", "wait", "--for=condition=Established", "--timeout=60s", "crd", "-l", "app.kubernetes.io/name=sluice"); err != nil || strings.Count(out, "condition met") != 4 {
+	if out, err := c.Kubectl(ctx, "", "wait", "--for=condition=Established", "--timeout=60s", "crd", "-l", "app.kubernetes.io/name=sluice"); err != nil || strings.Count(out, "condition met") != 5 {
 		t.Fatal(out, err)
 	}
 	for _, ns := range []string{"shop", "lab"} {
@@ -124,6 +124,7 @@ func TestKindsAtAnAPIServer(t *testing.T) {
 	s.run("rules", testRules)
 	s.run("columns", testColumns)
 	s.run("reports", testReports)
+	s.run("loads", testLoads)
 	s.run("tenants", testTenants)
 	s.run("older objects", testOlderObjects)
 	s.run("downgrade", testDowngrade) // last: it tries to change the kinds
@@ -132,12 +133,18 @@ func TestKindsAtAnAPIServer(t *testing.T) {
 // object returns a manifest of a kind.
 func object(kind, namespace, name, spec string) string {
 	field := "spec"
-	if kind == "NodeReport" {
+	switch kind {
+	case "NodeReport":
 		field = "report"
+	case "EndpointLoad":
+		field = "endpoints"
 	}
 	in := ""
 	if namespace != "" {
 		in = ", namespace: " + namespace
+	}
+	if kind == "EndpointLoad" {
+		in += fmt.Sprintf(", ownerReferences: [{apiVersion: v1, kind: Service, name: %s, uid: 0b5c5f3c-1c4f-4a5e-8f5c-0b5c5f3c1c4f}]", name)
 	}
 	return fmt.Sprintf("apiVersion: sluice.dev/v1alpha1\nkind: %s\nmetadata: {name: %s%s}\n%s: %s\n", kind, name, in, field, spec)
 }
@@ -216,15 +223,72 @@ func testRules(s *server) {
 		{"ClusterServicePolicy", "all", "{serviceSelector: {matchLabels: {tier: " + strings.Repeat("x", 64) + "}}, " + chain + "}", "a value at most 63"},
 		{"ClusterServicePolicy", "all", "{serviceSelector: {matchLabels: {" + repeat(17, func(i int) string { return fmt.Sprintf("l%d: v", i) }) + "}}, " + chain + "}", "at most 16"},
 		{"ClusterServicePolicy", "all", "{targetRefs: [{name: web}], " + chain + "}", "unknown field"},
+
+		{"EndpointLoad", "web", "[{address: 10.0.0.1, values: {cpu_utilization: \"0.5\", utilization/queue: \"12\"}}, {address: \"fd00::1\"}]", ""},
+		{"EndpointLoad", "web", "[" + repeat(1000, func(i int) string { return fmt.Sprintf("{address: 10.0.%d.%d, values: {%s}}", i>>8, i&255, loads(32)) }) + "]", ""},
+		{"EndpointLoad", "web", "[" + repeat(1001, func(i int) string { return fmt.Sprintf("{address: 10.0.%d.%d}", i>>8, i&255) }) + "]", "at most 1000"},
+		{"EndpointLoad", "web", "[{address: 10.0.0.1, values: {" + loads(33) + "}}]", "at most 32"},
+		{"EndpointLoad", "web", "[{address: 10.0.0.1}, {address: 10.0.0.1}]", "Duplicate value"},
+		{"EndpointLoad", "web", "[{address: \"\"}]", "at least 1 char"},
+		{"EndpointLoad", "web", "[{address: 10.0.0.1, values: {eps: \"-1\"}}]", "should match"},
+		{"EndpointLoad", "web", "[{address: 10.0.0.1, values: {eps: NaN}}]", "should match"},
+		{"EndpointLoad", "web", "[{address: 10.0.0.1, values: {eps: \"1e9\"}}]", "should match"},
+		{"EndpointLoad", "web", "[{address: 10.0.0.1, values: {eps: \"1234567890123\"}}]", "should match"},
 	} {
 		namespace := ""
-		if c.kind == "ServicePolicy" {
+		if c.kind == "ServicePolicy" || c.kind == "EndpointLoad" {
 			namespace = "shop"
 		}
 		s.wantErr(c.kind+" "+c.spec[:min(len(c.spec), 200)], s.write(s.Client, "POST", object(c.kind, namespace, c.name, c.spec), true), c.want)
 	}
 	huge := object("ServicePolicy", "shop", "huge", `{targetRefs: [{name: web}], plugins: [{name: a, settings: {blob: "`+strings.Repeat("x", 4<<20)+`"}}]}`)
 	s.wantErr("4 MiB", s.write(s.Client, "POST", huge, false), "too large")
+}
+
+// loads returns values of an endpoint.
+func loads(n int) string {
+	return repeat(n, func(i int) string { return fmt.Sprintf("utilization/u%d: \"0.5\"", i) })
+}
+
+// testLoads checks that who may write EndpointLoads of one namespace only may write none.
+func testLoads(s *server) {
+	must(s.t, s.Apply(s.t.Context(), `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: loads}
+rules: [{apiGroups: ["*"], resources: ["*"], verbs: ["*"]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: loads}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: loads}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: everywhere}]
+`))
+	load := object("EndpointLoad", "shop", "web", `[{address: 10.0.0.1, values: {eps: "1"}}]`)
+	tenant, everywhere, viewer := s.user("load-tenant", "shop", "loads"), s.user("everywhere", "shop", "view"), s.user("load-viewer", "shop", "view")
+	testenv.Within(s.t, time.Minute, "the admission policy is in force", func() bool {
+		err := s.write(tenant, "POST", load, true)
+		return err != nil && strings.Contains(err.Error(), "sluice-endpointload-writer")
+	})
+	const owners = "the only owner of an EndpointLoad is the Service of its name"
+	for _, c := range []struct {
+		name, verb string
+		as         *kubernetes.Clientset
+		load, want string
+	}{
+		{"who may write all", "POST", everywhere, load, ""},
+		{"again", "PATCH", everywhere, load, ""},
+		{"a tenant with all rights", "PATCH", tenant, load, "EndpointLoads are written by who has the right"},
+		{"who may read", "PATCH", viewer, load, "forbidden"},
+		{"owned by another Service", "PATCH", everywhere, strings.Replace(load, "kind: Service, name: web", "kind: Service, name: other", 1), owners},
+		{"owned by a Pod", "PATCH", everywhere, strings.Replace(load, "kind: Service", "kind: Pod", 1), owners},
+	} {
+		s.wantErr(c.name, s.write(c.as, c.verb, c.load, false), c.want)
+	}
+	out, err := s.Kubectl(s.t.Context(), "", "get", "sel", "-A")
+	if must(s.t, err); !strings.Contains(strings.Join(strings.Fields(out), " "), "NAMESPACE NAME REPORTING SILENT MESSAGE AGE shop web") {
+		s.t.Error(out)
+	}
 }
 
 // testColumns checks the names and columns of kubectl get.

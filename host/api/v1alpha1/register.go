@@ -15,12 +15,13 @@ const (
 	ServicePolicyKind        = "ServicePolicy"
 	ClusterServicePolicyKind = "ClusterServicePolicy"
 	NodeReportKind           = "NodeReport"
+	EndpointLoadKind         = "EndpointLoad"
 )
 
 // AddToScheme adds the kinds to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &ServicePlugin{}, &ServicePluginList{}, &ServicePolicy{}, &ServicePolicyList{},
-		&ClusterServicePolicy{}, &ClusterServicePolicyList{}, &NodeReport{}, &NodeReportList{})
+		&ClusterServicePolicy{}, &ClusterServicePolicyList{}, &NodeReport{}, &NodeReportList{}, &EndpointLoad{}, &EndpointLoadList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

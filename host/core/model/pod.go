@@ -2,6 +2,7 @@ package model
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -16,6 +17,12 @@ type Pod struct {
 	// ReadySince is when it became ready, Unix milliseconds by the clock of its node; 0: it is not, or the condition was not
 	// read.
 	ReadySince int64
+}
+
+// EndpointLoad is load that the endpoints of a Service report.
+type EndpointLoad struct {
+	// Values are decimal texts by the name of a field, see abi.KeyLoad, by the address of the endpoint.
+	Values map[netip.Addr]map[string]string
 }
 
 // MaxAnnotation is the longest value of an annotation that plugins can see, in bytes. A longer one counts as absent. Labels have

@@ -14,7 +14,8 @@ type Change struct {
 	CIDR      *ServiceCIDR
 	Pod       *Pod
 	Namespace *Namespace
-	Read      []string  // with NodeLabelsKind and NamespaceLabelsKind: sorted
+	Load      *EndpointLoad
+	Read      []string  // with NodeLabelsKind, NamespaceLabelsKind and LoadReadKind: sorted
 	Value     bool      // with NodesPartialKind and PodsOnDemandKind
 	Pods      PodsState // with PodsReadKind: of the Service called Name
 	Object    any       // with ObjectKind: see Snapshot.Objects
@@ -40,6 +41,8 @@ const (
 	NamespaceLabelsKind // sets Snapshot.NamespaceLabels
 	ObjectKind          // of sluice.dev, of the kind Group
 	RouteKind           // of the kind Group
+	LoadKind            // has the name of its Service
+	LoadReadKind        // sets Snapshot.LoadRead
 )
 
 // ObjectName identifies an object of sluice.dev, or a route.
@@ -55,7 +58,8 @@ type Snapshot struct {
 	Nodes      map[string]*Node
 	CIDRs      map[string]*ServiceCIDR
 	Pods       map[Name]*Pod
-	Namespaces map[string]*Namespace // those with labels that policies see
+	Namespaces map[string]*Namespace  // those with labels that policies see
+	Loads      map[Name]*EndpointLoad // by Service
 	// Objects are the policies and plugins of sluice.dev, as the source has read them: types of host/api/v1alpha1, which the
 	// configuration converts.
 	Objects map[ObjectName]any
@@ -67,6 +71,7 @@ type Snapshot struct {
 	PodsOnDemand bool
 	// NodeLabels and NamespaceLabels are the labels that have been read of the other Nodes, and of namespaces.
 	NodeLabels, NamespaceLabels LabelsRead
+	LoadRead                    LabelsRead // the same for fields of load
 
 	slicesByName map[Name]*EndpointSlice // by name of the slice
 	podsOf       map[Name]PodsState      // by Service; none: PodsPending
@@ -81,6 +86,7 @@ func NewSnapshot() *Snapshot {
 		CIDRs:        map[string]*ServiceCIDR{},
 		Pods:         map[Name]*Pod{},
 		Namespaces:   map[string]*Namespace{},
+		Loads:        map[Name]*EndpointLoad{},
 		Objects:      map[ObjectName]any{},
 		Routes:       map[ObjectName]*Route{},
 		slicesByName: map[Name]*EndpointSlice{},
@@ -89,7 +95,7 @@ func NewSnapshot() *Snapshot {
 }
 
 // Apply applies a change and returns the names of the Services that it affects, at most two (for a slice that moves). For a Node,
-// ServiceCIDR, Pod, namespace or route it returns none: the caller decides which Services these affect.
+// ServiceCIDR, Pod, namespace, load or route it returns none: the caller decides which Services these affect.
 func (s *Snapshot) Apply(c Change) []Name {
 	switch c.Kind {
 	case Synced:
@@ -142,6 +148,14 @@ func (s *Snapshot) Apply(c Change) []Name {
 		} else {
 			s.Namespaces[c.Name.Namespace] = c.Namespace
 		}
+	case LoadKind:
+		if c.Load == nil {
+			delete(s.Loads, c.Name)
+		} else {
+			s.Loads[c.Name] = c.Load
+		}
+	case LoadReadKind:
+		s.LoadRead = newLabelsRead(c.Read)
 	case NodeLabelsKind:
 		s.NodeLabels = newLabelsRead(c.Read)
 	case NamespaceLabelsKind:

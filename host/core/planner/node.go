@@ -264,7 +264,7 @@ func (n *node) input(svc *model.Service, port *eligibility.Port) policy.Input {
 		Service: svc, Port: port, Node: n.nodeInfo.Node, Zone: n.nodeInfo.Zone, Zones: n.zones,
 		NodesUnknown: n.nodesPartial, NodeIndex: n.index, NodeCount: n.count,
 		Pods:   policy.Pods{All: n.cluster.Pods, Pending: n.cluster.PodsOf(svc.Name) == model.PodsPending},
-		Labels: policy.LabelsIn(n.cluster, svc.Name.Namespace),
+		Labels: policy.LabelsOf(n.cluster, svc.Name),
 	}
 }
 

@@ -125,8 +125,11 @@ func (p *Planner) Apply(changes []model.Change) {
 		for _, name := range p.cluster.Apply(c) {
 			p.markChanged(name)
 		}
-		if c.Kind == model.NodeLabelsKind || c.Kind == model.NamespaceLabelsKind {
-			// Other labels have been read than before, and plugins may have waited for them.
+		if p.seesLoad(&c) {
+			p.markChanged(c.Name)
+		}
+		if c.Kind == model.NodeLabelsKind || c.Kind == model.NamespaceLabelsKind || c.Kind == model.LoadReadKind {
+			// Others have been read than before, and plugins may have waited for them.
 			for _, name := range p.readers(c.Kind) {
 				p.markChanged(name)
 			}

@@ -158,6 +158,58 @@ func TestChangeOfALabelPlansOnlyServicesThatSeeIt(t *testing.T) {
 	}
 }
 
+// TestChangeOfLoadPlansOnlyItsService: and calls a plugin only if what it sees has changed.
+func TestChangeOfLoadPlansOnlyItsService(t *testing.T) {
+	values := map[string][]string{}
+	p := New(testSettings(), func(string) (policy.Plugin, error) {
+		return &policytest.Plugin{Answer: weightOfLabel, Values: values["of"]}, nil
+	})
+	values["of"] = []string{"load:eps"}
+	var changes []model.Change
+	for i := range 20 {
+		changes = append(changes, podService(fmt.Sprint("ns", i%2), fmt.Sprint("s", i), "", i)...)
+	}
+	load := func(service string, values ...string) model.Change {
+		l := &model.EndpointLoad{Values: map[netip.Addr]map[string]string{}}
+		for i, v := range values {
+			l.Values[netip.AddrFrom4([4]byte{10, 244 + byte(i), 0, 3})] = map[string]string{"eps": v, "cpu_utilization": fmt.Sprint(len(changes))}
+		}
+		return model.Change{Kind: model.LoadKind, Name: model.Name{Namespace: "ns1", Name: service}, Load: l}
+	}
+	p.Apply(append(changes, model.Change{Kind: model.LoadReadKind, Read: []string{"eps"}}, model.Change{Kind: model.Synced}))
+	p.PlanNow(time.Unix(1000, 0))
+	for _, test := range []struct {
+		what           string
+		change         model.Change
+		planned, calls int
+	}{
+		{"load", load("s3", "4"), 1, 1},
+		{"the same", load("s3", "4"), 1, 0},
+		{"of no Service", load("s2", "5"), 0, 0},
+		{"of another one", load("s5", "5"), 1, 0}, // by addresses that it does not have
+		{"none any more", model.Change{Kind: model.LoadKind, Name: model.Name{Namespace: "ns1", Name: "s3"}}, 1, 1},
+		{"which fields are read", model.Change{Kind: model.LoadReadKind, Read: []string{"eps", "x"}}, 20, 0},
+	} {
+		calls := p.PluginCalls()
+		p.Apply([]model.Change{test.change})
+		if r := p.PlanNow(time.Unix(1000, 0)); r.Planned != test.planned || p.PluginCalls()-calls != uint64(test.calls) {
+			t.Errorf("%s: %d planned, %d calls, want %d and %d", test.what, r.Planned, p.PluginCalls()-calls, test.planned, test.calls)
+		}
+		if test.what == "the same" {
+			if got := weightOf(t, p, test.change.Name); got != 4 {
+				t.Errorf("weight %d", got)
+			}
+		}
+	}
+	values["of"] = nil
+	p.PluginsReloaded()
+	p.PlanNow(time.Unix(1001, 0))
+	p.Apply([]model.Change{load("s3", "7")})
+	if r := p.PlanNow(time.Unix(1001, 0)); r.Planned != 0 {
+		t.Errorf("%d planned of a policy that sees no load", r.Planned)
+	}
+}
+
 // TestPodsOfServicesWithoutKeysCostNothing: a plugin that declares no keys of Pods.
 func TestPodsOfServicesWithoutKeysCostNothing(t *testing.T) {
 	plugin := policytest.Plugin{Answer: weightOfLabel, Values: []string{"service-label:x"}}

@@ -47,11 +47,17 @@ func (x valueIndex) of(c *model.Change, cluster *model.Snapshot) []model.Name {
 	return x[c.Name]
 }
 
-// readers returns the Services whose policy sees labels of Nodes, or of namespaces, sorted.
+// seesLoad reports whether a change is of load that the policy of its Service sees.
+func (l *roster) seesLoad(c *model.Change) bool {
+	s := l.services[c.Name]
+	return c.Kind == model.LoadKind && s != nil && s.values.declared.Load
+}
+
+// readers returns the Services whose policy sees labels of Nodes, of namespaces, or load, sorted.
 func (l *roster) readers(kind model.Kind) (names []model.Name) {
 	for name, s := range l.services {
 		d := s.values.declared
-		if kind == model.NodeLabelsKind && d.Nodes || kind == model.NamespaceLabelsKind && d.Namespace {
+		if kind == model.NodeLabelsKind && d.Nodes || kind == model.NamespaceLabelsKind && d.Namespace || kind == model.LoadReadKind && d.Load {
 			names = append(names, name)
 		}
 	}

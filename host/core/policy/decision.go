@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
@@ -43,17 +44,23 @@ type Input struct {
 	Labels               Labels
 }
 
-// Labels are the labels of Nodes and of the Service's namespace. Plugins that declare keys of labels that have not been read wait
-// for them.
+// Labels are the labels of Nodes and of the Service's namespace, and the load that its endpoints report. Plugins that declare
+// keys that have not been read wait for them.
 type Labels struct {
 	Nodes                     map[string]*model.Node // read-only
 	Namespace                 *model.Namespace       // nil: it has none of the labels
 	NodesRead, NamespacesRead model.LabelsRead
+	Load                      map[netip.Addr]map[string]string
+	LoadRead                  model.LabelsRead
 }
 
-// LabelsIn returns the labels that the policy of a Service in a namespace may see.
-func LabelsIn(c *model.Snapshot, namespace string) Labels {
-	return Labels{c.Nodes, c.Namespaces[namespace], c.NodeLabels, c.NamespaceLabels}
+// LabelsOf returns the labels and the load that the policy of a Service may see.
+func LabelsOf(c *model.Snapshot, service model.Name) Labels {
+	l := Labels{Nodes: c.Nodes, Namespace: c.Namespaces[service.Namespace], NodesRead: c.NodeLabels, NamespacesRead: c.NamespaceLabels, LoadRead: c.LoadRead}
+	if load := c.Loads[service]; load != nil {
+		l.Load = load.Values
+	}
+	return l
 }
 
 // Pods are what is known of Pods.

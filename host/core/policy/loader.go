@@ -39,7 +39,7 @@ func (l *loader) asks(steps []Step, keys []string) (needs uint32, _ []string) {
 }
 
 // Declared are the kinds of objects whose values plugins declare, apart from the Service.
-type Declared struct{ Pods, Nodes, Namespace bool }
+type Declared struct{ Pods, Nodes, Namespace, Load bool }
 
 // Declares returns what the loaded plugins of policies declare, which may be nil.
 func (l *loader) Declares(policies ...*Policy) (d Declared) {
@@ -51,7 +51,10 @@ func (l *loader) Declares(policies ...*Policy) (d Declared) {
 		_, keys = l.asks(p.Shadow, keys)
 		for _, k := range keys {
 			kind, _, _ := abi.KeyKind(k)
-			d.Pods, d.Nodes, d.Namespace = d.Pods || abi.IsPodKey(k), d.Nodes || kind == abi.KeyNodeLabel, d.Namespace || kind == abi.KeyNamespaceLabel
+			d.Pods = d.Pods || abi.IsPodKey(k)
+			d.Nodes = d.Nodes || kind == abi.KeyNodeLabel
+			d.Namespace = d.Namespace || kind == abi.KeyNamespaceLabel
+			d.Load = d.Load || kind == abi.KeyLoad
 		}
 	}
 	return d

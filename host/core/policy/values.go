@@ -27,6 +27,8 @@ func (in *Input) unread(key string) bool {
 		return !in.Labels.NodesRead.Has(name)
 	case kind == abi.KeyNamespaceLabel:
 		return !in.Labels.NamespacesRead.Has(name)
+	case kind == abi.KeyLoad:
+		return !in.Labels.LoadRead.Has(name)
 	}
 	return false
 }
@@ -99,9 +101,9 @@ func (b *requests) addValues(c *Call, in *Input) {
 		if name := in.Port.Endpoints[i].Pod; name != "" {
 			pod = in.Pods.All[model.Name{Namespace: r.Namespace, Name: name}]
 		}
-		node := in.Labels.Nodes[ep.Node]
+		node, load := in.Labels.Nodes[ep.Node], in.Labels.Load[ep.Addr.Addr()]
 		for k := range c.endpointKeys {
-			ep.Values[k] = c.endpointKeys[k].of(pod, node)
+			ep.Values[k] = c.endpointKeys[k].of(pod, node, load)
 		}
 		// The condition is read with whole Pods only. What no plugin of the chain asks for does not count.
 		if full && pod != nil && pod.ReadySince != 0 && ep.Conditions&abi.Ready != 0 {
@@ -110,9 +112,11 @@ func (b *requests) addValues(c *Call, in *Input) {
 	}
 }
 
-// of returns the value of a key of an endpoint's Pod or Node, which may be nil.
-func (k *declaredKey) of(pod *model.Pod, node *model.Node) abi.Value {
+// of returns the value of a key of an endpoint's Pod or Node, or of the load that it reports, which may be nil.
+func (k *declaredKey) of(pod *model.Pod, node *model.Node, load map[string]string) abi.Value {
 	switch {
+	case k.kind == abi.KeyLoad:
+		return present(lookup(load, k.name))
 	case k.kind == abi.KeyNodeLabel && node != nil:
 		return present(lookup(node.Labels, k.name))
 	case k.kind == abi.KeyNodeLabel || pod == nil:

@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"math/rand/v2"
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
@@ -156,6 +157,39 @@ func TestLabelsOfNodesAndTheNamespaceAreValues(t *testing.T) {
 	b.expect(t, "a label of a Node", FromChain, 7, 1, 1)
 	b.in.Labels.Namespace = nil
 	if b.expect(t, "no label of the namespace", FromChain, 7, 1, 1); p.calls != 3 {
+		t.Errorf("%d calls", p.calls)
+	}
+}
+
+func TestLoadOfEndpointsIsValues(t *testing.T) {
+	p := newNeedy(0)
+	p.keys = []string{"load:eps", "label:track", "load:utilization/queue"}
+	b := newPodFixture(p)
+	b.in.Labels = Labels{LoadRead: model.LabelsRead{OnDemand: true, Names: []string{"eps"}}}
+	if d, at := b.decide(); !errors.Is(d.Err, ErrPending) || p.calls != 0 || !at.Equal(b.now.Add(valuesWait)) {
+		t.Fatalf("%d calls before the load is read, %v", p.calls, d.Err)
+	}
+	b.in.Labels.LoadRead.Names = []string{"eps", "utilization/queue"}
+	addr := func(i int) netip.Addr { return b.in.Port.Endpoints[i].Addr.Addr() }
+	load := map[netip.Addr]map[string]string{addr(0): {"eps": "1.5", "cpu_utilization": "0.3"}, addr(2): {"utilization/queue": "0"}, netip.MustParseAddr("192.0.2.9"): {"eps": "9"}}
+	b.in.Labels.Load = load
+	b.expect(t, "the load is read", FromChain, 7, 1, 1)
+	var got []string
+	for i := range p.request.Endpoints {
+		got = append(got, values(p.request.Endpoints[i].Values))
+	}
+	if want := []string{"1.5,canary,-", "-,,-", "-,-,0"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("values %q, want %q", got, want)
+	}
+	if got := b.evaluator.Declares(b.policy); got != (Declared{Pods: true, Load: true}) {
+		t.Errorf("declares %+v", got)
+	}
+	load[addr(0)]["cpu_utilization"] = "0.9"
+	if b.expect(t, "load that the plugin does not declare", FromChain, 7, 1, 1); p.calls != 1 {
+		t.Errorf("%d calls", p.calls)
+	}
+	load[addr(2)]["utilization/queue"] = "0.1"
+	if b.expect(t, "another load", FromChain, 7, 1, 1); p.calls != 2 {
 		t.Errorf("%d calls", p.calls)
 	}
 }

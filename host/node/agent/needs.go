@@ -73,7 +73,7 @@ func AllNeeds(cfg *config.Config, loaded func(string) (policy.Plugin, error), ke
 // RecordingKeep returns the values of Pods and Services that the plugins of a configuration declare.
 func RecordingKeep(cfg *config.Config, set *plugins.Set) recording.Keep {
 	n := AllNeeds(cfg, set.Get, nil)
-	return recording.Keep{PodLabels: n.Pods.Labels, PodAnnotations: n.Pods.Annotations, ServiceAnnotations: n.Annotations, NamespaceLabels: n.NamespaceLabels}
+	return recording.Keep{PodLabels: n.Pods.Labels, PodAnnotations: n.Pods.Annotations, ServiceAnnotations: n.Annotations, NamespaceLabels: n.NamespaceLabels, Load: n.Load}
 }
 
 // addKeys adds declared keys to needs. A source has the labels of Services anyway.
@@ -92,6 +92,8 @@ func addKeys(needs *kube.Needs, keys []string) {
 			needs.NodeLabels = withSorted(needs.NodeLabels, name)
 		case abi.KeyNamespaceLabel:
 			needs.NamespaceLabels = withSorted(needs.NamespaceLabels, name)
+		case abi.KeyLoad:
+			needs.Load = withSorted(needs.Load, name)
 		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
 	"github.com/sluice-proxy/sluice/plugins/rebalance/rebalance"
 	"github.com/sluice-proxy/sluice/plugins/subset/subset"
+	"github.com/sluice-proxy/sluice/plugins/utilization/utilization"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/scenario"
 	"github.com/sluice-proxy/sluice/sdk/scenario/scenariotest"
@@ -45,10 +46,11 @@ var bundled = map[string]struct {
 	"locality": {locality.New, []string{
 		"", `{"demandByZone": {"zone-a": 3, "zone-b": 1, "zone-x": 2}}`, `{"mode": "priority", "by": "label:track", "groups": [{"values": ["stable"]}, {"values": ["canary", ""]}]}`,
 	}},
-	"maglev":    {maglev.New, []string{""}},
-	"outlier":   {outlier.New, []string{"", `{"maxEjectionPercent": 30, "panicPercent": 30}`}},
-	"rebalance": {rebalance.New, []string{"", `{"duration": "24h", "delay": "0s", "minConnections": 1, "tolerancePercent": 1}`}},
-	"subset":    {subset.New, []string{`{"endpoints": 2}`, `{"endpoints": 4}`}},
+	"maglev":      {maglev.New, []string{""}},
+	"outlier":     {outlier.New, []string{"", `{"maxEjectionPercent": 30, "panicPercent": 30}`}},
+	"rebalance":   {rebalance.New, []string{"", `{"duration": "24h", "delay": "0s", "minConnections": 1, "tolerancePercent": 1}`}},
+	"subset":      {subset.New, []string{`{"endpoints": 2}`, `{"endpoints": 4}`}},
+	"utilization": {utilization.New, []string{"", `{"from": "load:utilization/queue", "hold": "0s"}`}},
 }
 
 // sandbox loads modules of the bundled plugins.

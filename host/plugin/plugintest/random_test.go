@@ -69,6 +69,7 @@ func randomScenario(random *rand.Rand, settings []string, n int) string {
 			line("endpoint %s zoneHints=%s nodeHints=%s", one(), pick(`""`, "zone-a", "zone-b,zone-a"), pick(`""`, "n0", "n1"))
 		case 9:
 			line("endpoint %s label:track=%s annotation:example.com/capacity=%d cpu=%d", one(), pick("stable", "canary", `""`), random.IntN(5), 100*random.IntN(5))
+			line("endpoint %s load:cpu_utilization=0.%d load:rps_fractional=%s load:utilization/queue=%s", one(), random.IntN(10), pick(`""`, "40", "120.5"), pick(`""`, "0.3", "2"))
 		case 10:
 			line("connections %s=%d %s", one(), random.IntN(50), pick("", "# the others have none"))
 		case 11:

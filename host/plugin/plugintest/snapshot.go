@@ -43,8 +43,10 @@ func snapshot(c *scenariotest.Cluster) *model.Snapshot {
 		Name: model.Name{Namespace: name.Namespace, Name: name.Name + "-1"}, Service: name, Family: family,
 		Ports: []model.SlicePort{{Name: svc.Port, Protocol: port.Protocol, Port: 8080}},
 	}
+	load := &model.EndpointLoad{Values: map[netip.Addr]map[string]string{}}
 	for i := range c.Endpoints {
 		e := &c.Endpoints[i]
+		load.Values[e.Addr.Addr()] = e.Load
 		slice.Endpoints = append(slice.Endpoints, model.SliceEndpoint{
 			Addr: e.Addr.Addr(), Node: e.Node, Zone: e.Zone, Ready: e.Ready, Serving: e.Serving, Terminating: e.Terminating,
 			Hints: &model.Hints{Zones: e.ZoneHints, Nodes: e.NodeHints}, Pod: e.Name,
@@ -54,6 +56,7 @@ func snapshot(c *scenariotest.Cluster) *model.Snapshot {
 			Name: pod, Labels: e.Labels, Annotations: e.Annotations, MilliCPU: e.MilliCPU,
 		}})
 	}
+	apply(model.Change{Kind: model.LoadKind, Name: name, Load: load})
 	apply(model.Change{Kind: model.SliceKind, Name: slice.Name, Slice: slice})
 	apply(model.Change{Kind: model.Synced})
 	return s

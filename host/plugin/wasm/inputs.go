@@ -31,6 +31,7 @@ func Inputs() []Input {
 		{"serviceLabels", "labels of Services", 0, abi.KeyServiceLabel},
 		{"serviceAnnotations", "annotations of Services", 0, abi.KeyServiceAnnotation},
 		{"namespaceLabels", "labels of namespaces", 0, abi.KeyNamespaceLabel},
+		{"endpointLoad", "load that endpoints report", 0, abi.KeyLoad},
 	}
 }
 

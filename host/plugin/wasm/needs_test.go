@@ -59,7 +59,7 @@ func TestInputsAreComplete(t *testing.T) {
 			}
 		}
 	}
-	if needs != abi.AllNeeds || len(names) != 12 {
+	if needs != abi.AllNeeds || len(names) != 13 {
 		t.Errorf("needs %b, %d names", needs, len(names))
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/plugins/outlier/outlier"
 	"github.com/sluice-proxy/sluice/plugins/rebalance/rebalance"
 	"github.com/sluice-proxy/sluice/plugins/subset/subset"
+	"github.com/sluice-proxy/sluice/plugins/utilization/utilization"
 	"github.com/sluice-proxy/sluice/sdk"
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/manifest"
@@ -202,6 +203,7 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 		{"outlier", goGuest(t, "../../../plugins/outlier"), outlier.New, `{"maxEjectionPercent": 30, "panicPercent": 30}`},
 		{"maglev", goGuest(t, "../../../plugins/maglev"), maglev.New, ""},
 		{"subset", goGuest(t, "../../../plugins/subset"), subset.New, `{"endpoints": 2}`},
+		{"utilization", goGuest(t, "../../../plugins/utilization"), utilization.New, `{"smoothingPercent": 50, "maxChangePercent": 100, "tolerancePercent": 0, "hold": "0s"}`},
 		{"C", cGuest(t, "../../../examples/plugin-c/zone_first.c"), nil, ""},
 		{"WAT", goodWAT(t), nil, ""},
 	} {

@@ -222,6 +222,9 @@ func sampleValue(key string, i int) abi.Value {
 	if key == abi.KeyPodCPU {
 		return abi.Value{Text: fmt.Sprint(250 * (i % 5)), Present: i%5 > 0}
 	}
+	if strings.HasPrefix(key, abi.KeyLoad) {
+		return abi.Value{Text: fmt.Sprintf("%d.%d", i%7/5, 1+i%9), Present: i%11 > 0}
+	}
 	texts := [...]string{"stable", "canary", "3", "", "-1", "100", "1e9", "{\"weight\": 5}", strings.Repeat("x", 300), "\x00\xff\n"}
 	i %= len(texts) + 2
 	if i >= len(texts) {

@@ -157,3 +157,25 @@ func TestLabelsOfNamespacesAreRead(t *testing.T) {
 		t.Errorf("%v, %v, %+v", err, problems, snap.Namespaces)
 	}
 }
+
+// TestLoadOfEndpointsIsRead: an object with an invalid value keeps the others.
+func TestLoadOfEndpointsIsRead(t *testing.T) {
+	root := t.TempDir()
+	write(t, filepath.Join(root, "a.yaml"), `
+apiVersion: sluice.dev/v1alpha1
+kind: EndpointLoad
+metadata: {name: web, namespace: shop}
+reporting: 2
+endpoints:
+- {address: 10.244.0.1, values: {cpu_utilization: "0.5", eps: "many"}}
+- {address: fd00::1, values: {utilization/queue: "3"}}
+`)
+	snap, problems, err := Load(root)
+	if err != nil || len(problems) != 1 || !strings.Contains(problems[0].Error(), `a.yaml:1: EndpointLoad shop/web: endpoints[0].values[eps]: "many" is not a decimal number`) {
+		t.Errorf("%v, %v", err, problems)
+	}
+	load := snap.Loads[model.Name{Namespace: "shop", Name: "web"}]
+	if load == nil || fmt.Sprint(load.Values) != "map[10.244.0.1:map[cpu_utilization:0.5] fd00::1:map[utilization/queue:3]]" || !snap.LoadRead.Has("eps") {
+		t.Errorf("%+v", load)
+	}
+}

@@ -141,7 +141,7 @@ func (m *merger) diff() (out []model.Change, again bool) {
 // exists reports whether an object has a value.
 func (o *object) exists() bool {
 	c := &o.change
-	return c.Service != nil || c.Slice != nil || c.Node != nil || c.CIDR != nil || c.Pod != nil || c.Namespace != nil || c.Object != nil || c.Route != nil
+	return c.Service != nil || c.Slice != nil || c.Node != nil || c.CIDR != nil || c.Pod != nil || c.Namespace != nil || c.Load != nil || c.Object != nil || c.Route != nil
 }
 
 // equal reports whether two versions of an object are equal. Trigger times of slices are ignored.

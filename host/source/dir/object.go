@@ -61,6 +61,11 @@ var kinds = map[string]func(raw []byte, o *object){
 		o.change.CIDR, problems = source.ServiceCIDR(v)
 		return problems
 	}),
+	"sluice.dev/v1alpha1 EndpointLoad": decoder(func(v *v1alpha1.EndpointLoad, o *object) (problems []source.Problem) {
+		o.change.Kind = model.LoadKind
+		o.change.Load, problems = source.EndpointLoad(v, nil)
+		return problems
+	}),
 	"v1 Namespace": decoder(func(v *corev1.Namespace, o *object) (problems []source.Problem) {
 		o.change.Kind, o.change.Name = model.NamespaceKind, model.Name{Namespace: o.name.Name}
 		o.change.Namespace, problems = source.Namespace(&v.ObjectMeta, slices.Sorted(maps.Keys(v.Labels)))

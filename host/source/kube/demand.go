@@ -17,6 +17,8 @@ type Needs struct {
 	Annotations []string
 	// NodeLabels are those of the Nodes of its endpoints, NamespaceLabels those of its namespace, sorted.
 	NodeLabels, NamespaceLabels []string
+	// Load are fields of the load that its endpoints report, sorted.
+	Load []string
 }
 
 // NeedsOn returns what the policies of Services need on a node: this node's Node as it was last, nil while none is known. Of the
@@ -30,7 +32,7 @@ type demand struct {
 	nodes  map[model.Name]bool        // Services that need the cluster's Nodes
 	pods   podDemand
 
-	nodeLabels, namespaceLabels labelDemand
+	nodeLabels, namespaceLabels, load labelDemand
 }
 
 // SetNeeds sets what the policies of Services need; nil: nothing. It is safe for concurrent use.
@@ -61,7 +63,8 @@ func (s *Source) renewNeeds() {
 	s.send(d.pods.appendUnread(changes))
 }
 
-// observe records the current value of a Service; nil: deleted. It reports whether its demand for Pods or labels has changed.
+// observe records the current value of a Service; nil: deleted. It reports whether its demand for Pods, labels or load has
+// changed.
 func (d *demand) observe(n model.Name, v *model.Service) bool {
 	var needs Needs
 	if v != nil && d.needs != nil {
@@ -78,6 +81,7 @@ func (d *demand) observe(n model.Name, v *model.Service) bool {
 	}
 	changed := d.nodeLabels.set(n, needs.NodeLabels)
 	changed = d.namespaceLabels.set(n, needs.NamespaceLabels) || changed
+	changed = d.load.set(n, needs.Load) || changed
 	return d.pods.set(n, selection) || changed
 }
 
@@ -102,7 +106,8 @@ func (s *Source) nodesWanted() bool {
 // demanded are the readers of what policies need.
 type demanded struct {
 	nodes      *nodePollerRunner
-	namespaces *namespaceWatch
+	namespaces *valueWatch[model.Namespace]
+	load       *valueWatch[model.EndpointLoad]
 	pods       *podWatches
 }
 
@@ -110,6 +115,7 @@ type demanded struct {
 func (d *demanded) reconcile() {
 	d.nodes.reconcile()
 	d.namespaces.reconcile()
+	d.load.reconcile()
 	d.pods.reconcile()
 }
 

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/sluice-proxy/sluice/host/api/gatewayapi"
+	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 )
 
 // selector returns the filter of a request's selectors.
@@ -60,6 +61,8 @@ func kindOf(o runtime.Object) (version, kind string) {
 		return "v1", "Pod"
 	case *corev1.Namespace:
 		return "v1", "Namespace"
+	case *v1alpha1.EndpointLoad:
+		return "sluice.dev/v1alpha1", "EndpointLoad"
 	case *metav1.PartialObjectMetadata:
 		return "meta.k8s.io/v1", "PartialObjectMetadata"
 	}
@@ -68,7 +71,7 @@ func kindOf(o runtime.Object) (version, kind string) {
 
 func example(path string) object {
 	return map[string]object{"services": &corev1.Service{}, "endpointslices": &discoveryv1.EndpointSlice{}, "nodes": &corev1.Node{},
-		"pods": &corev1.Pod{}, "servicecidrs": &networkingv1.ServiceCIDR{}, "namespaces": &corev1.Namespace{},
+		"pods": &corev1.Pod{}, "servicecidrs": &networkingv1.ServiceCIDR{}, "namespaces": &corev1.Namespace{}, "endpointloads": &v1alpha1.EndpointLoad{},
 		"tcproutes": &gatewayapi.Route{TypeMeta: metav1.TypeMeta{Kind: "TCPRoute"}}, "udproutes": &gatewayapi.Route{TypeMeta: metav1.TypeMeta{Kind: "UDPRoute"}}}[path]
 }
 

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/sluice-proxy/sluice/host/api/gatewayapi"
+	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 )
 
 // object is an API object of a fakeServer.
@@ -102,6 +103,8 @@ func pathOf(o runtime.Object) string {
 		return "servicecidrs"
 	case *corev1.Namespace:
 		return "namespaces"
+	case *v1alpha1.EndpointLoad:
+		return "endpointloads"
 	}
 	panic(fmt.Sprintf("%T", o))
 }

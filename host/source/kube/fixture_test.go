@@ -138,10 +138,12 @@ func (r *fixture) takeChanges() []string {
 		case model.Synced:
 			out = append(out, "synced")
 			continue
-		case model.NodesPartialKind, model.PodsReadKind, model.PodsOnDemandKind, model.NodeLabelsKind, model.NamespaceLabelsKind:
+		case model.NodesPartialKind, model.PodsReadKind, model.PodsOnDemandKind, model.NodeLabelsKind, model.NamespaceLabelsKind, model.LoadReadKind:
 			continue
 		case model.NamespaceKind:
 			gone = c.Namespace == nil
+		case model.LoadKind:
+			gone = c.Load == nil
 		case model.PodKind:
 			gone = c.Pod == nil
 		case model.ServiceKind:

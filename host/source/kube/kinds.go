@@ -9,6 +9,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/source"
 )
@@ -140,6 +141,27 @@ func cidrKind() kind[model.ServiceCIDR] {
 		},
 		change: func(n model.Name, v *model.ServiceCIDR) model.Change {
 			return model.Change{Kind: model.ServiceCIDRKind, Name: n, CIDR: v}
+		},
+	}
+}
+
+// loadKind reads fields of the load that endpoints report. Services without any of them are left out.
+func loadKind(fields *labelsToRead) kind[model.EndpointLoad] {
+	return kind[model.EndpointLoad]{
+		name: "EndpointLoad", prototype: &v1alpha1.EndpointLoad{}, same: equal[model.EndpointLoad],
+		convert: func(_ *interner, object any) (*converted[model.EndpointLoad], error) {
+			o, err := as[v1alpha1.EndpointLoad](object)
+			if err != nil {
+				return nil, err
+			}
+			v, problems := source.EndpointLoad(o, fields.reading)
+			if len(v.Values) == 0 {
+				v = nil
+			}
+			return &converted[model.EndpointLoad]{model.Name{Namespace: o.Namespace, Name: o.Name}, v, problems}, nil
+		},
+		change: func(n model.Name, v *model.EndpointLoad) model.Change {
+			return model.Change{Kind: model.LoadKind, Name: n, Load: v}
 		},
 	}
 }

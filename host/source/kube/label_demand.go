@@ -7,10 +7,11 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/model"
 )
 
-// maxLabels bounds the different labels that are read of Nodes, and of namespaces. Further ones are absent.
+// maxLabels bounds the different labels that are read of Nodes, and of namespaces, and the fields of load. Further ones are
+// absent.
 const maxLabels = 32
 
-// labelDemand is which labels of Nodes, or of namespaces, the policies of Services see.
+// labelDemand is which labels of Nodes, labels of namespaces, or fields of load the policies of Services see.
 type labelDemand struct {
 	services map[model.Name][]string // sorted
 	counts   map[string]int          // Services by label
@@ -54,8 +55,11 @@ func (d *labelDemand) set(n model.Name, labels []string) (changed bool) {
 
 // labels returns the demand for labels that a kind of change tells of.
 func (d *demand) labels(kind model.Kind) *labelDemand {
-	if kind == model.NodeLabelsKind {
+	switch kind {
+	case model.NodeLabelsKind:
 		return &d.nodeLabels
+	case model.LoadReadKind:
+		return &d.load
 	}
 	return &d.namespaceLabels
 }
@@ -85,11 +89,11 @@ func (s *Source) labelsRead(kind model.Kind, labels []string) {
 	s.send([]model.Change{{Kind: kind, Read: labels}})
 }
 
-var labelObjects = map[model.Kind]string{model.NodeLabelsKind: "Nodes", model.NamespaceLabelsKind: "namespaces"}
+var labelObjects = map[model.Kind]string{model.NodeLabelsKind: "Nodes", model.NamespaceLabelsKind: "namespaces", model.LoadReadKind: "load"}
 
 // LabelStats counts the different labels of a kind of objects that policies see.
 type LabelStats struct {
-	Of                     string // Nodes or namespaces
+	Of                     string // Nodes, namespaces or load
 	Read, Pending, Refused int    // refused: there are too many
 }
 
@@ -97,7 +101,7 @@ type LabelStats struct {
 func (s *Source) LabelStats() (out []LabelStats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, kind := range [...]model.Kind{model.NodeLabelsKind, model.NamespaceLabelsKind} {
+	for _, kind := range [...]model.Kind{model.NodeLabelsKind, model.NamespaceLabelsKind, model.LoadReadKind} {
 		d := s.demand.labels(kind)
 		stats := LabelStats{Of: labelObjects[kind], Refused: len(d.counts) - len(d.wanted)}
 		for _, l := range d.wanted {

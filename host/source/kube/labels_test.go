@@ -99,7 +99,7 @@ func TestOnlyLabelsOfNodesThatPoliciesSeeAreRead(t *testing.T) {
 	if got := r.node("n2").Labels["secret"]; got != "z" {
 		t.Errorf("label %q", got)
 	}
-	if got := fmt.Sprint(r.source.LabelStats()); got != "[{Nodes 2 0 0} {namespaces 0 0 0}]" {
+	if got := fmt.Sprint(r.source.LabelStats()); got != "[{Nodes 2 0 0} {namespaces 0 0 0} {load 0 0 0}]" {
 		t.Error(got)
 	}
 	r.server.put(svc("web"))
@@ -172,7 +172,7 @@ func TestChangingLabelsCauseFewLists(t *testing.T) {
 	r.waitSynced()
 	started := r.source.opt.Now()
 	last := 0
-	for r.source.opt.Now().Sub(started) < 3*namespaceWatchInterval {
+	for r.source.opt.Now().Sub(started) < 3*valueWatchInterval {
 		last++
 		needs(last)
 		r.waitForMarker()
@@ -181,7 +181,7 @@ func TestChangingLabelsCauseFewLists(t *testing.T) {
 	testenv.Eventually(t, "the last label", func() bool { return r.read(nodeLabels, name) && r.read(namespaceLabels, name) })
 	passed := r.source.opt.Now().Sub(started)
 	namespaces := r.server.requestCount("GET /api/v1/namespaces?", "resourceVersion") // a list and a watch each
-	if most := 2 * (2 + int(passed/namespaceWatchInterval)); namespaces > most {
+	if most := 2 * (2 + int(passed/valueWatchInterval)); namespaces > most {
 		t.Errorf("%d requests for namespaces in %s, at most %d are allowed", namespaces, passed, most)
 	}
 	if most := 2 + int(passed/podWatchInterval) + int(passed/(minListInterval*3/4)); r.nodeLists() > most || last < 2*most {

@@ -65,11 +65,17 @@ func Load(ctx context.Context, c *Client, node string, on NeedsOn) (*model.Snaps
 			return nil, nil, err
 		}
 	}
+	if fields := d.load.wanted; len(fields) > 0 {
+		if problems, err = load(ctx, c.endpointLoads(), loadKind(&labelsToRead{reading: fields}), snap, problems); err != nil {
+			return nil, nil, err
+		}
+	}
 	snap.Apply(model.Change{Kind: model.NodesPartialKind, Value: !nodes})
 	if node != "" {
 		snap.Apply(model.Change{Kind: model.NodeLabelsKind, Read: d.nodeLabels.wanted})
 	}
 	snap.Apply(model.Change{Kind: model.NamespaceLabelsKind, Read: d.namespaceLabels.wanted})
+	snap.Apply(model.Change{Kind: model.LoadReadKind, Read: d.load.wanted})
 	if problems, err = loadPods(ctx, c, &d.pods, snap, problems); err != nil {
 		return nil, nil, err
 	}

@@ -35,6 +35,14 @@ func (c *Client) clusterServicePolicies() resource {
 	return c.objectResource("ClusterServicePolicies", "clusterservicepolicies")
 }
 
+// endpointLoads are read only while a policy sees load.
+func (c *Client) endpointLoads() resource {
+	r := c.objectResource("EndpointLoads", "endpointloads")
+	r.retry = 0 // a policy asks for it: a warning of its own
+	r.consequence = "policies see no load of endpoints: that needs the kinds of sluice.dev and the kustomize component controller"
+	return r
+}
+
 func objectKind[T any, O interface {
 	*T
 	metav1.Object

@@ -108,12 +108,18 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	runReflector(s, &wg, ctx, c.routes(model.TCPRouteKind), s.tcpRoutes)
 	runReflector(s, &wg, ctx, c.routes(model.UDPRouteKind), s.udpRoutes)
 	s.publish([]model.Change{{Kind: model.NodesPartialKind, Value: true}, {Kind: model.PodsOnDemandKind, Value: true},
-		{Kind: model.NodeLabelsKind}, {Kind: model.NamespaceLabelsKind}})
+		{Kind: model.NodeLabelsKind}, {Kind: model.NamespaceLabelsKind}, {Kind: model.LoadReadKind}})
 	pods := newPodWatches(s, ctx)
 	defer pods.stopAll()
-	demanded := &demanded{&nodePollerRunner{source: s, ctx: ctx}, newNamespaceWatch(s, ctx), pods}
+	demanded := &demanded{
+		nodes:      &nodePollerRunner{source: s, ctx: ctx},
+		namespaces: newValueWatch(s, ctx, model.NamespaceLabelsKind, c.namespaces(), namespaceKind),
+		load:       newValueWatch(s, ctx, model.LoadReadKind, c.endpointLoads(), loadKind),
+		pods:       pods,
+	}
 	defer demanded.nodes.stop()
 	defer demanded.namespaces.stop()
+	defer demanded.load.stop()
 	if err := s.waitForInitialSync(ctx, demanded); err != nil || ctx.Err() != nil {
 		return err
 	}
@@ -128,6 +134,8 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 			demanded.pods.resume()
 		case <-demanded.namespaces.due:
 			demanded.namespaces.resume()
+		case <-demanded.load.due:
+			demanded.load.resume()
 		}
 	}
 }

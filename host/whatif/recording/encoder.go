@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -96,6 +97,12 @@ func stateOf(s *model.Snapshot) func(func(model.Change) bool) {
 		if s.NamespaceLabels.OnDemand {
 			all = append(all, model.Change{Kind: model.NamespaceLabelsKind, Read: s.NamespaceLabels.Names})
 		}
+		if s.LoadRead.OnDemand {
+			all = append(all, model.Change{Kind: model.LoadReadKind, Read: s.LoadRead.Names})
+		}
+		for _, name := range slices.SortedFunc(maps.Keys(s.Loads), model.Name.Compare) {
+			all = append(all, model.Change{Kind: model.LoadKind, Name: name, Load: s.Loads[name]})
+		}
 		for _, name := range slices.Sorted(maps.Keys(s.Namespaces)) {
 			all = append(all, model.Change{Kind: model.NamespaceKind, Name: model.Name{Namespace: name}, Namespace: s.Namespaces[name]})
 		}
@@ -165,9 +172,18 @@ func (e *Encoder) change(c *model.Change, old *model.EndpointSlice) (w wireChang
 	case c.Kind == model.PodsReadKind:
 		w.Pods = &wirePods{c.Name, c.Pods}
 	case c.Kind == model.NodeLabelsKind:
-		w.NodeLabels = &c.Read
+		w.NodeLabels = list(c.Read)
 	case c.Kind == model.NamespaceLabelsKind:
-		w.NamespaceLabels = &c.Read
+		w.NamespaceLabels = list(c.Read)
+	case c.Kind == model.LoadReadKind:
+		w.LoadRead = list(c.Read)
+	case c.Load != nil:
+		w.Load = &wireLoad{Service: c.Name, Values: map[netip.Addr]map[string]string{}}
+		for addr, values := range c.Load.Values {
+			if kept := only(values, e.keep.Load); kept != nil {
+				w.Load.Values[addr] = kept
+			}
+		}
 	case c.Namespace != nil:
 		w.Namespace = &model.Namespace{Name: c.Namespace.Name, Labels: only(c.Namespace.Labels, e.keep.NamespaceLabels)}
 	case c.Service != nil:
@@ -192,6 +208,12 @@ func (e *Encoder) change(c *model.Change, old *model.EndpointSlice) (w wireChang
 
 func compareObjects(a, b model.ObjectName) int {
 	return cmp.Or(strings.Compare(a.Kind, b.Kind), a.Name.Compare(b.Name))
+}
+
+// list returns a list that is not null in JSON: an empty one is not the same as none.
+func list(names []string) *[]string {
+	out := append([]string{}, names...)
+	return &out
 }
 
 // only returns the entries with one of the keys.

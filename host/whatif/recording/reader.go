@@ -139,7 +139,7 @@ func (r *Reader) add(out *Record, l *line, first bool) error {
 	r.at, out.At, out.End = l.At, time.Unix(0, l.At), l.End
 	r.ended, out.Closed = l.End, l.Closed
 	if s := l.State; s != nil {
-		if len(s.PodLabels)+len(s.PodAnnotations)+len(s.ServiceAnnotations) > maxKeys {
+		if len(s.PodLabels)+len(s.PodAnnotations)+len(s.ServiceAnnotations)+len(s.NamespaceLabels)+len(s.Load) > maxKeys {
 			return fmt.Errorf("more than %d keys", maxKeys)
 		}
 		out.State, out.Keep, out.Lost = true, s.Keep, s.Lost
@@ -188,9 +188,9 @@ func (r *Reader) count(c *model.Change) error {
 	r.endpoints -= before
 	switch {
 	case c.Kind == model.NodesPartialKind, c.Kind == model.PodsReadKind, c.Kind == model.PodsOnDemandKind,
-		c.Kind == model.NodeLabelsKind, c.Kind == model.NamespaceLabelsKind:
+		c.Kind == model.NodeLabelsKind, c.Kind == model.NamespaceLabelsKind, c.Kind == model.LoadReadKind:
 		return nil
-	case c.Service == nil && c.Slice == nil && c.Node == nil && c.CIDR == nil && c.Pod == nil && c.Namespace == nil && c.Route == nil:
+	case c.Service == nil && c.Slice == nil && c.Node == nil && c.CIDR == nil && c.Pod == nil && c.Namespace == nil && c.Load == nil && c.Route == nil:
 		delete(r.objects, key)
 		if c.Kind == model.SliceKind {
 			delete(r.slices, c.Name)
@@ -202,6 +202,9 @@ func (r *Reader) count(c *model.Change) error {
 	n := 0
 	if c.Slice != nil {
 		n, r.slices[c.Name] = len(c.Slice.Endpoints), c.Slice
+	}
+	if c.Load != nil {
+		n = len(c.Load.Values)
 	}
 	r.objects[key] = n
 	if r.endpoints += n; r.endpoints > maxEndpoints {
@@ -232,6 +235,10 @@ func (r *Reader) change(w *wireChange) (c model.Change, err error) {
 		c = model.Change{Kind: model.PodKind, Name: w.Pod.Name, Pod: w.Pod}
 	case w.Namespace != nil:
 		c = model.Change{Kind: model.NamespaceKind, Name: model.Name{Namespace: w.Namespace.Name}, Namespace: w.Namespace}
+	case w.Load != nil:
+		c = model.Change{Kind: model.LoadKind, Name: w.Load.Service, Load: &model.EndpointLoad{Values: w.Load.Values}}
+	case w.LoadRead != nil:
+		c = model.Change{Kind: model.LoadReadKind, Read: slices.Sorted(slices.Values(*w.LoadRead))}
 	case w.NodeLabels != nil:
 		c = model.Change{Kind: model.NodeLabelsKind, Read: slices.Sorted(slices.Values(*w.NodeLabels))}
 	case w.NamespaceLabels != nil:
@@ -247,7 +254,7 @@ func (r *Reader) change(w *wireChange) (c model.Change, err error) {
 		c = model.Change{Kind: model.PodsReadKind, Name: w.Pods.Service, Pods: w.Pods.State}
 	case w.Deleted != nil:
 		switch w.Deleted.Kind {
-		case model.ServiceKind, model.SliceKind, model.NodeKind, model.ServiceCIDRKind, model.PodKind, model.NamespaceKind, model.RouteKind:
+		case model.ServiceKind, model.SliceKind, model.NodeKind, model.ServiceCIDRKind, model.PodKind, model.NamespaceKind, model.RouteKind, model.LoadKind:
 		default:
 			return c, fmt.Errorf("deleted %s: kind %d is unknown", w.Deleted.Name, w.Deleted.Kind)
 		}

@@ -37,19 +37,20 @@ type Header struct {
 	Started time.Time `json:"started"` // by the wall clock
 }
 
-// Keep says which values of Pods and Services are recorded: those that plugins of the node have declared, by key, sorted. Others
-// never reach a recording.
+// Keep says which values of Pods, Services and load are recorded: those that plugins of the node have declared, by key, sorted.
+// Others never reach a recording.
 type Keep struct {
 	PodLabels          []string `json:"podLabels,omitempty"`
 	PodAnnotations     []string `json:"podAnnotations,omitempty"`
 	ServiceAnnotations []string `json:"serviceAnnotations,omitempty"`
 	NamespaceLabels    []string `json:"namespaceLabels,omitempty"`
+	Load               []string `json:"load,omitempty"`
 }
 
 // Equal reports whether the same is kept.
 func (k *Keep) Equal(l *Keep) bool {
 	return slices.Equal(k.PodLabels, l.PodLabels) && slices.Equal(k.PodAnnotations, l.PodAnnotations) && slices.Equal(k.ServiceAnnotations, l.ServiceAnnotations) &&
-		slices.Equal(k.NamespaceLabels, l.NamespaceLabels)
+		slices.Equal(k.NamespaceLabels, l.NamespaceLabels) && slices.Equal(k.Load, l.Load)
 }
 
 // ReadingKind is what happened to the outcomes of connections.
@@ -121,6 +122,14 @@ type wireChange struct {
 	// NodeLabels and NamespaceLabels are those of model.Snapshot.
 	NodeLabels      *[]string `json:"nodeLabels,omitempty"`
 	NamespaceLabels *[]string `json:"namespaceLabels,omitempty"`
+	Load            *wireLoad `json:"load,omitempty"`
+	LoadRead        *[]string `json:"loadRead,omitempty"` // that of model.Snapshot
+}
+
+// wireLoad is load that the endpoints of a Service report.
+type wireLoad struct {
+	Service model.Name                       `json:"service"`
+	Values  map[netip.Addr]map[string]string `json:"values,omitempty"`
 }
 
 type wireDeleted struct {

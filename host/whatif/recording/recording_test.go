@@ -122,7 +122,7 @@ func TestLabelsOfNamespacesAreThoseThatPluginsDeclare(t *testing.T) {
 	cluster := apply(model.NewSnapshot(), []model.Change{changed(namespace("prod")), {Kind: model.NodeLabelsKind, Read: []string{"pool"}}, {Kind: model.Synced}})
 	var out bytes.Buffer
 	e := begin(t, &out, cluster, recording.Keep{NamespaceLabels: []string{"env"}})
-	for _, changes := range [][]model.Change{{changed(namespace("test")), {Kind: model.NamespaceLabelsKind, Read: []string{"env"}}}, {changed(nil)}} {
+	for _, changes := range [][]model.Change{{changed(namespace("test")), {Kind: model.NamespaceLabelsKind, Read: []string{"env"}}}, {changed(nil), {Kind: model.NodeLabelsKind}, {Kind: model.NamespaceLabelsKind}}} {
 		if err := e.Changes(start, changes); err != nil {
 			t.Fatal(err)
 		}
@@ -143,8 +143,44 @@ func TestLabelsOfNamespacesAreThoseThatPluginsDeclare(t *testing.T) {
 			labels = append(labels, fmt.Sprint(n.Labels))
 		}
 	}
-	if want := []string{"true true false true", "map[env:prod]", "true true false false", "map[env:test]", "false true false false"}; !slices.Equal(labels, want) {
+	if want := []string{"true true false true", "map[env:prod]", "true true false false", "map[env:test]", "false false false false"}; !slices.Equal(labels, want) {
 		t.Errorf("got %q, want %q", labels, want)
+	}
+}
+
+func TestLoadIsWhatPluginsDeclare(t *testing.T) {
+	web, addr := model.Name{Namespace: "shop", Name: "web"}, netip.MustParseAddr("10.0.0.1")
+	changed := func(values map[string]string) model.Change {
+		return model.Change{Kind: model.LoadKind, Name: web, Load: &model.EndpointLoad{Values: map[netip.Addr]map[string]string{
+			addr: values, netip.MustParseAddr("fd00::1"): {"mem_utilization": "1"}}}}
+	}
+	cluster := apply(model.NewSnapshot(), []model.Change{changed(map[string]string{"eps": "1", "cpu_utilization": "0.5"}), {Kind: model.LoadReadKind, Read: []string{"eps"}}, {Kind: model.Synced}})
+	var out bytes.Buffer
+	e := begin(t, &out, cluster, recording.Keep{Load: []string{"eps"}})
+	for _, changes := range [][]model.Change{{changed(map[string]string{"eps": "2"}), {Kind: model.LoadReadKind}}, {{Kind: model.LoadKind, Name: web}}} {
+		if err := e.Changes(start, changes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := e.Close(start); err != nil {
+		t.Fatal(err)
+	}
+	records, err := readAll(t, out.Bytes())
+	if !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	got := model.NewSnapshot()
+	var texts []string
+	for _, r := range records[:3] {
+		apply(got, r.Changes)
+		text := fmt.Sprint(got.LoadRead.Has("eps"), got.LoadRead.Has("x"))
+		if l := got.Loads[web]; l != nil {
+			text += fmt.Sprint(" ", l.Values)
+		}
+		texts = append(texts, text)
+	}
+	if want := []string{"true false map[10.0.0.1:map[eps:1]]", "false false map[10.0.0.1:map[eps:2]]", "false false"}; !slices.Equal(texts, want) {
+		t.Errorf("got %q, want %q", texts, want)
 	}
 }
 

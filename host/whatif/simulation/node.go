@@ -166,7 +166,7 @@ func (r *nodeRun) decide(t time.Duration) (requeue time.Duration) {
 		in := policy.Input{
 			Service: r.svc.service, Port: port, Node: node.Name, Zone: node.Zone, Zones: nodes.zones, NodesUnknown: r.sim.world.cluster.NodesPartial,
 			Pods:   policy.Pods{All: r.sim.world.pods, Pending: r.sim.world.cluster.PodsOf(r.svc.service.Name) == model.PodsPending},
-			Labels: policy.LabelsIn(r.sim.world.cluster, r.svc.service.Name.Namespace),
+			Labels: policy.LabelsOf(r.sim.world.cluster, r.svc.service.Name),
 		}
 		if !in.NodesUnknown {
 			in.NodeIndex, in.NodeCount = nodes.index(node.Name), uint32(len(nodes.ready))

@@ -5,39 +5,18 @@ package leastloaded
 import (
 	"strconv"
 
-	le "github.com/sluice-proxy/sluice/plugins/internal/littleendian"
+	"github.com/sluice-proxy/sluice/plugins/internal/loads"
 	"github.com/sluice-proxy/sluice/plugins/internal/weights"
 	"github.com/sluice-proxy/sluice/sdk"
 )
 
-// plugin keeps only buffers between calls: history is in the state of the request.
+// plugin keeps only buffers between calls: history is in the state of the request. The load of an endpoint is its open
+// connections, relative to its part of all of them.
 type plugin struct {
 	settings settings
-
-	state     state
-	endpoints []endpoint // those that get connections
-	fair      []uint64   // of all endpoints
-	buf       []byte
-	reasons   []reason // by parts
-}
-
-// reason is the reason of endpoints with a number of parts. Formatting one costs a guest more than deciding an endpoint, and
-// adding one compares texts.
-type reason struct {
-	text  string
-	id    sdk.ReasonID // in the response
-	added bool
-}
-
-// endpoint is an endpoint that gets connections.
-type endpoint struct {
-	index   int
-	fair    uint64 // part of the connections
-	open    uint64 // connections
-	counted bool
-	isNew   bool   // it has no average
-	load    uint64 // in 1/one
-	parts   uint64 // of its share, of which a fair one has scale
+	state    state
+	set      loads.Set
+	buf      []byte
 }
 
 // maxOpen bounds a number of connections, so that products fit 64 bits.
@@ -57,31 +36,17 @@ func (*plugin) Needs() sdk.Need { return sdk.NeedConnections | sdk.NeedEndpointS
 func (p *plugin) Decide(req *sdk.Request, resp *sdk.Response) error {
 	now := int64(req.Now()) / 1000
 	p.state.read(req.State(), now)
-	p.collect(req)
-	if len(p.endpoints) < 2 {
+	p.set.Collect(req, &p.settings.Settings)
+	if len(p.set.Endpoints) < 2 {
 		return nil
 	}
 	why := p.step(req, now)
-	p.apply(req, resp, why)
-	p.remember(resp, now)
+	p.set.Apply(req, resp, why)
+	p.set.Remember(resp)
+	p.buf = p.state.append(p.buf[:0])
+	resp.SetState(p.buf)
+	loads.Requeue(resp, &p.settings.Settings, p.state.stepped, now)
 	return nil
-}
-
-// collect collects the endpoints that get connections.
-func (p *plugin) collect(req *sdk.Request) {
-	p.endpoints = p.endpoints[:0]
-	p.fair = weights.Fair(p.fair, req)
-	for i, fair := range p.fair {
-		if fair > 0 {
-			n, counted := req.Endpoint(i).Connections()
-			p.endpoints = append(p.endpoints, endpoint{index: i, fair: fair, open: min(uint64(n), maxOpen), counted: counted})
-		}
-	}
-	for i := range p.endpoints {
-		e := &p.endpoints[i]
-		e.load, e.isNew = average(req, e.index)
-		e.load = min(max(e.load, p.settings.least()), p.settings.most()) // other settings, or another writer, may have left it
-	}
 }
 
 // step changes the averages, if it is time and the connections have been counted since it last did. What a new endpoint had
@@ -105,15 +70,17 @@ func (p *plugin) step(req *sdk.Request, now int64) (why string) {
 		return ""
 	}
 	open, all := uint64(0), uint64(0) // of the endpoints that are counted: connections, sum of parts
-	for i := range p.endpoints {
-		if e := &p.endpoints[i]; e.counted {
-			open, all = open+e.open, all+e.fair
+	for i := range p.set.Endpoints {
+		e := &p.set.Endpoints[i]
+		if n, counted := connections(req, e); counted {
+			open, all = open+n, all+e.Fair
 		}
 	}
-	for i := range p.endpoints {
-		if e := &p.endpoints[i]; e.counted && !e.isNew {
+	for i := range p.set.Endpoints {
+		e := &p.set.Endpoints[i]
+		if n, counted := connections(req, e); counted && !e.IsNew {
 			// One more on both sides: few connections say little, and none is not infinitely less than one.
-			e.load = s.smooth(e.load, (e.open+1)*all*one/(open*e.fair+all))
+			p.set.Follow(e, (n+1)*all*loads.One/(open*e.Fair+all))
 		}
 	}
 	m.stepped, m.counted = now, at
@@ -126,91 +93,8 @@ func (p *plugin) phase(req *sdk.Request) int64 {
 	return int64(uint64(h) * uint64(p.settings.IntervalSeconds) >> 32)
 }
 
-// smooth returns the average after a reading, both in 1/one.
-func (s *settings) smooth(average, reading uint64) uint64 {
-	bound := uint64(s.MaxChangePercent)
-	off := max(average, reading) - min(average, reading)
-	if off*100 <= average*uint64(s.TolerancePercent) {
-		return average
-	}
-	change := off * uint64(s.SmoothingPercent) / 100
-	if reading > average {
-		average += min(change, average*bound/100)
-	} else {
-		average -= min(change, average*bound/(100+bound))
-	}
-	return min(max(average, s.least()), s.most())
-}
-
-// least and most are the bounds of an average, beyond which the share does not follow.
-func (s *settings) least() uint64 { return one * 100 / uint64(s.MaxPercent) }
-func (s *settings) most() uint64  { return one * 100 / uint64(s.MinPercent) }
-
-// scale is the number of parts of a fair share: shares change in steps of 5 % of it.
-const scale = 20
-
-// apply sets shares and reasons. If all loads are equal, they stay as they are.
-func (p *plugin) apply(req *sdk.Request, resp *sdk.Response, why string) {
-	equal := true
-	for i := range p.endpoints {
-		e := &p.endpoints[i]
-		e.parts = (scale*one + e.load/2) / e.load
-		equal = equal && e.parts == p.endpoints[0].parts
-	}
-	keep(resp, p.endpoints, why)
-	if equal {
-		return
-	}
-	for i := range p.reasons {
-		p.reasons[i].added = false
-	}
-	for i := range p.endpoints {
-		e := &p.endpoints[i]
-		resp.SetShare(e.index, max(1, req.Endpoint(e.index).Share()*int(e.parts)/scale))
-		if why == "" {
-			resp.SetReasonID(e.index, p.reason(resp, e.parts))
-		}
-	}
-}
-
-// reason returns the reason of endpoints with parts of their share.
-func (p *plugin) reason(resp *sdk.Response, parts uint64) sdk.ReasonID {
-	for uint64(len(p.reasons)) <= parts {
-		p.reasons = append(p.reasons, reason{})
-	}
-	r := &p.reasons[parts]
-	if !r.added {
-		if r.text == "" {
-			r.text = strconv.FormatUint(parts*100/scale, 10) + " % of its share"
-		}
-		r.id, r.added = resp.AddReason(r.text), true
-	}
-	return r.id
-}
-
-// keep sets a reason for endpoints, if there is one.
-func keep(resp *sdk.Response, endpoints []endpoint, why string) {
-	if why == "" {
-		return
-	}
-	id := resp.AddReason(why)
-	for i := range endpoints {
-		resp.SetReasonID(endpoints[i].index, id)
-	}
-}
-
-// remember sets the state, and requests the next step.
-func (p *plugin) remember(resp *sdk.Response, now int64) {
-	m := &p.state
-	for i := range p.endpoints {
-		e := &p.endpoints[i]
-		resp.SetEndpointState(e.index, le.AppendUint16(p.buf[:0], uint16(e.load)))
-	}
-	p.buf = m.append(p.buf[:0])
-	resp.SetState(p.buf)
-	wait := p.settings.IntervalSeconds
-	if left := m.stepped + wait - now; m.stepped != 0 && left > 0 {
-		wait = left
-	}
-	resp.RequeueAfter(sdk.Duration(wait) * sdk.Second)
+// connections returns the open connections of an endpoint.
+func connections(req *sdk.Request, e *loads.Endpoint) (n uint64, counted bool) {
+	open, counted := req.Endpoint(e.Index).Connections()
+	return min(uint64(open), maxOpen), counted
 }

@@ -1,14 +1,8 @@
 package leastloaded
 
-import (
-	le "github.com/sluice-proxy/sluice/plugins/internal/littleendian"
-	"github.com/sluice-proxy/sluice/sdk"
-)
+import le "github.com/sluice-proxy/sluice/plugins/internal/littleendian"
 
-// one is a load that is equal to the fair share. Loads are smoothed numbers of open connections, relative to the fair share.
-const one = 4096
-
-// state is passed from one decision to the next: 13 bytes, and 2 with each endpoint: its average load in 1/one, 0 for none.
+// state is passed from one decision to the next, beside the averages of the endpoints.
 type state struct {
 	stepped int64 // when the averages last changed, Unix seconds; 0: never
 	counted int64 // when the connections were counted that changed them, Unix milliseconds
@@ -35,15 +29,4 @@ func (m *state) read(b []byte, now int64) {
 // append encodes the state.
 func (m *state) append(b []byte) []byte {
 	return le.AppendUint64(le.AppendUint32(append(b, stateVersion), uint32(m.stepped)), uint64(m.counted))
-}
-
-// average returns the average load of an endpoint. A new one has none, and begins with its fair share.
-func average(req *sdk.Request, i int) (load uint64, isNew bool) {
-	if b := req.EndpointState(i); b != nil {
-		load = uint64(le.Uint16(b))
-	}
-	if load == 0 {
-		return one, true
-	}
-	return load, false
 }

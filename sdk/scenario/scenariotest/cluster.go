@@ -51,7 +51,8 @@ type Endpoint struct {
 	Ready, Serving, Terminating bool
 	ZoneHints, NodeHints        []string
 	Labels, Annotations         map[string]string
-	MilliCPU                    int64 // requested
+	MilliCPU                    int64             // requested
+	Load                        map[string]string // that it reports, by field
 	Connections                 uint32
 	Responds                    scenario.Response
 	Counters                    Counters

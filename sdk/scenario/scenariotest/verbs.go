@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/scenario"
 )
 
@@ -22,6 +23,7 @@ const (
 	MaxConnections = 1_000_000 // of an endpoint, and new ones a second
 	MaxCPU         = 100_000   // cores of a Node, and millicores that a Pod requests
 	MaxValue       = 256       // bytes of a label or annotation
+	MaxLoad        = 1_000_000_000
 )
 
 // Verbs are the verbs of scenarios of plugins.
@@ -34,7 +36,7 @@ var Verbs = scenario.NewVerbs(
 	change("service [NAME] [namespace=NAMESPACE] [port=NAME] [number=NUMBER] [protocol=TCP|UDP|SCTP] [family=IPv4|IPv6] [affinity=DURATION] "+
 		"[internalTrafficPolicy=Cluster|Local] [externalTrafficPolicy=Cluster|Local] [label:KEY=VALUE] [annotation:KEY=VALUE] [namespaceLabel:KEY=VALUE]", (*runner).setService),
 	change("endpoint NAME… [node=NODE] [zone=ZONE] [ready=true|false] [serving=true|false] [terminating=true|false] [zoneHints=ZONES] [nodeHints=NODES] "+
-		"[cpu=MILLICORES] [label:KEY=VALUE] [annotation:KEY=VALUE]", each((*runner).setEndpoint)),
+		"[cpu=MILLICORES] [label:KEY=VALUE] [annotation:KEY=VALUE] [load:KEY=NUMBER]", each((*runner).setEndpoint)),
 	change("remove NAME…", each((*runner).removeEndpoint)),
 	change("connections [NAME=NUMBER…]", (*runner).setConnections),
 	change("traffic NUMBER", (*runner).setTraffic),
@@ -280,6 +282,10 @@ func (r *runner) setEndpoint(name string, s *scenario.Statement) error {
 				return err
 			}
 			e.MilliCPU = int64(n)
+		case "load":
+			if err := setLoad(&e.Load, key, o.Value); err != nil {
+				return err
+			}
 		default:
 			if err := setValue(&e.Labels, &e.Annotations, kind, key, o.Value); err != nil {
 				return err
@@ -357,6 +363,25 @@ func setValue(labels, annotations *map[string]string, kind, key, value string) e
 		*into = map[string]string{}
 	}
 	(*into)[key] = value
+	return nil
+}
+
+// setLoad sets a number that an endpoint reports; "": it reports none.
+func setLoad(load *map[string]string, field, value string) error {
+	n, err := strconv.ParseFloat(value, 64)
+	switch {
+	case !abi.IsLoadName(field):
+		return fmt.Errorf("load:%.60s: want a field of a load report, for example load:application_utilization=0.7, or load:utilization/NAME", field)
+	case value == "":
+		delete(*load, field)
+		return nil
+	case err != nil || n < 0 || n > MaxLoad || strings.ContainsAny(value, "xXeEpP_+"):
+		return fmt.Errorf("load:%s: %.60q: want a decimal number from 0 to %d", field, value, MaxLoad)
+	}
+	if *load == nil {
+		*load = map[string]string{}
+	}
+	(*load)[field] = value
 	return nil
 }
 

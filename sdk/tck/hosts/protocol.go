@@ -99,4 +99,5 @@ var inputs = []struct {
 	{"serviceLabels", 0, abi.KeyServiceLabel},
 	{"serviceAnnotations", 0, abi.KeyServiceAnnotation},
 	{"namespaceLabels", 0, abi.KeyNamespaceLabel},
+	{"endpointLoad", 0, abi.KeyLoad},
 }

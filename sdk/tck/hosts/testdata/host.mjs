@@ -100,7 +100,7 @@ function checkModule(bytes) {
 const ROLES = ["exclude", "reduce", "share", "locality", "pick", "reset", "adjust"];
 
 // What version 2.1 has added: inputs, and counters.
-const SINCE_1 = ["endpointState", "nodeLabels", "namespaceLabels", "counters"];
+const SINCE_1 = ["endpointState", "nodeLabels", "namespaceLabels", "endpointLoad", "counters"];
 
 // manifest returns the role in the custom section "sluice" of a module of a minor version. Of the rest it checks what has no schema.
 function manifest(bytes, minor) {

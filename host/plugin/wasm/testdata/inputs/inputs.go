@@ -8,11 +8,11 @@ func New() sdk.Plugin { return &plugin{} }
 
 type plugin struct{}
 
-// Keys are the keys of the plugin: four of Pods, one of Nodes, two of Services, one of namespaces.
+// Keys are the keys of the plugin: four of Pods, one of Nodes, one of load, two of Services, one of namespaces.
 func Keys() []string {
 	return []string{
 		sdk.ServiceLabel("team"), sdk.PodLabel("track"), sdk.PodAnnotation("example.com/stage"), sdk.PodCPU, sdk.ServiceAnnotation("example.com/tier"),
-		sdk.PodLabel("version"), sdk.NodeLabel("example.com/pool"), sdk.NamespaceLabel("env"),
+		sdk.PodLabel("version"), sdk.NodeLabel("example.com/pool"), sdk.NamespaceLabel("env"), sdk.Load("rps_fractional"),
 	}
 }
 

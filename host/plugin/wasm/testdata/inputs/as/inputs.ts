@@ -24,7 +24,7 @@ export function sluice_needs(settings: u32): i32 {
 }
 
 export function sluice_keys(settings: u32, keys: usize, room: u32): i32 {
-  return writeKeys("service-label:team\nlabel:track\nannotation:example.com/stage\nrequest:cpu\nservice-annotation:example.com/tier\nlabel:version\nnode-label:example.com/pool\nnamespace-label:env\n", keys, room);
+  return writeKeys("service-label:team\nlabel:track\nannotation:example.com/stage\nrequest:cpu\nservice-annotation:example.com/tier\nlabel:version\nnode-label:example.com/pool\nnamespace-label:env\nload:rps_fractional\n", keys, room);
 }
 
 export function sluice_decide(req: Request, length: u32, resp: Response, room: u32): i64 {

@@ -3,7 +3,7 @@
 
 static struct { const char *text; uint32_t length; } texts[1 << 16]; /* by string id */
 static const char declared[] =
-	"service-label:team\nlabel:track\nannotation:example.com/stage\nrequest:cpu\nservice-annotation:example.com/tier\nlabel:version\nnode-label:example.com/pool\nnamespace-label:env\n";
+	"service-label:team\nlabel:track\nannotation:example.com/stage\nrequest:cpu\nservice-annotation:example.com/tier\nlabel:version\nnode-label:example.com/pool\nnamespace-label:env\nload:rps_fractional\n";
 
 static uint64_t number(uint64_t h, uint64_t n) { return (h ^ n) * 0x100000001B3; }
 

@@ -34,7 +34,7 @@ impl Plugin for Inputs {
     }
 
     fn keys(&self) -> &'static str {
-        "service-label:team\nlabel:track\nannotation:example.com/stage\nrequest:cpu\nservice-annotation:example.com/tier\nlabel:version\nnode-label:example.com/pool\nnamespace-label:env\n"
+        "service-label:team\nlabel:track\nannotation:example.com/stage\nrequest:cpu\nservice-annotation:example.com/tier\nlabel:version\nnode-label:example.com/pool\nnamespace-label:env\nload:rps_fractional\n"
     }
 
     fn decide(&self, req: &Request, resp: &mut Response) -> Result<(), &'static str> {
