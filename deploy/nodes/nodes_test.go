@@ -29,8 +29,6 @@ type cluster struct {
 	install  realcluster.Installation
 }
 
-const image = programs.Registry + "/sluice"
-
 // newCluster starts a cluster, and builds sluice's image.
 func newCluster(t *testing.T, config realcluster.Config) *cluster {
 	set, err := programs.Find()
