@@ -37,7 +37,8 @@ func checkKinds(t *testing.T, c *testcluster.Cluster, config string) {
 		must(t, <-ended)
 	}()
 	r.eventually("synced without the kinds", func() bool { return r.snap.Synced })
-	if n := strings.Count(r.logged(), "continuing without"); n != 1 || strings.Contains(r.logged(), "level=WARN") {
+	// One line for the kinds of sluice.dev, and one for those of the Gateway API.
+	if n := strings.Count(r.logged(), "continuing without"); n != 2 || strings.Count(r.logged(), "kinds of sluice.dev") != 1 || strings.Contains(r.logged(), "level=WARN") {
 		t.Errorf("%d lines say that the kinds are missing:\n%s", n, r.logged())
 	}
 	if objects, problems, err := kube.LoadObjects(ctx, r.client); err != nil || len(objects) > 0 || len(problems) > 0 {
