@@ -11,7 +11,7 @@ import (
 // sizes are how long, in bytes, a document may be that is read as a whole.
 var sizes = map[string]int{
 	"RATIONALE.md": 35_000,
-	"SECURITY.md":  15_000,
+	"SECURITY.md":  15_500,
 	"CHANGELOG.md": 8_000,
 }
 
