@@ -81,7 +81,7 @@ func rightsOf(role *rbacv1.ClusterRole) (out []string) {
 }
 
 // lacking are service accounts that lack one permission each.
-const lacking = 16
+const lacking = 24
 
 func lacks(i int) string { return fmt.Sprintf("lacks-%d", i) }
 
