@@ -158,13 +158,16 @@ func (s *Split) combine(d *policy.Decision, asked []combined) {
 		if c.sheds == c.parts {
 			d.Sheds = cmpOrMake(d.Sheds, len(asked))
 			d.Sheds[i] = c.shed
-			s.shedsBy(i)
+			s.limitSheds()
 		}
 	}
 }
 
-// shedsBy takes in the limits of the policies that shed connections of an endpoint.
-func (s *Split) shedsBy(i int) {
+// limitSheds takes in the limits of the policies that shed connections: the least applies to all.
+func (s *Split) limitSheds() {
+	if s.by != nil {
+		return
+	}
 	for j := range s.Parts {
 		of := s.Parts[j].decided
 		if of == nil || of.policy == nil || of.decision.Cluster.Sheds == nil && of.decision.Local.Sheds == nil {

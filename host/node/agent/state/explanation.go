@@ -305,11 +305,11 @@ func addRoute(p *api.Pool, s *planner.Split, pool int) {
 			Service: b.Service, Port: b.Port, Weight: b.Weight, Wanted: share.Wanted, Held: share.Held, Refused: share.Refused, LeftOut: share.LeftOut, Why: part.Why,
 		})
 	}
-	d, total := &s.Decision.Cluster, 0
+	d := &s.Decision.Cluster
 	if pool == abi.PoolLocal {
 		d = &s.Decision.Local
 	}
-	total = totalOf(d.Weights) + int(d.Refused)
+	total := totalOf(d.Weights) + int(d.Refused)
 	for i := range p.Endpoints {
 		e := &p.Endpoints[i]
 		part, why := s.Explain(i)
