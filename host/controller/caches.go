@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -37,6 +38,7 @@ func newCaches(c *clients, changed func()) *caches {
 		clusterPolicies: list("clusterservicepolicies", &v1alpha1.ClusterServicePolicy{}), reports: list("nodereports", &v1alpha1.NodeReport{}),
 		services: informer(cache.NewListWatchFromClient(c.core, "services", "", fields.Everything()), &corev1.Service{}, changed),
 	}
+	_ = out.services.AddIndexers(serviceIndexers())
 	route := func(resource string) cache.SharedIndexInformer {
 		i := informer(cache.NewListWatchFromClient(c.gateway, resource, "", fields.Everything()), &gatewayapi.Route{}, changed)
 		_ = i.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
@@ -59,7 +61,13 @@ func newCaches(c *clients, changed func()) *caches {
 func informer(lw cache.ListerWatcher, example runtime.Object, changed func()) cache.SharedIndexInformer {
 	i := cache.NewSharedIndexInformer(lw, example, 0, cache.Indexers{})
 	_ = i.SetTransform(func(object any) (any, error) { return narrow(object), nil })
-	_, _ = i.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	_, _ = i.AddEventHandler(handler(changed))
+	return i
+}
+
+// handler calls changed after changes that make a difference.
+func handler(changed func()) cache.ResourceEventHandlerFuncs {
+	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { changed() },
 		DeleteFunc: func(any) { changed() },
 		UpdateFunc: func(before, after any) {
@@ -67,18 +75,26 @@ func informer(lw cache.ListerWatcher, example runtime.Object, changed func()) ca
 				changed()
 			}
 		},
-	})
-	return i
+	}
 }
 
 // narrow removes what status does not need.
 func narrow(object any) any {
 	switch o := object.(type) {
 	case *corev1.Service:
-		out := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, Labels: o.Labels, ResourceVersion: o.ResourceVersion}}
-		out.Spec.Type, out.Spec.ClusterIP = o.Spec.Type, o.Spec.ClusterIP
+		out := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: o.UID, Labels: o.Labels, ResourceVersion: o.ResourceVersion}}
+		if value, ok := o.Annotations[LoadReports]; ok {
+			out.Annotations = map[string]string{LoadReports: value}
+		}
+		out.Spec.Type, out.Spec.ClusterIP, out.Spec.ClusterIPs = o.Spec.Type, o.Spec.ClusterIP, o.Spec.ClusterIPs
 		for _, p := range o.Spec.Ports {
 			out.Spec.Ports = append(out.Spec.Ports, corev1.ServicePort{Name: p.Name, Port: p.Port, Protocol: p.Protocol})
+		}
+		return out
+	case *discoveryv1.EndpointSlice:
+		out := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, ResourceVersion: o.ResourceVersion}}
+		for _, e := range o.Endpoints {
+			out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: e.Conditions, TargetRef: e.TargetRef})
 		}
 		return out
 	case *metav1.PartialObjectMetadata:
@@ -94,7 +110,8 @@ func same(before, after any) bool {
 	switch a := after.(type) {
 	case *corev1.Service:
 		b, ok := before.(*corev1.Service)
-		return ok && maps.Equal(a.Labels, b.Labels) && a.Spec.Type == b.Spec.Type && a.Spec.ClusterIP == b.Spec.ClusterIP && slices.Equal(a.Spec.Ports, b.Spec.Ports)
+		return ok && a.UID == b.UID && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && a.Spec.Type == b.Spec.Type &&
+			a.Spec.ClusterIP == b.Spec.ClusterIP && slices.Equal(a.Spec.Ports, b.Spec.Ports)
 	case *metav1.PartialObjectMetadata:
 		b, ok := before.(*metav1.PartialObjectMetadata)
 		return ok && maps.Equal(a.Labels, b.Labels)

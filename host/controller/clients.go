@@ -9,6 +9,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -25,6 +26,12 @@ import (
 // Requests a second, and at once, besides watches.
 const requestRate, requestBurst = 100, 200
 
+// clients are connections to the API server, by group.
+type clients struct {
+	sluice, core, discovery, leases, gateway rest.Interface
+	config                                   *rest.Config
+}
+
 func newClients(connection kube.Connection) (*clients, error) {
 	config, err := connection.Config()
 	if err != nil {
@@ -37,14 +44,15 @@ func newClients(connection kube.Connection) (*clients, error) {
 
 func clientsOf(config *rest.Config) (_ *clients, err error) {
 	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Service{}, &corev1.ServiceList{})
+	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Service{}, &corev1.ServiceList{}, &corev1.Pod{})
+	scheme.AddKnownTypes(discoveryv1.SchemeGroupVersion, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
 	scheme.AddKnownTypes(coordinationv1.SchemeGroupVersion, &coordinationv1.Lease{})
 	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, gatewayapi.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
 	}
-	for _, group := range []schema.GroupVersion{corev1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion} {
+	for _, group := range []schema.GroupVersion{corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion} {
 		metav1.AddToGroupVersion(scheme, group)
 	}
 	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
@@ -54,6 +62,7 @@ func clientsOf(config *rest.Config) (_ *clients, err error) {
 		path  string
 		into  *rest.Interface
 	}{{corev1.SchemeGroupVersion, "/api", &out.core}, {v1alpha1.GroupVersion, "/apis", &out.sluice},
+		{discoveryv1.SchemeGroupVersion, "/apis", &out.discovery},
 		{gatewayapi.GroupVersion, "/apis", &out.gateway}, {coordinationv1.SchemeGroupVersion, "/apis", &out.leases}} {
 		of := rest.CopyConfig(config)
 		of.GroupVersion, of.APIPath, of.NegotiatedSerializer = &g.group, g.path, codecs

@@ -1,5 +1,6 @@
 // Package controller implements `sluice controller`: it makes the status of ServicePlugins, ServicePolicies and
-// ClusterServicePolicies of what nodes report. Nodes do not need it: without it, only status stands still.
+// ClusterServicePolicies of what nodes report, and asks endpoints for their load. Nodes do not need it: without it, status stands
+// still, and load ages.
 package controller
 
 import (
@@ -10,8 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"k8s.io/client-go/rest"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/node/config"
@@ -82,9 +81,11 @@ func (c *controller) lead(ctx context.Context) {
 	c.Log.Info("leading: this controller writes status", "identity", c.Identity)
 	c.objects, c.written = &config.Objects{}, map[model.ObjectName]time.Time{}
 	c.caches = newCaches(c.clients, func() { c.dirty.Store(true) })
+	reports := newLoadReports(c.clients, c.caches.services, c.Config, c.Log)
 	var background sync.WaitGroup
 	defer background.Wait()
 	background.Go(func() { c.caches.run(ctx) })
+	background.Go(func() { reports.run(ctx) })
 	background.Go(func() { c.modules.run(ctx, func() { c.dirty.Store(true) }) })
 	if !c.caches.wait(ctx) {
 		return
@@ -152,10 +153,4 @@ func (c *controller) sweep(ctx context.Context) (complete bool) {
 		}
 	}
 	return !incomplete.Load()
-}
-
-// clients are connections to the API server, by group.
-type clients struct {
-	sluice, core, leases, gateway rest.Interface
-	config                        *rest.Config
 }

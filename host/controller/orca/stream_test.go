@@ -15,50 +15,21 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protowire"
+	"github.com/sluice-proxy/sluice/host/lab/orcaserver"
 )
-
-// number is a field of a report.
-func number(field protowire.Number, n float64) []byte {
-	return protowire.AppendFixed64(protowire.AppendTag(nil, field, protowire.Fixed64Type), math.Float64bits(n))
-}
-
-// named is an entry of a map of a report.
-func named(field protowire.Number, name string, n float64) []byte {
-	entry := append(protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name), number(2, n)...)
-	return protowire.AppendBytes(protowire.AppendTag(nil, field, protowire.BytesType), entry)
-}
-
-func frame(message []byte) []byte {
-	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
-}
 
 // serve runs an HTTP/2 server without TLS on a loopback address.
 func serve(t *testing.T, handle http.HandlerFunc) netip.AddrPort {
 	t.Helper()
-	protocols := new(http.Protocols)
-	protocols.SetUnencryptedHTTP2(true)
-	l := listen(t)
-	s := &http.Server{Handler: handle, Protocols: protocols}
-	go func() { _ = s.Serve(l) }()
-	t.Cleanup(func() { s.Close() })
-	return l.Addr().(*net.TCPAddr).AddrPort()
-}
-
-func listen(t *testing.T) net.Listener {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	return l
+	l, addr := orcaserver.Listen(t, "127.0.0.1:0")
+	orcaserver.Serve(t, l, handle)
+	return addr
 }
 
 // raw runs a server that does with connections what it wants.
 func raw(t *testing.T, handle func(net.Conn)) netip.AddrPort {
 	t.Helper()
-	l := listen(t)
+	l, addr := orcaserver.Listen(t, "127.0.0.1:0")
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -68,7 +39,7 @@ func raw(t *testing.T, handle func(net.Conn)) netip.AddrPort {
 			go func() { defer c.Close(); handle(c) }()
 		}
 	}()
-	return l.Addr().(*net.TCPAddr).AddrPort()
+	return addr
 }
 
 // stream returns the reports of a stream, until it ends or has had so many, and its error.
@@ -85,23 +56,13 @@ func stream(t *testing.T, addr netip.AddrPort, most int) (reports []*Report, err
 	return reports, err
 }
 
-// grpc writes the headers of an answer, and messages.
-func grpc(w http.ResponseWriter, messages ...[]byte) {
-	w.Header().Set("Content-Type", "application/grpc")
-	w.WriteHeader(http.StatusOK)
-	for _, m := range messages {
-		_, _ = w.Write(frame(m))
-		w.(http.Flusher).Flush()
-	}
-}
-
 func TestReportsAreRead(t *testing.T) {
-	message := bytes.Join([][]byte{number(1, .5), number(9, .72), number(6, 120), number(7, 3), named(5, "queue", 2), named(8, "depth", 17), named(4, "bytes", 1), number(2, 0)}, nil)
+	message := bytes.Join([][]byte{orcaserver.Number(1, .5), orcaserver.Number(9, .72), orcaserver.Number(6, 120), orcaserver.Number(7, 3), orcaserver.Named(5, "queue", 2), orcaserver.Named(8, "depth", 17), orcaserver.Named(4, "bytes", 1), orcaserver.Number(2, 0)}, nil)
 	var asked, path, kind string
 	addr := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		asked, path, kind = fmt.Sprintf("% x", body), r.URL.Path, r.Header.Get("Content-Type")+" "+r.Header.Get("Te")
-		grpc(w, message)
+		orcaserver.Answer(w, message)
 		<-r.Context().Done()
 	})
 	reports, err := stream(t, addr, 1)
@@ -121,9 +82,9 @@ func TestReportsAreRead(t *testing.T) {
 func TestHostileServersAreEnded(t *testing.T) {
 	head := func(n uint32) []byte { return binary.BigEndian.AppendUint32([]byte{0}, n) }
 	endless := func(w http.ResponseWriter, r *http.Request) {
-		grpc(w)
+		orcaserver.Answer(w)
 		for r.Context().Err() == nil {
-			_, _ = w.Write(frame(number(1, .5)))
+			_, _ = w.Write(orcaserver.Frame(orcaserver.Number(1, .5)))
 			w.(http.Flusher).Flush()
 		}
 	}
@@ -132,26 +93,26 @@ func TestHostileServersAreEnded(t *testing.T) {
 		addr       netip.AddrPort
 	}{
 		{"giant message", "a message of 4294967295 bytes, more than 65536", serve(t, func(w http.ResponseWriter, _ *http.Request) {
-			grpc(w)
+			orcaserver.Answer(w)
 			_, _ = w.Write(head(math.MaxUint32))
 		})},
 		{"message without an end", "the stream ends within a message", serve(t, func(w http.ResponseWriter, _ *http.Request) {
-			grpc(w)
+			orcaserver.Answer(w)
 			_, _ = w.Write(append(head(1000), 1, 2, 3))
 		})},
 		{"compressed", "a compressed message", serve(t, func(w http.ResponseWriter, _ *http.Request) {
-			grpc(w)
+			orcaserver.Answer(w)
 			_, _ = w.Write([]byte{1, 0, 0, 0, 1, 0})
 		})},
-		{"no protobuf", "no protobuf message", serve(t, func(w http.ResponseWriter, _ *http.Request) { grpc(w, []byte{0x09, 1, 2}) })},
+		{"no protobuf", "no protobuf message", serve(t, func(w http.ResponseWriter, _ *http.Request) { orcaserver.Answer(w, []byte{0x09, 1, 2}) })},
 		{"too many names", "more than 1024 named values", serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			var m []byte
 			for i := range 10_000 {
-				if e := named(8, fmt.Sprint(i), 1); len(m)+len(e) < maxMessage {
+				if e := orcaserver.Named(8, fmt.Sprint(i), 1); len(m)+len(e) < maxMessage {
 					m = append(m, e...)
 				}
 			}
-			grpc(w, m)
+			orcaserver.Answer(w, m)
 		})},
 		{"without the service", `gRPC status "12": "unknown service"`, serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/grpc")
@@ -160,14 +121,14 @@ func TestHostileServersAreEnded(t *testing.T) {
 		})},
 		{"a status at the end", `gRPC status "14": ""`, serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Trailer", "Grpc-Status")
-			grpc(w)
+			orcaserver.Answer(w)
 			w.Header().Set("Grpc-Status", "14")
 		})},
-		{"an end", "the server has ended the stream", serve(t, func(w http.ResponseWriter, _ *http.Request) { grpc(w) })},
+		{"an end", "the server has ended the stream", serve(t, func(w http.ResponseWriter, _ *http.Request) { orcaserver.Answer(w) })},
 		{"HTTP", "not a gRPC server: HTTP status 404", serve(t, func(w http.ResponseWriter, _ *http.Request) { http.NotFound(w, nil) })},
 		{"huge headers", "", serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("X-Large", strings.Repeat("x", 1<<20))
-			grpc(w)
+			orcaserver.Answer(w)
 		})},
 		{"a flood of reports", "the server has sent", serve(t, endless)},
 		{"no HTTP/2", "", raw(t, func(c net.Conn) { fmt.Fprint(c, "HTTP/1.1 200 OK\r\n\r\n") })},
@@ -181,7 +142,7 @@ func TestHostileServersAreEnded(t *testing.T) {
 				}
 			}
 		})},
-		{"nobody", "refused", func() netip.AddrPort { l := listen(t); a := l.Addr().(*net.TCPAddr).AddrPort(); l.Close(); return a }()},
+		{"nobody", "refused", func() netip.AddrPort { l, a := orcaserver.Listen(t, "127.0.0.1:0"); l.Close(); return a }()},
 	} {
 		begun := time.Now()
 		reports, err := stream(t, test.addr, -1)
@@ -197,7 +158,7 @@ func TestHostileServersAreEnded(t *testing.T) {
 func TestValuesThatPluginsCannotSeeAreOmitted(t *testing.T) {
 	var many []byte
 	for i := range 40 {
-		many = append(many, named(5, fmt.Sprint("u", i), 1)...)
+		many = append(many, orcaserver.Named(5, fmt.Sprint("u", i), 1)...)
 	}
 	for _, test := range []struct {
 		what            string
@@ -205,17 +166,17 @@ func TestValuesThatPluginsCannotSeeAreOmitted(t *testing.T) {
 		values, omitted int
 	}{
 		{"nothing", nil, 0, 0},
-		{"NaN", number(1, math.NaN()), 0, 1},
-		{"infinity", number(1, math.Inf(1)), 0, 1},
-		{"negative", number(1, -.1), 0, 1},
-		{"too large", number(6, 1e12), 0, 1},
-		{"a name that is none", named(8, "a b", 1), 0, 1},
-		{"a long name", named(8, strings.Repeat("a", 64), 1), 0, 1},
-		{"invalid UTF-8", named(8, "\xff", 1), 0, 1},
-		{"no name", named(8, "", 1), 0, 1},
-		{"twice", append(number(1, .1), number(1, .2)...), 1, 0},
+		{"NaN", orcaserver.Number(1, math.NaN()), 0, 1},
+		{"infinity", orcaserver.Number(1, math.Inf(1)), 0, 1},
+		{"negative", orcaserver.Number(1, -.1), 0, 1},
+		{"too large", orcaserver.Number(6, 1e12), 0, 1},
+		{"a name that is none", orcaserver.Named(8, "a b", 1), 0, 1},
+		{"a long name", orcaserver.Named(8, strings.Repeat("a", 64), 1), 0, 1},
+		{"invalid UTF-8", orcaserver.Named(8, "\xff", 1), 0, 1},
+		{"no name", orcaserver.Named(8, "", 1), 0, 1},
+		{"twice", append(orcaserver.Number(1, .1), orcaserver.Number(1, .2)...), 1, 0},
 		{"many", many, MaxValues, 40 - MaxValues},
-		{"unknown fields", append(named(77, "x", 1), number(78, 1)...), 0, 0},
+		{"unknown fields", append(orcaserver.Named(77, "x", 1), orcaserver.Number(78, 1)...), 0, 0},
 	} {
 		r, err := Parse(test.message)
 		if err != nil || len(r.Values) != test.values || r.Omitted != test.omitted {
@@ -233,7 +194,7 @@ func TestNumbersHaveTwoDigits(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add(append(number(1, .5), named(5, "queue", 1)...))
+	f.Add(append(orcaserver.Number(1, .5), orcaserver.Named(5, "queue", 1)...))
 	f.Add([]byte{0x2a, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, message []byte) {
 		r, err := Parse(message)
