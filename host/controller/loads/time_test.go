@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,12 +38,17 @@ func bubble(t *testing.T, ask asker, test func(t *testing.T, c *Collector)) {
 // TestFailingEndpointIsLeftAlone: from a second to five minutes, half of it at random, and from a second again after a stream
 // that has lasted.
 func TestFailingEndpointIsLeftAlone(t *testing.T) {
+	var mu sync.Mutex // of the following
 	var asked []time.Time
 	lasts := false
 	ask := func(ctx context.Context, _ netip.AddrPort, _ time.Duration, report func(*orca.Report)) error {
-		if asked = append(asked, time.Now()); lasts {
+		mu.Lock()
+		asked = append(asked, time.Now())
+		long := lasts
+		lasts = false
+		mu.Unlock()
+		if long {
 			report(&orca.Report{Values: map[string]float64{"eps": 1}})
-			lasts = false
 			time.Sleep(2 * steady)
 		}
 		return errors.New("refused")
@@ -51,6 +57,7 @@ func TestFailingEndpointIsLeftAlone(t *testing.T) {
 		c.Set([]Service{of("a/web", 1, "192.0.2.1")})
 		time.Sleep(time.Hour)
 		synctest.Wait()
+		mu.Lock()
 		want := minBackoff
 		for i := 1; i < len(asked); i++ {
 			if gap := asked[i].Sub(asked[i-1]); gap < want/2 || gap > want {
@@ -63,8 +70,11 @@ func TestFailingEndpointIsLeftAlone(t *testing.T) {
 		}
 		lasts = true
 		n := len(asked)
+		mu.Unlock()
 		time.Sleep(maxBackoff + 2*steady + minBackoff)
 		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
 		if len(asked) < n+2 || asked[n+1].Sub(asked[n])-2*steady > minBackoff {
 			t.Errorf("after a stream that has lasted: %v", asked[n:])
 		}

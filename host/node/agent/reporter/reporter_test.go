@@ -50,6 +50,13 @@ func (l *reportLab) WriteReport(_ context.Context, r *v1alpha1.Report) error {
 	return l.err
 }
 
+// latest returns the report that was written last, nil for none.
+func (l *reportLab) latest() *v1alpha1.Report {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last
+}
+
 // reads makes a report of a node that has read objects up to a version.
 func (l *reportLab) reads(version int, failing ...v1alpha1.PolicyReport) {
 	l.mu.Lock()
@@ -121,7 +128,7 @@ func TestReportsOfARolloutAreSpread(t *testing.T) {
 			first, last, perSecond := time.Hour, time.Duration(0), map[int]int{}
 			for _, l := range labs {
 				at := l.since(time.Minute)
-				if len(at) != 1 || l.last.Observed.ServicePolicies != "7" {
+				if len(at) != 1 || l.latest().Observed.ServicePolicies != "7" {
 					t.Fatalf("%d nodes: %d writes, want one", c.nodes, len(at))
 				}
 				first, last = min(first, at[0]), max(last, at[0])
@@ -148,8 +155,8 @@ func TestReportsAreBounded(t *testing.T) {
 				t.Errorf("%d writes in an hour of changes", n)
 			}
 			time.Sleep(time.Minute)
-			if l.last.Observed.ServicePolicies != "3600" {
-				t.Errorf("the last report is %+v", l.last)
+			if last := l.latest(); last == nil || last.Observed.ServicePolicies != "3600" {
+				t.Errorf("the last report is %+v", last)
 			}
 			time.Sleep(time.Hour)
 			if n := len(l.since(time.Hour + time.Minute)); n > 0 {
@@ -174,7 +181,7 @@ func TestReportsAreRetried(t *testing.T) {
 				}
 				l.fails(nil)
 				time.Sleep(10 * time.Minute)
-				if l.last == nil {
+				if l.latest() == nil {
 					t.Errorf("%v: not written afterwards", err)
 				}
 			})
