@@ -90,7 +90,7 @@ func PoliciesMain(args []string) error {
 		}
 		var text bytes.Buffer
 		r.print(&text)
-		return benchutil.Publish(o.write, "fleet-policies", text.Bytes())
+		return benchutil.Publish(o.write, "policies", text.Bytes())
 	})
 }
 
@@ -140,8 +140,8 @@ func (r *policyResults) measureAgents(ctx context.Context, s *environment, all *
 	if r.CreatedAlone, err = r.create(ctx, s, all.IdleCPU, nil); err != nil {
 		return err
 	}
-	if _, err := s.Cluster.Kubectl(ctx, "", "-n", loadgen.Namespace, "delete", "servicepolicies", "--all"); err != nil {
-		return err
+	if _, err := s.Cluster.Client.CoreV1().RESTClient().Delete().AbsPath(kindsPath, "namespaces", loadgen.Namespace, "servicepolicies").DoRaw(ctx); err != nil {
+		return fmt.Errorf("delete the policies: %w", err)
 	}
 	all.progress("start of the agents")
 	c, err := all.measureStart(ctx, s, "WatchList", 0, true)
