@@ -16,10 +16,12 @@ type LosingRoute struct {
 // withoutRoute returns the decisions about ports without a route.
 func withoutRoute(list []policy.PortDecision, svc *model.Service, routes []*model.Route) []policy.PortDecision {
 	return slices.DeleteFunc(list, func(d policy.PortDecision) bool {
-		return routes != nil && slices.ContainsFunc(svc.Ports, func(p model.ServicePort) bool {
-			i := slices.Index(svc.Ports, p)
-			return routes[i] != nil && p.Name == d.Port.Name.Port && p.Protocol == d.Port.Name.Protocol
-		})
+		for i, r := range routes {
+			if p := &svc.Ports[i]; r != nil && p.Name == d.Port.Name.Port && p.Protocol == d.Port.Name.Protocol {
+				return true
+			}
+		}
+		return false
 	})
 }
 

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -163,20 +162,25 @@ type objectSource struct {
 // Run implements engine.Source.
 func (s objectSource) Run(ctx context.Context, emit func([]model.Change)) error {
 	return s.Source.Run(ctx, func(changes []model.Change) {
-		if changes = slices.DeleteFunc(changes, s.observer.isObject); len(changes) > 0 {
-			emit(changes)
+		var rest []model.Change
+		for i := range changes {
+			if changes[i].Kind == model.ObjectKind {
+				s.observer.read(&changes[i])
+			} else {
+				rest = append(rest, changes[i])
+			}
+		}
+		if len(rest) > 0 {
+			emit(rest)
 		}
 	})
 }
 
-// isObject reports whether a change is to an object of sluice.dev, and takes a note of the object.
-func (w *agentObserver) isObject(c model.Change) bool {
-	if c.Kind != model.ObjectKind {
-		return false
-	}
+// read takes a note of an object that is new or has changed.
+func (w *agentObserver) read(c *model.Change) {
 	o, exists := c.Object.(metav1.Object)
 	if !exists {
-		return true
+		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -195,7 +199,6 @@ func (w *agentObserver) isObject(c model.Change) bool {
 	default:
 		w.observed.ClusterServicePolicies = o.GetResourceVersion()
 	}
-	return true
 }
 
 // report returns what the agent reports: all that it has read is in force.
