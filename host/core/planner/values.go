@@ -49,8 +49,11 @@ func (x valueIndex) of(c *model.Change, cluster *model.Snapshot) []model.Name {
 
 // seesLoad reports whether a change is of load that the policy of its Service sees.
 func (l *roster) seesLoad(c *model.Change) bool {
+	if c.Kind != model.LoadKind {
+		return false
+	}
 	s := l.services[c.Name]
-	return c.Kind == model.LoadKind && s != nil && s.values.declared.Load
+	return s != nil && s.values.declared.Load
 }
 
 // readers returns the Services whose policy sees labels of Nodes, of namespaces, or load, sorted.
