@@ -228,15 +228,24 @@ func (c *cluster) logs() string {
 	return logs
 }
 
-// noWarnings: nothing that the kubelets say about the starts of sluice's Pods makes an operator ask. On a busy machine, a start
-// may take longer than until the first probes.
+// noWarnings: Pods have no Events of type Warning, except of probes in the first minute of their program: on a busy machine, a
+// start may take longer than until the first probes.
 func (c *cluster) noWarnings() {
 	c.Helper()
+	const (
+		started = `jsonpath={.status.containerStatuses[0].state.running.startedAt}`
+		events  = `jsonpath={range .items[*]}{.lastTimestamp} {.message}{"\n"}{end}`
+	)
 	for _, pod := range strings.Fields(c.kubectl("-n", "sluice-system", "get", "pods", "-l", sluicePods, "-o", "name")) {
-		out := c.kubectl("-n", "sluice-system", "events", "--for="+pod, "--types=Warning", "--no-headers")
-		for line := range strings.Lines(out) {
-			if !strings.HasPrefix(line, "No events found") && !strings.Contains(line, "Startup probe failed") && !strings.Contains(line, "Readiness probe failed: HTTP probe failed with statuscode: 503") {
-				c.Errorf("%s: %s", pod, line)
+		began, err := time.Parse(time.RFC3339, c.kubectl("-n", "sluice-system", "get", pod, "-o", started))
+		c.must(err)
+		selector := "--field-selector=type=Warning,involvedObject.name=" + strings.TrimPrefix(pod, "pod/")
+		for line := range strings.Lines(c.kubectl("-n", "sluice-system", "get", "events", selector, "-o", events)) {
+			stamp, message, _ := strings.Cut(strings.TrimSpace(line), " ")
+			at, err := time.Parse(time.RFC3339, stamp)
+			probe := strings.HasPrefix(message, "Startup probe failed") || message == "Readiness probe failed: HTTP probe failed with statuscode: 503"
+			if err != nil || !probe || at.Sub(began) > time.Minute {
+				c.Errorf("%s, which began %s: %s", pod, began.Format(time.RFC3339), line)
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -121,21 +122,23 @@ func (c *cluster) crash() {
 	var crashing, others [][]string // node, image, restarts, ready
 	c.until(3*time.Minute, "the version crashes again and again", func() string {
 		crashing, others = nil, nil
-		out := c.kubectl("-n", "sluice-system", "get", "pods", "-l", sluicePods, "-o", `jsonpath={range .items[*]}{.spec.nodeName} {.spec.containers[0].image} `+
-			`{.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}{"\n"}{end}`)
+		out := c.kubectl("-n", "sluice-system", "get", "pods", "-l", sluicePods, "-o", `jsonpath={range .items[*]}{.spec.nodeName}|{.spec.containers[0].image}|`+
+			`{.status.containerStatuses[0].restartCount}|{.status.containerStatuses[0].ready}{"\n"}{end}`)
 		for line := range strings.Lines(out) {
-			if pod := strings.Fields(line); pod[1] == programs.Load {
+			if pod := strings.Split(strings.TrimSpace(line), "|"); pod[1] == programs.Load { // a new Pod has no node yet
 				crashing = append(crashing, pod)
 			} else {
 				others = append(others, pod)
 			}
 		}
-		if len(crashing) == 0 || len(crashing[0]) < 4 || crashing[0][2] < "2" {
-			return out
+		for _, pod := range crashing {
+			if n, _ := strconv.Atoi(pod[2]); n >= 2 {
+				return ""
+			}
 		}
-		return ""
+		return out
 	})
-	if len(crashing) != 1 || len(others) != len(c.Nodes)-1 || slices.ContainsFunc(others, func(pod []string) bool { return !slices.Contains(pod, "true") }) {
+	if len(crashing) != 1 || len(others) != len(c.Nodes)-1 || slices.ContainsFunc(others, func(pod []string) bool { return pod[3] != "true" }) {
 		c.Fatalf("a version that crashes is on %q; others are %q", crashing, others)
 	}
 	c.expectTables("a version that crashes", "sluice", "kube-proxy")

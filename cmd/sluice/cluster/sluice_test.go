@@ -230,21 +230,20 @@ func (r *run) written(f func()) string {
 	return strings.Join(out, "\n")
 }
 
-// mark writes a set element and waits until the monitor has printed it, and so everything before it.
+// mark writes a table and returns where the monitor's line of it ends, so that everything written before is in what was printed.
 func (r *run) mark() int {
 	r.Helper()
 	name := fmt.Sprintf("mark%d", time.Now().UnixNano())
 	r.nft("add table ip "+name, "delete table ip "+name)
+	last := "delete table ip " + name + "\n"
 	at := -1
 	r.eventually("nft monitor prints "+name, func() error {
-		text := r.seen.String()
-		if i := strings.LastIndex(text, name); i >= 0 {
-			at = len(text)
-			return nil
+		if at = strings.Index(r.seen.String(), last); at < 0 {
+			return errors.New("nothing")
 		}
-		return errors.New("nothing")
+		return nil
 	})
-	return at
+	return at + len(last)
 }
 
 // explain returns the output of sluice explain.

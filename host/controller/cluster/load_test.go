@@ -53,6 +53,11 @@ kind: Service
 metadata: {name: invalid, namespace: shop, annotations: {sluice.dev/load-reports: "http"}}
 spec: {ports: [{port: 80}], selector: {app: web}}
 ---
+apiVersion: v1
+kind: Service
+metadata: {name: owned, namespace: shop, annotations: {sluice.dev/load-reports: "8085"}}
+spec: {ports: [{port: 80}], selector: {app: web}}
+---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: forged-1, namespace: shop, labels: {kubernetes.io/service-name: forged}}
@@ -61,8 +66,19 @@ ports: [{port: 80, name: ""}]
 endpoints: [{addresses: [10.244.0.6], targetRef: {kind: Pod, name: web-1, namespace: shop, uid: UID}}]
 `
 
+// ofAnother is written by another collector.
+const ofAnother = `
+apiVersion: sluice.dev/v1alpha1
+kind: EndpointLoad
+metadata: {name: owned, namespace: shop}
+reporting: 7
+silent: 0
+endpoints: [{address: 10.244.0.5, values: {cpu_utilization: "0.1"}}]
+`
+
 // TestLoadThatEndpointsReportIsWritten: of a Service that asks for it, by the leader, with rights of the manifests. An address
-// that is not its Pod's is not connected to. The next leader goes on, and nothing is left of a Service that no longer asks.
+// that is not its Pod's is not connected to. The next leader goes on. Nothing is left of a Service that no longer asks, but for
+// what another collector has written.
 func TestLoadThatEndpointsReportIsWritten(t *testing.T) {
 	s := newScene(t)
 	s.local("10.244.0.5")
@@ -99,11 +115,14 @@ func TestLoadThatEndpointsReportIsWritten(t *testing.T) {
 		}
 	}()
 	s.must(s.AddPod(t.Context(), testcluster.Pod{Namespace: "shop", Name: "web-1", Labels: map[string]string{"app": "web"}, Node: "n1", Addrs: []netip.Addr{netip.MustParseAddr("10.244.0.5")}, Ready: true}))
+	_, err := s.Kubectl(t.Context(), ofAnother, "apply", "--server-side", "--field-manager=another", "-f", "-")
+	s.must(err)
 	stop := s.controller("c1")
 	s.must(s.Apply(t.Context(), strings.Replace(reporting, "UID", s.kubectl("-n", "shop", "get", "pod", "web-1", "-o", "jsonpath={.metadata.uid}"), 1)))
 
 	s.load("web", `web 1/0 [{"address":"10.244.0.5","values":{"cpu_utilization":"0.5","utilization/queue":"0.12"}}]`)
 	s.load("forged", "forged 0/1  10.244.0.6: Pod web-1 has other addresses")
+	testenv.Eventually(t, "the conflict is said", func() bool { return strings.Contains(s.log.String(), "object=shop/owned") }, s.log.String)
 	message.Store(orcaserver.Number(1, .9))
 	again <- struct{}{}
 	s.load("web", `web 1/0 [{"address":"10.244.0.5","values":{"cpu_utilization":"0.9"}}]`)
@@ -123,9 +142,10 @@ func TestLoadThatEndpointsReportIsWritten(t *testing.T) {
 	s.must(s.RemovePod(t.Context(), "shop", "web-1"))
 	s.load("web", "web 0/0")
 	testenv.Eventually(t, "no stream without an endpoint", func() bool { return open.Load() == 0 })
-	s.kubectl("-n", "shop", "annotate", "service", "web", "forged", "sluice.dev/load-reports-")
+	s.kubectl("-n", "shop", "annotate", "service", "web", "forged", "owned", "sluice.dev/load-reports-")
 	s.load("web", "")
 	s.load("forged", "")
+	s.load("owned", `7/0 [{"address":"10.244.0.5","values":{"cpu_utilization":"0.1"}}]`)
 	if n := connected.Load(); n != 0 {
 		t.Errorf("%d connections to an address that is not the Pod's", n)
 	}
