@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -142,10 +143,12 @@ func (n *node) container(c corev1.Container, more ...string) container {
 		out.Seccomp = !out.Privileged // the Pod's profile; a privileged container has none
 		out.NoNewPrivileges = s.AllowPrivilegeEscalation != nil && !*s.AllowPrivilegeEscalation
 		if caps := s.Capabilities; caps != nil {
-			if fmt.Sprint(caps.Drop) != "[ALL]" || fmt.Sprint(caps.Add) != "[NET_ADMIN]" {
+			if add := fmt.Sprint(caps.Add); fmt.Sprint(caps.Drop) != "[ALL]" || add != "[NET_ADMIN]" && add != "[]" {
 				n.Fatalf("container %s: capabilities %+v", c.Name, caps)
 			}
-			out.Capabilities = []int{unix.CAP_NET_ADMIN}
+			if len(caps.Add) > 0 {
+				out.Capabilities = []int{unix.CAP_NET_ADMIN}
+			}
 		}
 	}
 	for _, m := range c.VolumeMounts {
@@ -252,7 +255,7 @@ func (n *node) get(c corev1.Container, p *corev1.Probe) (int, error) {
 			return n.lab.Node.Dial(ctx, network, to)
 		},
 	}}
-	resp, err := client.Get(fmt.Sprintf("http://%s:%d%s", p.HTTPGet.Host, port, p.HTTPGet.Path))
+	resp, err := client.Get(fmt.Sprintf("http://%s:%d%s", cmp.Or(p.HTTPGet.Host, n.lab.Node.Addrs[0].String()), port, p.HTTPGet.Path))
 	if err != nil {
 		return 0, err
 	}

@@ -24,8 +24,9 @@ func newControllerCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "controller",
 		Short: "Write the status of policies and plugins that are Kubernetes objects",
-		Long: `Makes the status of ServicePlugins, ServicePolicies and ClusterServicePolicies of what nodes report. Of several controllers, one
-writes: they elect it by the Lease sluice-controller. Nodes do not need it: without it, only status stands still.`,
+		Long: `Writes the status of ServicePlugins, ServicePolicies and ClusterServicePolicies, from what nodes report, the status of TCPRoutes and
+UDPRoutes, and the load that endpoints report. Of several controllers, one writes: they elect it by the Lease sluice-controller.
+Nodes do not need it: without it, status stands still, and load ages.`,
 		Example: "  sluice controller --config /etc/sluice/sluice.yaml\n  sluice controller --kubeconfig ~/.kube/config --namespace sluice-system",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -60,7 +61,7 @@ writes: they elect it by the Lease sluice-controller. Nodes do not need it: with
 	cmd.Flags().StringVar(&file, "config", "", "configuration file of the nodes (SluiceConfiguration): its plugins can be used by policies, and its pluginImages says how registries are asked")
 	cmd.Flags().StringVar(&namespace, "namespace", "", "namespace of the Lease (default: that of the Pod, else sluice-system)")
 	cmd.Flags().StringVar(&identity, "identity", "", "name of this controller in the Lease (default: the host's name)")
-	cmd.Flags().StringVar(&health, "health-bind-address", "", "address for /livez, such as :10258; empty: none")
+	cmd.Flags().StringVar(&health, "health-bind-address", "", "address for /livez and /readyz, such as :10258; empty: none")
 	return cmd
 }
 

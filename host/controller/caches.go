@@ -119,18 +119,30 @@ func same(before, after any) bool {
 	return false
 }
 
-// all are those that a cluster has.
-func (c *caches) all() []cache.SharedIndexInformer {
-	return []cache.SharedIndexInformer{c.plugins, c.policies, c.clusterPolicies, c.reports, c.services, c.nodes}
+// all are those of resources that every cluster has, by resource.
+func (c *caches) all() map[string]cache.SharedIndexInformer {
+	return map[string]cache.SharedIndexInformer{"serviceplugins": c.plugins, "servicepolicies": c.policies,
+		"clusterservicepolicies": c.clusterPolicies, "nodereports": c.reports, "services": c.services, "nodes": c.nodes}
 }
 
 // run watches until ctx ends.
 func (c *caches) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, i := range append(c.all(), c.tcpRoutes, c.udpRoutes) {
+	for _, i := range append(slices.Collect(maps.Values(c.all())), c.tcpRoutes, c.udpRoutes) {
 		wg.Go(func() { i.RunWithContext(ctx) })
 	}
 	wg.Wait()
+}
+
+// unread returns the resources that have not been read yet, in order.
+func (c *caches) unread() (resources []string) {
+	for resource, i := range c.all() {
+		if !i.HasSynced() {
+			resources = append(resources, resource)
+		}
+	}
+	slices.Sort(resources)
+	return resources
 }
 
 // wait waits until everything has been read, and reports whether it has.

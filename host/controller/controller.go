@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,52 +38,51 @@ type Options struct {
 	ReadModule ReadModule
 	Namespace  string // of the Lease
 	Identity   string // of this process
-	// HealthAddress is where /livez is served; "": nowhere.
+	// HealthAddress is where /livez and /readyz are served; "": nowhere.
 	HealthAddress string
 	Log           *slog.Logger
 }
 
-// Run runs the controller until ctx ends.
+// Run runs the controller until ctx ends. Each candidate keeps the caches, so that the next leader has them already.
 func Run(ctx context.Context, o Options) error {
 	c := &controller{Options: o, modules: newModules(o.ReadModule)}
 	var err error
 	if c.clients, err = newClients(o.Connection); err != nil {
 		return err
 	}
-	var serving sync.WaitGroup
-	defer serving.Wait()
+	c.caches = newCaches(c.clients, func() { c.dirty.Store(true) })
+	c.election = &election{leases: c.clients.leases, namespace: o.Namespace, identity: o.Identity, log: o.Log}
+	var background sync.WaitGroup
+	defer background.Wait()
+	background.Go(func() { c.caches.run(ctx) })
 	if o.HealthAddress != "" {
-		mux := http.NewServeMux()
-		mux.HandleFunc("/livez", func(http.ResponseWriter, *http.Request) {})
-		serving.Go(func() {
-			httpserve.ListenAndServeRetry(ctx, httpserve.Options{Name: "health", Address: o.HealthAddress, Handler: mux, Log: o.Log, After: time.After})
+		background.Go(func() {
+			httpserve.ListenAndServeRetry(ctx, httpserve.Options{Name: "health", Address: o.HealthAddress, Handler: health(c.notReady), Log: o.Log, After: time.After})
 		})
 	}
-	e := &election{leases: c.clients.leases, namespace: o.Namespace, identity: o.Identity, log: o.Log}
-	e.run(ctx, c.lead)
+	c.election.run(ctx, c.lead)
 	return nil
 }
 
 // controller is a candidate and, in lead, the leader.
 type controller struct {
 	Options
-	clients *clients
-	modules *modules
-	caches  *caches
-	objects *config.Objects
-	dirty   atomic.Bool
-	written map[model.ObjectName]time.Time
+	clients  *clients
+	modules  *modules
+	caches   *caches
+	election *election
+	objects  *config.Objects
+	dirty    atomic.Bool
+	written  map[model.ObjectName]time.Time
 }
 
 // lead writes status until ctx ends.
 func (c *controller) lead(ctx context.Context) {
 	c.Log.Info("leading: this controller writes status", "identity", c.Identity)
 	c.objects, c.written = &config.Objects{}, map[model.ObjectName]time.Time{}
-	c.caches = newCaches(c.clients, func() { c.dirty.Store(true) })
 	reports := newLoadReports(c.clients, c.caches.services, c.Config, c.Log)
 	var background sync.WaitGroup
 	defer background.Wait()
-	background.Go(func() { c.caches.run(ctx) })
 	background.Go(func() { reports.run(ctx) })
 	background.Go(func() { c.modules.run(ctx, func() { c.dirty.Store(true) }) })
 	if !c.caches.wait(ctx) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -26,6 +27,7 @@ type election struct {
 	leases              rest.Interface
 	namespace, identity string
 	log                 *slog.Logger
+	known               atomic.Bool // the Lease has been read, and is another process's or was taken
 
 	seen     coordinationv1.LeaseSpec // when it changed last
 	seenAt   time.Time                // by this process's clock: those of others may differ
@@ -77,6 +79,9 @@ func (e *election) hold(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, renewDeadline/2)
 	defer cancel()
 	err := e.update(ctx, e.identity)
+	if err == nil {
+		e.known.Store(true)
+	}
 	text := ""
 	if err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 		text = err.Error()

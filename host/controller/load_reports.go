@@ -36,7 +36,8 @@ const (
 // loadReports asks endpoints for their load while this controller leads, and writes EndpointLoads.
 type loadReports struct {
 	clients   *clients
-	services  cache.SharedIndexInformer
+	services  cache.SharedIndexInformer // of the controller: it outlives a term as the leader
+	handler   cache.ResourceEventHandlerRegistration
 	written   cache.SharedIndexInformer // EndpointLoads that controllers have written
 	rules     eligibility.EndpointRules
 	collector *loads.Collector
@@ -100,7 +101,7 @@ func newLoadReports(c *clients, services cache.SharedIndexInformer, cfg *config.
 		paces: map[model.Name]*pace{}, invalid: map[model.Name]bool{}}
 	r.rules = eligibility.EndpointRules{ClusterIP: r.isClusterIP, Allowed: append(eligibility.ReservedInUse(cfg.ClusterRanges()), cfg.EndpointCIDRs...)}
 	r.collector = loads.New(loads.Options{Check: r.check, Ask: orca.Stream})
-	_, _ = services.AddEventHandler(handler(r.changed))
+	r.handler, _ = services.AddEventHandler(handler(r.changed))
 	return r
 }
 
@@ -108,6 +109,7 @@ func (r *loadReports) changed() { r.dirty.Store(true) }
 
 // run asks and writes until ctx ends.
 func (r *loadReports) run(ctx context.Context) {
+	defer func() { _ = r.services.RemoveEventHandler(r.handler) }()
 	var background sync.WaitGroup
 	defer background.Wait()
 	background.Go(func() { r.written.RunWithContext(ctx) })

@@ -66,11 +66,11 @@ ports: [{port: 80, name: ""}]
 endpoints: [{addresses: [10.244.0.6], targetRef: {kind: Pod, name: web-1, namespace: shop, uid: UID}}]
 `
 
-// ofAnother is written by another collector.
+// ofAnother is written by another collector, for a Service that is there already.
 const ofAnother = `
 apiVersion: sluice.dev/v1alpha1
 kind: EndpointLoad
-metadata: {name: owned, namespace: shop}
+metadata: {name: owned, namespace: shop, ownerReferences: [{apiVersion: v1, kind: Service, name: owned, uid: UID}]}
 reporting: 7
 silent: 0
 endpoints: [{address: 10.244.0.5, values: {cpu_utilization: "0.1"}}]
@@ -115,7 +115,9 @@ func TestLoadThatEndpointsReportIsWritten(t *testing.T) {
 		}
 	}()
 	s.must(s.AddPod(t.Context(), testcluster.Pod{Namespace: "shop", Name: "web-1", Labels: map[string]string{"app": "web"}, Node: "n1", Addrs: []netip.Addr{netip.MustParseAddr("10.244.0.5")}, Ready: true}))
-	_, err := s.Kubectl(t.Context(), ofAnother, "apply", "--server-side", "--field-manager=another", "-f", "-")
+	s.kubectl("-n", "shop", "create", "service", "clusterip", "owned", "--tcp=80")
+	uid := s.kubectl("-n", "shop", "get", "service", "owned", "-o", "jsonpath={.metadata.uid}")
+	_, err := s.Kubectl(t.Context(), strings.Replace(ofAnother, "UID", uid, 1), "apply", "--server-side", "--field-manager=another", "-f", "-")
 	s.must(err)
 	stop := s.controller("c1")
 	s.must(s.Apply(t.Context(), strings.Replace(reporting, "UID", s.kubectl("-n", "shop", "get", "pod", "web-1", "-o", "jsonpath={.metadata.uid}"), 1)))
@@ -145,7 +147,7 @@ func TestLoadThatEndpointsReportIsWritten(t *testing.T) {
 	s.kubectl("-n", "shop", "annotate", "service", "web", "forged", "owned", "sluice.dev/load-reports-")
 	s.load("web", "")
 	s.load("forged", "")
-	s.load("owned", `7/0 [{"address":"10.244.0.5","values":{"cpu_utilization":"0.1"}}]`)
+	s.load("owned", `owned 7/0 [{"address":"10.244.0.5","values":{"cpu_utilization":"0.1"}}]`)
 	if n := connected.Load(); n != 0 {
 		t.Errorf("%d connections to an address that is not the Pod's", n)
 	}

@@ -3,6 +3,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -33,6 +34,7 @@ type scene struct {
 	*testing.T
 	*testcluster.Cluster
 	writers map[string]*kube.ReportWriter
+	health  map[string]string // URLs, by the controller's identity
 	log     testenv.Buffer
 }
 
@@ -45,7 +47,7 @@ func (s *scene) must(err error) {
 
 func newScene(t *testing.T) *scene {
 	ctx := t.Context()
-	s := &scene{T: t, writers: map[string]*kube.ReportWriter{}}
+	s := &scene{T: t, writers: map[string]*kube.ReportWriter{}, health: map[string]string{}}
 	lo, err := netlink.LinkByName("lo") // in the namespace that TestMain created
 	s.must(err)
 	s.must(netlink.LinkSetUp(lo))
@@ -85,9 +87,11 @@ func (s *scene) controller(identity string) (stop func()) {
 	s.must(err)
 	ctx, cancel := context.WithCancel(s.Context())
 	ended := make(chan error, 1)
+	health := fmt.Sprint("127.0.0.1:", testenv.FreePort(s))
+	s.health[identity] = "http://" + health
 	go func() {
 		ended <- controller.Run(ctx, controller.Options{Connection: kube.Connection{Kubeconfig: kubeconfig, Version: "test"}, Config: config.Default(),
-			Namespace: namespace, Identity: identity, Log: slog.New(slog.NewTextHandler(&s.log, nil))})
+			Namespace: namespace, Identity: identity, HealthAddress: health, Log: slog.New(slog.NewTextHandler(&s.log, nil))})
 	}()
 	return func() {
 		s.Helper()
