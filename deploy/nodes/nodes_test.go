@@ -142,7 +142,7 @@ func TestReadmeOnRealNodes(t *testing.T) {
 		t.Errorf("the new Pods wrote to the kernel:\n%s", logs)
 	}
 
-	c.upgrades(t.TempDir())
+	previous := c.upgrades(t.TempDir())
 
 	t.Run("terminating endpoints", func(t *testing.T) { c.suite(t, tests, terminating, skip, fewestTerminating) })
 	t.Run("Kubernetes' network tests", func(t *testing.T) { c.suite(t, tests, focus, skip+"|"+terminating, fewest) })
@@ -170,7 +170,7 @@ func TestReadmeOnRealNodes(t *testing.T) {
 	}
 
 	c.oneNodeAndBack()
-	c.helm()
+	c.helm(previous)
 	c.preflight()
 }
 
@@ -196,8 +196,7 @@ func (c *cluster) oneNodeAndBack() {
 	c.block("Install", 3, "NODE=n1")
 	c.expectPods("one node", "kube-system", kubeProxyPods, "cp kube-proxy:v1.36.3\nn2 kube-proxy:v1.36.3")
 	c.expectPods("one node", "sluice-system", sluicePods, "n1 sluice:v1")
-	c.kubectl("label", "--overwrite", "node", "n1", "sluice.dev/proxy=kube-proxy")
-	c.kubectl("-n", "sluice-system", "wait", "--for=delete", "pod", "-l", sluicePods, "--timeout=130s")
+	c.block("Roll back to kube-proxy", 2, "NODE=n1")
 	load.end("one node and back", false)
 	c.expectTables("one node and back", "kube-proxy", "sluice")
 	c.must(c.Rollback(c.Context()))

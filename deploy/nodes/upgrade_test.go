@@ -38,8 +38,8 @@ func buildPrevious(dir string) (sources, archive string, err error) {
 }
 
 // upgrades goes back to the release before and returns, as a clone of each says, and tries a version that crashes: under load,
-// with a policy that has to be in force all the time.
-func (c *cluster) upgrades(dir string) {
+// with a policy that has to be in force all the time. It returns the sources of the release before.
+func (c *cluster) upgrades(dir string) string {
 	c.Helper()
 	sources, archive, err := buildPrevious(dir)
 	c.must(err)
@@ -65,6 +65,7 @@ func (c *cluster) upgrades(dir string) {
 	c.crash()
 	c.expectInZone(load.end("a version that crashes, and back", false))
 	c.kubectl("-n", "web", "annotate", "service", "web", "sluice.dev/policy-")
+	return sources
 }
 
 // undecided names a worker on which no policy decides about the Service web.
