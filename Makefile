@@ -57,7 +57,7 @@ krew:
 
 # Everything of a release, from a clean clone: deploy/release/README.md.
 release:
-	$(GO) run ./deploy/release -version '$(VERSION)' -repository '$(REPOSITORY)' $(if $(KEY),-key '$(KEY)')
+	$(GO) run ./deploy/release -version '$(VERSION)' -repository '$(REPOSITORY)' $(if $(KEY),-key '$(KEY)') $(if $(VULNDB),-vulndb '$(VULNDB)')
 
 # A release, made from two clones, and used with cosign, Helm and a registry: of what is committed. Minutes.
 test-release:

@@ -81,10 +81,10 @@ func readSource(ctx context.Context) (s source, err error) {
 // makeRelease makes a release in a new directory, and puts that in the place of an earlier one.
 func makeRelease(ctx context.Context, o options) error {
 	if !versionForm.MatchString(o.version) {
-		return fmt.Errorf("-version %q: must be vMAJOR.MINOR.PATCH", o.version)
+		return fmt.Errorf("-version %q: must be vMAJOR.MINOR.PATCH, as in make release VERSION=v0.2.0", o.version)
 	}
 	if o.repository == "" {
-		return errors.New("-repository: required")
+		return errors.New("-repository: required, where the image will be, as in make release REPOSITORY=registry.example.com/sluice")
 	}
 	s, err := readSource(ctx)
 	if err != nil {
@@ -121,10 +121,15 @@ func makeRelease(ctx context.Context, o options) error {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
 	}
-	if err := os.RemoveAll(o.out); err != nil {
+	if err := errors.Join(os.RemoveAll(o.out), os.Rename(dir, o.out)); err != nil || o.again {
 		return err
 	}
-	return os.Rename(dir, o.out)
+	signed := "not signed: no -key"
+	if o.key != "" {
+		signed = "signed"
+	}
+	fmt.Printf("%s: %s of commit %s, image %s@%s, %s\n", o.out, o.version, s.commit, o.repository, r.digest, signed)
+	return nil
 }
 
 func empty(dir string) bool {
@@ -132,22 +137,27 @@ func empty(dir string) bool {
 	return len(list) == 0 && (err == nil || errors.Is(err, os.ErrNotExist))
 }
 
-// notesOf returns the section of a version in CHANGELOG.md.
+// relative matches the beginning of a link to a file of the repository.
+var relative = regexp.MustCompile(`\]\(([\w./-]+[)#])`)
+
+// notesOf returns the section of a version in CHANGELOG.md, whose links lead to the files of that version.
 func notesOf(version string) (string, error) {
 	text, err := os.ReadFile("CHANGELOG.md")
 	if err != nil {
 		return "", err
 	}
 	core, _, _ := strings.Cut(strings.TrimPrefix(version, "v"), "-")
+	var titles []string
 	for section := range strings.SplitSeq("\n"+string(text), "\n## ") {
 		title, rest, _ := strings.Cut(section, "\n")
+		titles = append(titles, title)
 		for word := range strings.FieldsSeq(title) {
 			if word == core || word+".0" == core {
-				return "# sluice " + version + "\n" + rest, nil
+				return "# sluice " + version + "\n" + relative.ReplaceAllString(rest, "]("+project+"/blob/"+version+"/$1"), nil
 			}
 		}
 	}
-	return "", fmt.Errorf("CHANGELOG.md: no section about %s", core)
+	return "", fmt.Errorf("CHANGELOG.md: no section about %s among %q: write what is new in it, and commit", core, titles[1:])
 }
 
 // release is a release that is being made, in a directory of its own.

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -199,13 +200,15 @@ func TestArgumentsOfAReleaseAreChecked(t *testing.T) {
 	}
 	dir := t.TempDir()
 	t.Chdir(dir)
-	writeFile(t, filepath.Join(dir, "CHANGELOG.md"), "# Changelog\n\n## Unreleased: 0.2\n\nNew.\n\n## 0.1.1\n\nOld.\n")
-	for version, want := range map[string]string{"v0.2.0": "# sluice v0.2.0\n\nNew.\n", "v0.2.0-rc.1": "# sluice v0.2.0-rc.1\n\nNew.\n", "v0.1.1": "# sluice v0.1.1\n\nOld.\n"} {
+	writeFile(t, filepath.Join(dir, "CHANGELOG.md"), "# Changelog\n\n## Unreleased: 0.2\n\nNew: [a](host/README.md#b), [c](https://example.com).\n\n## 0.1.1\n\nOld.\n")
+	const link = "New: [a](https://github.com/sluice-proxy/sluice/blob/%s/host/README.md#b), [c](https://example.com).\n"
+	for version, want := range map[string]string{"v0.2.0": "# sluice v0.2.0\n\n" + fmt.Sprintf(link, "v0.2.0"),
+		"v0.2.0-rc.1": "# sluice v0.2.0-rc.1\n\n" + fmt.Sprintf(link, "v0.2.0-rc.1"), "v0.1.1": "# sluice v0.1.1\n\nOld.\n"} {
 		if got, err := notesOf(version); err != nil || strings.TrimRight(got, "\n") != strings.TrimRight(want, "\n") {
 			t.Errorf("%s: %q, %v", version, got, err)
 		}
 	}
-	if _, err := notesOf("v0.3.0"); err == nil || !strings.Contains(err.Error(), "no section about 0.3.0") {
+	if _, err := notesOf("v0.3.0"); err == nil || !strings.Contains(err.Error(), `no section about 0.3.0 among ["Unreleased: 0.2" "0.1.1"]`) {
 		t.Errorf("v0.3.0: %v", err)
 	}
 	if got := differences("1  a\n2  b\n", "1  a\n3  b\n4  c\n"); strings.Join(got, " ") != "b c" {
