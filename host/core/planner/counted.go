@@ -66,9 +66,16 @@ func (c *connections) ConnectionsToCount() [][]model.EndpointKey {
 	return out
 }
 
-// FrontendsToCount returns the frontends of these Services.
+// FrontendsToCount returns the frontends of these Services, and of those that routes split over them.
 func (c *connections) FrontendsToCount() (frontends []plan.Key) {
+	services := map[model.Name]bool{}
 	for name := range c.outcomes.NeedConnections() {
+		services[name] = true
+		for parent := range c.routes.parents[name] {
+			services[parent] = true
+		}
+	}
+	for name := range services {
 		for f := range c.claims.Has(name) {
 			frontends = append(frontends, f.Key)
 		}

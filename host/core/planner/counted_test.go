@@ -107,6 +107,52 @@ func TestOutcomesAreCountedOnlyWhereTheyAreNeeded(t *testing.T) {
 	}
 }
 
+// TestRoutesCountForTheirBackends: connections that come through a parent are counted if the policy of a backend needs that.
+func TestRoutesCountForTheirBackends(t *testing.T) {
+	plugin := needy(abi.NeedOutcomes | abi.NeedConnections)
+	p := countedPlanner(plugin, nil)
+	route := split(1, 0)
+	route.Route.Parents, route.Route.Backends[0].Service, route.Route.Backends[1].Service = []model.RouteParent{{Service: "plain"}}, "zoned", "plain"
+	p.Apply([]model.Change{route})
+	check := func(outcomes []string, frontends int) {
+		t.Helper()
+		p.PlanNow(time.Unix(1000, 0))
+		if got := countingServices(p.Current()); !slices.Equal(got, outcomes) {
+			t.Errorf("outcomes of %v are counted, want %v", got, outcomes)
+		}
+		if got := p.FrontendsToCount(); len(got) != frontends {
+			t.Errorf("the connections of %v are counted, want %d", got, frontends)
+		}
+	}
+	check([]string{"zoned", "plain"}, 2)
+	plugin.Inputs = 0
+	p.PluginsReloaded()
+	check(nil, 0)
+	plugin.Inputs = abi.NeedOutcomes
+	p.PluginsReloaded()
+	check([]string{"zoned", "plain"}, 0)
+	route.Route = nil
+	p.Apply([]model.Change{route})
+	check([]string{"zoned"}, 0)
+}
+
+// TestParentsThatAreBackendsAreCounted: the endpoints of a Service whose own port has a route are counted for its policy, if
+// another Service is split over it.
+func TestParentsThatAreBackendsAreCounted(t *testing.T) {
+	p := countedPlanner(needy(abi.NeedOutcomes), nil)
+	for parent, backend := range map[string]string{"plain": "zoned", "zoned": "plain"} {
+		route := split(1)
+		route.Name.Name = parent
+		route.Route.Name.Name.Name, route.Route.Parents, route.Route.Backends[0].Service = parent, []model.RouteParent{{Service: parent}}, backend
+		p.Apply([]model.Change{route})
+	}
+	p.PlanNow(time.Unix(1000, 0))
+	zoned := model.Name{Namespace: "shop", Name: "zoned"}
+	if got := p.outcomes.Services()[countedKey(0)]; !slices.Contains(got, zoned) {
+		t.Errorf("endpoint 0 counts for %v", got)
+	}
+}
+
 func TestCountingEndsWithTheNeed(t *testing.T) {
 	plugin := needy(abi.NeedOutcomes | abi.NeedConnections)
 	p := countedPlanner(plugin, nil)

@@ -51,6 +51,9 @@ func (rs *rounds) begin(svc *model.Service) *round {
 		r.counted.Enforced, r.counted.Needs = r.counted.Enforced|enforced&counts, r.counted.Needs|(enforced|shadow)&counts
 	}
 	r.counted.Outcomes = r.counted.All || r.counted.Needs&rs.settings.OutcomeNeeds != 0
+	if r.record != nil {
+		r.record.outcomes = r.counted.Outcomes
+	}
 	r.quota = rs.settings.ServiceLimits.newQuota(svc, r.addrs)
 	for i, f := range model.Families {
 		r.ranges[i] = rs.rules.sourceRanges(svc, f, rs.settings.ServiceLimits.SourceRanges)
@@ -197,15 +200,15 @@ func (rs *rounds) addPort(r *round, o *portRound, budget *cost.Budget) {
 	}
 	r.addDecision(&o.decision, o.policy)
 	if r.routeOf(o.next) == nil {
-		rs.addFrontends(r, &o.decision, o.policy, budget)
+		rs.addFrontends(r, &o.decision, o.policy, r.counted.Outcomes, budget)
 	}
 	rs.releasePort(o.decision.Port)
 }
 
-// addFrontends adds the frontends of a port. Its sheds are those of a policy.
-func (rs *rounds) addFrontends(r *round, d *policy.PortDecision, by *policy.Policy, budget *cost.Budget) {
+// addFrontends adds the frontends of a port, with outcomes or without. Its sheds are those of a policy.
+func (rs *rounds) addFrontends(r *round, d *policy.PortDecision, by *policy.Policy, outcomes bool, budget *cost.Budget) {
 	r.udp.add(d.Port)
-	frontends := rs.rules.frontends(r, d)
+	frontends := rs.rules.frontends(r, d, outcomes)
 	budget.Spend(cost.Frontend * (1 + len(frontends)))
 	r.addSheds(d, by, frontends)
 	r.add(&rs.settings.ServiceLimits, d, frontends)
@@ -229,7 +232,8 @@ func (rs *rounds) addSplits(r *round, s *serviceState, budget *cost.Budget) (don
 			continue
 		}
 		budget.Spend(cost.Look * len(split.Parts) * (1 + len(split.from)))
-		rs.addFrontends(r, &split.Decision, split.by, budget)
+		r.counted.Add(split.Decision.Port)
+		rs.addFrontends(r, &split.Decision, split.by, r.counted.Outcomes || split.outcomes, budget)
 	}
 	return true
 }

@@ -19,8 +19,9 @@ type rules struct {
 	Caps          *plan.Caps // of the backend; nil: no limits
 }
 
-// frontends returns the frontends of a Service port in one family that the Service's quota has room for.
-func (r *rules) frontends(round *round, d *policy.PortDecision) []*plan.Frontend {
+// frontends returns the frontends of a Service port in one family that the Service's quota has room for. outcomes: those of their
+// connections are counted.
+func (r *rules) frontends(round *round, d *policy.PortDecision, outcomes bool) []*plan.Frontend {
 	svc, p, f := round.svc, d.Port, d.Port.Family
 	empty := plan.Reject
 	if p.HasEligible {
@@ -42,7 +43,7 @@ func (r *rules) frontends(round *round, d *policy.PortDecision) []*plan.Frontend
 		}
 		fe := &plan.Frontend{
 			Key:  plan.Key{Addr: addr, Port: port, Protocol: p.Name.Protocol},
-			Kind: kind, Owner: p.Name, Affinity: svc.Affinity, Outcomes: round.counted.Outcomes,
+			Kind: kind, Owner: p.Name, Affinity: svc.Affinity, Outcomes: outcomes,
 			RetryRefused: svc.RetryRefused && p.Name.Protocol == model.TCP,
 		}
 		switch {

@@ -34,7 +34,7 @@ type round struct {
 	paused    bool           // it goes on when these answers are there, or are late
 	evaluated bool           // all ports
 	routes    []*model.Route // by port; nil: it has none
-	record    *record        // nil: the Service is no backend of a route
+	record    *Record        // nil: the Service is no backend of a route
 	nextSplit int            // the first port that is not split, as next has it
 	again     bool           // the Service has changed since the beginning
 
@@ -100,7 +100,6 @@ func (o *portRound) pool(pool int) (d *policy.Decision, used bool) {
 // add adds the decision about a port and its frontends.
 func (r *round) add(l *Limits, d *policy.PortDecision, frontends []*plan.Frontend) {
 	r.frontends = append(r.frontends, frontends...)
-	r.counted.Add(d.Port)
 	r.summary.Add(r.svc, d)
 	if d.Port.Refused > 0 && len(frontends) > 0 {
 		if r.unsafe += d.Port.Refused; r.unsafeAt == nil {
@@ -114,11 +113,12 @@ func (r *round) add(l *Limits, d *policy.PortDecision, frontends []*plan.Fronten
 
 // addDecision adds the decision about the Service's own endpoints of a port.
 func (r *round) addDecision(d *policy.PortDecision, by *policy.Policy) {
+	r.counted.Add(d.Port)
 	if r.decisions != nil {
 		r.decisions.add(d)
 	}
 	if r.record != nil {
-		r.record.add(d, by)
+		r.record.Add(d, by)
 	}
 	if n := len(r.ports); n == 0 || r.ports[n-1] != d.Port.Name {
 		r.ports = append(r.ports, d.Port.Name)

@@ -136,11 +136,13 @@ func (w *world) markBackend(name model.Name) {
 	}
 }
 
-// record is what has been decided about a Service that is a backend of routes.
-type record struct {
+// Record is what has been decided about a Service that is a backend of routes. It does not change once it is complete.
+type Record struct {
 	svc   *model.Service
 	local bool // the local pools are wanted
-	ports []recorded
+	// outcomes reports that those of connections to its endpoints are counted, whichever Service they are to.
+	outcomes bool
+	ports    []recorded
 }
 
 // recorded is what has been decided about a port in one family. It does not change.
@@ -149,16 +151,19 @@ type recorded struct {
 	policy   *policy.Policy // nil: none
 }
 
+// NewRecord returns the record of a Service without ports. local reports whether they have local pools.
+func NewRecord(svc *model.Service, local bool) *Record { return &Record{svc: svc, local: local} }
+
 // newRecord returns the record of a Service that a round makes; nil: it is no backend.
-func (w *world) newRecord(svc *model.Service) *record {
+func (w *world) newRecord(svc *model.Service) *Record {
 	if len(w.routes.parents[svc.Name]) == 0 {
 		return nil
 	}
-	return &record{svc: svc, local: w.localWanted(svc.Name)}
+	return NewRecord(svc, w.localWanted(svc.Name))
 }
 
-// add records what has been decided about a port.
-func (k *record) add(d *policy.PortDecision, by *policy.Policy) {
+// Add records what a policy has decided about a port; nil: none has. It keeps the weights of the decision.
+func (k *Record) Add(d *policy.PortDecision, by *policy.Policy) {
 	port := *d.Port
 	port.Endpoints = slices.Clone(port.Endpoints)
 	kept := func(d *policy.Decision) policy.Decision {
@@ -168,7 +173,7 @@ func (k *record) add(d *policy.PortDecision, by *policy.Policy) {
 }
 
 // port returns what has been decided about a port; nil: limits of the Service have left it out.
-func (k *record) port(p *model.ServicePort, f model.Family) *recorded {
+func (k *Record) port(p *model.ServicePort, f model.Family) *recorded {
 	for i := range k.ports {
 		if of := k.ports[i].decision.Port; of.Family == f && of.Name.Port == p.Name && of.Name.Protocol == p.Protocol {
 			return &k.ports[i]
@@ -177,9 +182,9 @@ func (k *record) port(p *model.ServicePort, f model.Family) *recorded {
 	return nil
 }
 
-// equal reports whether two records make no difference to the parents.
-func (k *record) equal(l *record) bool {
-	return l != nil && k.local == l.local && slices.Equal(k.svc.ClusterIPs, l.svc.ClusterIPs) && slices.Equal(k.svc.Ports, l.svc.Ports) &&
+// Equal reports whether another record, nil for none, makes no difference to the parents.
+func (k *Record) Equal(l *Record) bool {
+	return l != nil && k.local == l.local && k.outcomes == l.outcomes && slices.Equal(k.svc.ClusterIPs, l.svc.ClusterIPs) && slices.Equal(k.svc.Ports, l.svc.Ports) &&
 		slices.EqualFunc(k.ports, l.ports, func(a, b recorded) bool {
 			return a.policy == b.policy && equalPorts(a.decision.Port, b.decision.Port) &&
 				equalDecisions(&a.decision.Cluster, &b.decision.Cluster) && equalDecisions(&a.decision.Local, &b.decision.Local)
@@ -198,8 +203,8 @@ func equalDecisions(a, b *policy.Decision) bool {
 
 // setRecord replaces the record of a Service, and schedules the Services that routes split over it, if that makes a difference
 // to them, for a reason of a class.
-func (w *world) setRecord(name model.Name, s *serviceState, k *record, of queue.Class) {
-	if s.record == k || k != nil && k.equal(s.record) {
+func (w *world) setRecord(name model.Name, s *serviceState, k *Record, of queue.Class) {
+	if s.record == k || k != nil && k.Equal(s.record) {
 		return
 	}
 	s.record = k

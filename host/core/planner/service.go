@@ -34,7 +34,7 @@ type serviceState struct {
 	guards       []*guard     // that concern it
 	shift        policy.Shift // of the guarded policy that decides
 	values       indexedValues
-	record       *record // nil: it is no backend of a route
+	record       *Record // nil: it is no backend of a route
 	place        queue.Place
 	planned      bool // it is in Planner.services
 }

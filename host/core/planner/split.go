@@ -18,6 +18,7 @@ type Split struct {
 	Decision policy.PortDecision
 	from     []splitEndpoint // by endpoint of Decision
 	by       *policy.Policy  // that sheds connections with the least limit; nil: none does
+	outcomes bool            // a backend counts those of connections to its endpoints
 }
 
 // SplitPart is the part of a backend.
@@ -49,7 +50,26 @@ func (s *Split) Explain(i int) (part int, why string) {
 
 // split splits a port of a Service in one family. own is the record of the Service itself. It returns nil while something has
 // not been decided: then the Service is planned again.
-func (w *world) split(svc *model.Service, port *model.ServicePort, f model.Family, route *model.Route, own *record) *Split {
+func (w *world) split(svc *model.Service, port *model.ServicePort, f model.Family, route *model.Route, own *Record) *Split {
+	return NewSplit(svc, port, f, route, w.settings.ServiceLimits.Endpoints, func(name model.Name) (k *Record, known bool) {
+		switch of := w.services[name]; {
+		case w.cluster.Services[name] == nil:
+			return nil, true
+		case own != nil && name == svc.Name:
+			return own, true
+		case of != nil:
+			k = of.record
+		}
+		return k, k != nil
+	})
+}
+
+// NewSplit splits a port of a Service in one family over the backends of a route. limit bounds the number of endpoints; 0: none
+// does. recordOf returns what has been decided about a Service, nil if there is no such Service, and whether that is known. It
+// returns nil while something is not known.
+func NewSplit(svc *model.Service, port *model.ServicePort, f model.Family, route *model.Route, limit int,
+	recordOf func(model.Name) (k *Record, known bool),
+) *Split {
 	s := &Split{Route: route, Parts: make([]SplitPart, len(route.Backends))}
 	external := eligibility.IsExternal(svc, port, f)
 	joined := &eligibility.Port{
@@ -57,12 +77,12 @@ func (w *world) split(svc *model.Service, port *model.ServicePort, f model.Famil
 		UsesCluster: !svc.InternalLocal || external, UsesLocal: svc.InternalLocal || svc.ExternalLocal && external,
 	}
 	for i := range route.Backends {
-		if !w.addPart(s, i, svc, joined, own) {
+		if !s.addPart(i, svc, joined, recordOf) {
 			return nil
 		}
 	}
 	s.Decision.Port = joined
-	s.join(w.settings.ServiceLimits.Endpoints)
+	s.join(limit)
 	if joined.UsesCluster {
 		s.decide(&s.Decision.Cluster, abi.PoolCluster)
 	}
@@ -73,30 +93,26 @@ func (w *world) split(svc *model.Service, port *model.ServicePort, f model.Famil
 }
 
 // addPart finds what has been decided about a backend, and reports whether that is known.
-func (w *world) addPart(s *Split, i int, svc *model.Service, joined *eligibility.Port, own *record) (known bool) {
+func (s *Split) addPart(i int, svc *model.Service, joined *eligibility.Port, recordOf func(model.Name) (*Record, bool)) (known bool) {
 	b, part := &s.Route.Backends[i], &s.Parts[i]
 	name := model.Name{Namespace: svc.Name.Namespace, Name: b.Service}
 	part.Backend = model.PortName{Service: name, Protocol: joined.Name.Protocol}
-	k := own
-	if name != svc.Name || own == nil {
-		k = nil
-		if of := w.services[name]; of != nil {
-			k = of.record
-		}
-	}
+	var k *Record
 	var of *model.Service
-	switch {
-	case b.Reason != "" || w.cluster.Services[name] == nil:
-	case k == nil || joined.UsesLocal && !k.local:
-		return false
-	default:
-		of = k.svc
+	if b.Reason == "" {
+		if k, known = recordOf(name); !known || k != nil && joined.UsesLocal && !k.local {
+			return false
+		}
+		if k != nil {
+			of = k.svc
+		}
 	}
 	port, _, why := s.Route.Resolve(b, of)
 	if part.Why = why; port == nil {
 		return true
 	}
 	part.Backend.Port = port.Name
+	s.outcomes = s.outcomes || k.outcomes
 	switch part.decided = k.port(port, joined.Family); {
 	case !of.HasFamily(joined.Family):
 		part.Why = "the Service has no " + joined.Family.String()
