@@ -323,9 +323,6 @@ func (in *simulateFlags) readCluster(ctx context.Context, w *simulationWorkers, 
 	if in.source != "" && len(cluster.Pods) == 0 && needs.Pods.Any() {
 		warn(in.source + ": no Pod: the labels, annotations and CPU requests that plugins or --capacity need are absent")
 	}
-	if n := len(cluster.Routes); n > 0 {
-		warn(fmt.Sprintf("%d routes are not simulated: connections to their parents go to the parents' own endpoints", n))
-	}
 	return cluster, nil
 }
 

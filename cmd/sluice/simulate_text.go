@@ -35,6 +35,7 @@ func printSimulation(out io.Writer, r *simulation.Result) {
 	}
 	for i := range r.Runs {
 		printWorst(out, &r.Runs[i])
+		printBackends(out, &r.Runs[i])
 	}
 	printComparison(out, t.Title(), r.Comparison)
 	for i := range r.Runs {
@@ -141,6 +142,47 @@ func printWorst(out io.Writer, run *simulation.Run) {
 			s.P99Overload, s.MeanOverload, 100*s.CrossZoneShare, 100*s.FailedShare, s.WeightChanges, s.PluginCalls)
 	}
 	w.Flush()
+}
+
+// printBackends prints how routes split connections, at the beginning and when that changes.
+func printBackends(out io.Writer, run *simulation.Run) {
+	w := printer.NewTable(out)
+	defer w.Flush()
+	lines := 0
+	for i := range run.Services {
+		s := &run.Services[i]
+		for j := range s.Backends {
+			if lines++; lines == 1 {
+				fmt.Fprintf(out, "\nWith %s, shares of the backends of routes\n", verdict.Label(run.Config))
+				fmt.Fprintln(w, "SERVICE\tROUTE\tBACKEND\tSHARE")
+			}
+			if lines > maxTextSamples {
+				return
+			}
+			fmt.Fprintf(w, "%s:%s\t%s\t%s\t%s\n", s.Service, s.Port, s.Route, s.Backends[j].Label(), sharesOverTime(run, s.Backends[j].Shares))
+		}
+	}
+}
+
+// sharesOverTime returns the first of the shares, and with their times those that are others.
+func sharesOverTime(run *simulation.Run, shares []float64) (text string) {
+	last, changes := "", 0
+	for i, share := range shares {
+		now := verdict.Percent(share)
+		switch {
+		case now == last:
+			continue
+		case i == 0:
+			text = now
+		case changes == maxTextServices:
+			return text + ", …"
+		default:
+			changes++
+			text += fmt.Sprintf(", from %s on %s", seconds(run.Series[i].Seconds), now)
+		}
+		last = now
+	}
+	return text
 }
 
 func printComparison(out io.Writer, title string, c *simulation.Comparison) {

@@ -83,7 +83,8 @@ type runView struct {
 type detail struct {
 	*simulation.ServiceResult
 	Chart  *chart
-	Matrix bool // its ZoneMatrix says something
+	Split  *chart // shares of the backends of its route; nil: none
+	Matrix bool   // its ZoneMatrix says something
 }
 
 // Simulation writes a page with everything in it: styles, and a small script that draws charts, sorts and filters tables. Errors
@@ -143,7 +144,11 @@ func askedCharts(r *simulation.Result) (charts []*chart) {
 				return o.ServicePort == s.ServicePort
 			})
 			if of >= 0 {
-				charts = append(charts, endpointChart(r, &r.Runs[j], &r.Runs[j].Services[of]))
+				s := &r.Runs[j].Services[of]
+				if c := splitChart(r, &r.Runs[j], s); c != nil {
+					charts = append(charts, c)
+				}
+				charts = append(charts, endpointChart(r, &r.Runs[j], s))
 			}
 		}
 	}
@@ -216,7 +221,7 @@ func newRunView(r *simulation.Result, run *simulation.Run) runView {
 	v := runView{Run: run}
 	for i := range min(len(run.Services), maxDetails) {
 		s := &run.Services[i]
-		v.Details = append(v.Details, detail{ServiceResult: s, Chart: endpointChart(r, run, s), Matrix: len(r.Zones) > 1 && len(s.ZoneMatrix) == len(r.Zones)})
+		v.Details = append(v.Details, detail{ServiceResult: s, Chart: endpointChart(r, run, s), Split: splitChart(r, run, s), Matrix: len(r.Zones) > 1 && len(s.ZoneMatrix) == len(r.Zones)})
 	}
 	return v
 }
@@ -249,6 +254,29 @@ func endpointChart(r *simulation.Result, run *simulation.Run, s *simulation.Serv
 	c.At, c.Events = times(r), eventTimes(r)
 	for _, e := range most[:min(len(most), maxLines)] {
 		c.Lines = append(c.Lines, line{endpointName(e), e.Load})
+	}
+	return c
+}
+
+// splitChart shows how the route of a Service port splits its connections; nil: it has none.
+func splitChart(r *simulation.Result, run *simulation.Run, s *simulation.ServiceResult) *chart {
+	if len(s.Backends) == 0 {
+		return nil
+	}
+	c := &chart{Title: "Shares of the backends of " + s.Route + ", " + verdict.Label(run.Config), Unit: "%"}
+	bars := line{Name: "share"}
+	for i := range s.Backends {
+		b := &s.Backends[i]
+		l := line{Name: b.Label()}
+		for _, share := range b.Shares {
+			l.Values = append(l.Values, 100*share)
+		}
+		c.Lines, c.Bars, bars.Values = append(c.Lines, l), append(c.Bars, l.Name), append(bars.Values, l.Values...)
+	}
+	if len(run.Series) == 1 {
+		c.Lines = []line{bars}
+	} else {
+		c.Bars, c.At, c.Events = nil, times(r), eventTimes(r)
 	}
 	return c
 }

@@ -22,7 +22,7 @@ type group struct {
 	nodes []*model.Node // sorted by name
 }
 
-// class is Nodes that are computed once for a Service.
+// class is Nodes that are computed once for a unit.
 type class struct {
 	*group
 	node    *model.Node // that is computed
@@ -104,11 +104,11 @@ func hostsOf(versions []version) map[string]bool {
 	return hosts
 }
 
-// classes divides the Nodes into classes for a Service. each reports whether each Node of a group is a class. Nodes that its
-// endpoints are on are classes of their own.
-func (s *Simulation) classes(svc *model.Service, hosts map[string]bool, each func(*group) bool) (out []class) {
+// classes divides the Nodes into classes for a unit, whose first Service has a name. each reports whether each Node of a group is
+// a class. Hosts, which its endpoints are on, are classes of their own.
+func (s *Simulation) classes(first model.Name, hosts map[string]bool, each func(*group) bool) (out []class) {
 	var rest []*model.Node
-	random := rand.New(rand.NewPCG(uint64(s.in.Seed), hash(svc.Name)))
+	random := rand.New(rand.NewPCG(uint64(s.in.Seed), hash(first)))
 	for _, g := range s.groups {
 		alone := s.in.EveryNode || len(g.nodes) <= s.maxExact || each(g)
 		rest = rest[:0]

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -186,3 +187,31 @@ func randomPolicies(random *rand.Rand, plugins []string) *policy.Set {
 }
 
 var _ policy.Plugin = native{}
+
+// addRoutes adds routes between the Services of a random cluster: cycles, Services that do not exist, weights of 0.
+func addRoutes(random *rand.Rand, c *model.Snapshot) {
+	for i := range 3 {
+		name := model.ObjectName{Kind: model.TCPRouteKind, Name: model.Name{Namespace: "shop", Name: fmt.Sprint("r", i)}}
+		if random.IntN(3) == 0 {
+			name.Kind = model.UDPRouteKind
+		}
+		r := &model.Route{Name: name, Created: int64(random.IntN(2))}
+		backends := []model.RouteBackend{{Service: "none", Port: 80}}
+		for _, svc := range slices.SortedFunc(maps.Keys(c.Services), model.Name.Compare) {
+			for _, p := range c.Services[svc].Ports {
+				if p.Protocol == r.Protocol() {
+					backends = append(backends, model.RouteBackend{Service: svc.Name, Port: p.Port})
+				}
+			}
+		}
+		for range 1 + random.IntN(2) {
+			r.Parents = append(r.Parents, model.RouteParent{Service: backends[random.IntN(len(backends))].Service})
+		}
+		for range random.IntN(4) {
+			b := backends[(1+random.IntN(2*len(backends)))%len(backends)]
+			b.Weight = []uint32{0, 1, 1, 10, 90, model.MaxRouteWeight}[random.IntN(6)]
+			r.Backends = append(r.Backends, b)
+		}
+		c.Apply(model.Change{Kind: model.RouteKind, Group: name.Kind, Name: name.Name, Route: r})
+	}
+}

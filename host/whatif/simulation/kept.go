@@ -9,7 +9,6 @@ import (
 type keptService struct {
 	results    []ServiceResult // of each run
 	loads      []*portLoad     // likewise
-	versions   *serviceRun
 	divergence float64
 	asked      bool // it is listed in any case
 }
@@ -86,7 +85,7 @@ func (k *keptService) addEndpoints(sim *Simulation) {
 			}
 		}
 		for s := range sim.samples {
-			l.overloads(s, k.versions.versionAt(sim.sampleTime(s)), func(e int, load, overload float64) {
+			l.overloads(s, sim.sampleTime(s), func(e int, load, overload float64) {
 				all[e].Load[s], all[e].Overload[s] = round(load), round(overload)
 				largest[e] = max(largest[e], overload)
 			})

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/sdk/scenario"
@@ -13,6 +14,7 @@ type portLoad struct {
 	load   []float64 // of endpoint e at sample s: [s*len(port.endpoints)+e]; connections per second
 	demand []float64
 	failed []float64
+	held   []float64 // of part p at sample s: [s*len(port.parts)+p]; connections per second that a route gives its backends
 	matrix []float64 // from zone i to zone j: [i*zones+j], added up over samples
 	empty  []int
 	single []int
@@ -21,20 +23,16 @@ type portLoad struct {
 func newPortLoad(p *servicePort, samples, zones int) *portLoad {
 	return &portLoad{
 		port: p, load: make([]float64, samples*len(p.endpoints)), demand: make([]float64, samples), failed: make([]float64, samples),
-		matrix: make([]float64, zones*zones), empty: make([]int, samples), single: make([]int, samples),
+		held: make([]float64, samples*len(p.parts)), matrix: make([]float64, zones*zones), empty: make([]int, samples), single: make([]int, samples),
 	}
 }
 
-// weightsAt returns the weights of the load pool of port number i at t, and their sum.
-func (tr *trajectory) weightsAt(from *int, i int, p *servicePort, t time.Duration) (weights []uint16, sum float64) {
+// stateAt returns the state at t. from is the index of one before, and set to its index.
+func (tr *trajectory) stateAt(from *int, t time.Duration) *state {
 	for *from+1 < len(tr.states) && tr.states[*from+1].at <= t {
 		*from++
 	}
-	weights = tr.states[*from].weights[2*i+p.loadPool]
-	for _, w := range weights {
-		sum += float64(w)
-	}
-	return weights, sum
+	return &tr.states[*from]
 }
 
 // addClass adds what the nodes of a class do to the load of port number i in each run, and to the divergence of the runs.
@@ -49,8 +47,17 @@ func (w *worker) addClass(svc *serviceRun, i int, c *class, runs []trajectory, l
 			continue
 		}
 		for r := range runs {
-			weights[r], sums[r] = runs[r].weightsAt(&from[r], i, p, t)
-			loads[r].add(w.sim, &w.totals[r].samples[s], svc, c, s, t, rate, weights[r], sums[r])
+			now := runs[r].stateAt(&from[r], t)
+			weights[r], sums[r] = now.weights[2*i+p.loadPool], 0
+			for _, w := range weights[r] {
+				sums[r] += float64(w)
+			}
+			loads[r].add(w.sim, &w.totals[r].samples[s], c, s, t, rate, weights[r], sums[r])
+			if p.routes != nil {
+				for part, share := range now.held[i] {
+					loads[r].held[s*len(p.parts)+part] += rate * share
+				}
+			}
 		}
 		if len(runs) == 2 {
 			divergence[s] += rate * distance(weights, sums)
@@ -59,9 +66,9 @@ func (w *worker) addClass(svc *serviceRun, i int, c *class, runs []trajectory, l
 }
 
 // add adds the load of a class at a sample.
-func (l *portLoad) add(sim *Simulation, all *sampleTotals, svc *serviceRun, c *class, s int, t time.Duration, rate float64, weights []uint16, sum float64) {
+func (l *portLoad) add(sim *Simulation, all *sampleTotals, c *class, s int, t time.Duration, rate float64, weights []uint16, sum float64) {
 	n := len(l.port.endpoints)
-	if n == 0 {
+	if n == 0 && l.port.routes == nil {
 		return
 	}
 	l.demand[s] += rate
@@ -77,8 +84,12 @@ func (l *portLoad) add(sim *Simulation, all *sampleTotals, svc *serviceRun, c *c
 		if weight == 0 {
 			continue
 		}
-		used++
 		part := rate * float64(weight) / sum
+		if e == n { // refused
+			l.failed[s] += part
+			continue
+		}
+		used++
 		row[e] += part
 		zone := l.port.endpoints[e].zone
 		l.matrix[c.zone*zones+zone] += part
@@ -95,20 +106,39 @@ func (l *portLoad) add(sim *Simulation, all *sampleTotals, svc *serviceRun, c *c
 			}
 		}
 	}
-	if used == 1 && l.port.readyAt(svc.versionAt(t)) > 1 {
+	if used == 1 && l.port.readyAt(t) > 1 {
 		l.single[s] += c.members
 	}
 }
 
-// readyAt returns the number of ready endpoints in a version.
-func (p *servicePort) readyAt(version int) (n int) {
-	for _, ready := range p.ready[version] {
-		if ready {
-			n++
+// weightOf returns the weight of a part at t among the parts.
+func (p *servicePort) weightOf(part int, t time.Duration) float64 {
+	if p.routes == nil {
+		return 1
+	}
+	return float64(p.routeAt(t).Backends[part].Weight)
+}
+
+// readyAt returns the number of ready endpoints at t, of the parts with weight. An endpoint of several parts counts once.
+func (p *servicePort) readyAt(t time.Duration) (n int) {
+	seen := make([]bool, len(p.endpoints))
+	for i := range p.parts {
+		of := &p.parts[i]
+		if of.own == nil || p.weightOf(i, t) == 0 {
+			continue
+		}
+		for j, ready := range of.own.readyAt(t) {
+			if e := of.at[j]; ready && !seen[e] {
+				seen[e] = true
+				n++
+			}
 		}
 	}
 	return n
 }
+
+// readyAt returns which endpoints are ready at t.
+func (o *ownEndpoints) readyAt(t time.Duration) []bool { return o.ready[o.svc.versionAt(t)] }
 
 // distance returns the share of connections that goes elsewhere: half the sum of the differences of shares. Connections that only
 // one has an endpoint for all do.
@@ -127,26 +157,56 @@ func distance(weights [][]uint16, sums []float64) float64 {
 }
 
 // overloads calls f for each endpoint at a sample that is ready or has load, with the ratio of its load to its fair share. The
-// fair share is the demand in proportion to the capacity of the endpoints that are ready, or have load if none is.
-func (l *portLoad) overloads(s, version int, f func(endpoint int, load, overload float64)) {
+// fair share is the demand in proportion to the capacity of the endpoints that are ready, or have load if none is; with a route,
+// that of each backend.
+func (l *portLoad) overloads(s int, t time.Duration, f func(endpoint int, load, overload float64)) {
 	n := len(l.port.endpoints)
-	row, ready := l.load[s*n:(s+1)*n], l.port.ready[version]
-	demand, capacity := 0.0, 0.0
-	some := l.port.readyAt(version) > 0
-	for e, load := range row {
+	row := l.load[s*n : (s+1)*n]
+	demand := 0.0
+	for _, load := range row {
 		demand += load
-		if ready[e] || !some && load > 0 {
-			capacity += l.port.endpoints[e].capacity
-		}
 	}
 	if demand == 0 {
 		return
 	}
+	ready, fair, capacity := l.port.fairShares(t, row)
 	for e, load := range row {
-		if ready[e] || load > 0 {
-			f(e, load, load*capacity/(demand*l.port.endpoints[e].capacity))
+		if fair[e] > 0 && (ready[e] || load > 0) {
+			f(e, load, load*capacity/(demand*fair[e]))
 		}
 	}
+}
+
+// fairShares returns which endpoints are ready at t, and the fair share of each, of all: its capacity, weighted by the share of
+// its part in the load.
+func (p *servicePort) fairShares(t time.Duration, load []float64) (ready []bool, fair []float64, all float64) {
+	ready, fair = make([]bool, len(load)), make([]float64, len(load))
+	capacities, weights := make([]float64, len(p.parts)), 0.0
+	for i := range p.parts {
+		of := &p.parts[i]
+		if of.own == nil {
+			continue
+		}
+		now := of.own.readyAt(t)
+		some := slices.Contains(now, true)
+		for j, e := range of.at {
+			if ready[e] = ready[e] || now[j]; now[j] || !some && load[e] > 0 {
+				capacities[i] += p.endpoints[e].capacity
+			}
+		}
+		if capacities[i] > 0 {
+			all += capacities[i]
+			weights += p.weightOf(i, t)
+		}
+	}
+	for i, capacity := range capacities {
+		if w := p.weightOf(i, t); capacity > 0 && w > 0 {
+			for _, e := range p.parts[i].at {
+				fair[e] += p.endpoints[e].capacity * (w / weights * all / capacity)
+			}
+		}
+	}
+	return ready, fair, all
 }
 
 // histogram counts overloads in steps of 0.01 up to 10.

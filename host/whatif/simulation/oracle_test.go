@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/core/eligibility"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/outcomes"
 	"github.com/sluice-proxy/sluice/host/core/planner"
@@ -33,6 +34,9 @@ func TestClassesEqualOnePlannerForEachNode(t *testing.T) {
 func compareWithPlanners(t *testing.T, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 2))
 	cluster, generated := randomCluster(seed)
+	if seed%4 < 2 {
+		addRoutes(rand.New(rand.NewPCG(seed, 3)), cluster)
+	}
 	names := byInput
 	if seed%2 == 1 {
 		names = slices.Sorted(maps.Keys(bundled))
@@ -85,6 +89,12 @@ func randomTimeline(random *rand.Rand, c *model.Snapshot) string {
 			"scale % 4 startup=3s", "flap % 50% period=3s for=12s", "silent % 40%", "refuse % 30%", "slow % 30%", "answer % 100%", "rollout % startup=2s grace=5s",
 		}[random.IntN(12)]
 		switch {
+		case len(c.Routes) > 0 && random.IntN(2) == 0:
+			r := slices.SortedFunc(maps.Values(c.Routes), (*model.Route).Compare)[random.IntN(len(c.Routes))]
+			if len(r.Backends) > 0 {
+				to := r.Backends[random.IntN(len(r.Backends))]
+				fmt.Fprintf(&b, "weight %s %s:%d %d\n", r.Name.Name, to.Service, to.Port, 10*random.IntN(4))
+			}
 		case len(services) > 0 && strings.Contains(verb, " % "):
 			fmt.Fprintln(&b, strings.Replace(verb, "%", services[random.IntN(len(services))], 1))
 		case strings.Contains(verb, " % ") || strings.HasPrefix(verb, "zone") && !slices.Contains(zonesOf(c), "a"):
@@ -109,26 +119,37 @@ type dumbNode struct {
 
 func compareRun(t *testing.T, s *Simulation, got *Result, settings planner.Settings) {
 	load := map[string][]float64{} // by Service port and endpoint
+	shares := backendRates{}
 	empty := make([]int, s.samples)
 	changes := uint64(0)
 	for _, name := range sortedKeys(s.world.cluster.Nodes) {
 		own := settings
 		set := *settings.Policies
 		own.Node, own.Policies, own.ServiceLimits = name, &set, planner.Limits{}
-		runDumbNode(s, name, own, func(sample int, port string, weights map[string]uint16, rate float64, endpoints int) {
+		runDumbNode(s, name, own, func(x *dumbSample) {
 			sum := 0.0
-			for _, w := range weights {
+			for _, w := range x.weights {
 				sum += float64(w)
 			}
-			if sum == 0 && endpoints > 0 {
-				empty[sample]++
+			if sum == 0 && x.mayForward {
+				empty[x.sample]++
 			}
-			for address, w := range weights {
-				key := port + " " + address
+			add := func(key string, rate float64) {
 				if load[key] == nil {
 					load[key] = make([]float64, s.samples)
 				}
-				load[key][sample] += rate * float64(w) / max(sum, 1)
+				load[key][x.sample] += rate
+			}
+			for address, w := range x.weights {
+				if address != refused {
+					add(x.port+" "+address, x.rate*float64(w)/max(sum, 1))
+				}
+			}
+			for i, held := range x.held {
+				shares.add(x, i, x.rate*held)
+			}
+			if x.held != nil {
+				shares.add(x, -1, x.rate)
 			}
 		}, &changes)
 	}
@@ -138,7 +159,7 @@ func compareRun(t *testing.T, s *Simulation, got *Result, settings planner.Setti
 		r := &run.Services[i]
 		for j := range r.Endpoints {
 			e := &r.Endpoints[j]
-			key := fmt.Sprintf("%s:%s/%s/%s %s", r.Service, r.Port, r.Protocol, r.Family, e.Address)
+			key := portOf(r) + " " + e.Address
 			found[key] = true
 			want := load[key]
 			for k, l := range e.Load {
@@ -149,6 +170,7 @@ func compareRun(t *testing.T, s *Simulation, got *Result, settings planner.Setti
 			}
 		}
 	}
+	shares.compare(t, run)
 	for _, key := range sortedKeys(load) {
 		if slices.Max(load[key]) > 0 && !found[key] {
 			t.Errorf("%s is missing", key)
@@ -164,8 +186,56 @@ func compareRun(t *testing.T, s *Simulation, got *Result, settings planner.Setti
 	}
 }
 
+func portOf(r *ServiceResult) string {
+	return fmt.Sprintf("%s:%s/%s/%s", r.Service, r.Port, r.Protocol, r.Family)
+}
+
+// backendRates are the connections of all nodes by port, sample and backend of its route; -1: all of them.
+type backendRates map[string]map[int]map[int]float64
+
+func (b backendRates) add(x *dumbSample, backend int, rate float64) {
+	if b[x.port] == nil {
+		b[x.port] = map[int]map[int]float64{}
+	}
+	if b[x.port][x.sample] == nil {
+		b[x.port][x.sample] = map[int]float64{}
+	}
+	b[x.port][x.sample][backend] += rate
+}
+
+// compare compares the shares of backends: the planners' at the scale of the cluster.
+func (b backendRates) compare(t *testing.T, run *Run) {
+	for i := range run.Services {
+		r := &run.Services[i]
+		of := b[portOf(r)]
+		if (of == nil) != (r.Route == "") {
+			t.Errorf("%s: route %q, and the planners have %d samples of a split", portOf(r), r.Route, len(of))
+		}
+		for sample, want := range of {
+			for j := range r.Backends {
+				if got := r.Backends[j].Shares[sample]; math.Abs(got-want[j]/want[-1]) > 1e-5 {
+					t.Errorf("%s at %gs: backend %d has %g, want %g", portOf(r), run.Series[sample].Seconds, j, got, want[j]/want[-1])
+				}
+			}
+		}
+	}
+}
+
+// refused stands for the address of connections that are refused.
+const refused = "refused"
+
+// dumbSample is what a node does with the connections to a Service port.
+type dumbSample struct {
+	sample     int
+	port       string
+	weights    map[string]uint16
+	rate       float64
+	mayForward bool      // it has endpoints at some time, or a route
+	held       []float64 // shares of backends; nil: no route
+}
+
 // runDumbNode runs the planner of a node over the whole timeline.
-func runDumbNode(s *Simulation, name string, settings planner.Settings, sample func(int, string, map[string]uint16, float64, int), changes *uint64) {
+func runDumbNode(s *Simulation, name string, settings planner.Settings, sample func(*dumbSample), changes *uint64) {
 	w := s.world
 	d := &dumbNode{planner: planner.New(settings, newPlugins()), world: w, demand: &s.demand, node: w.cluster.Nodes[name], Tracker: outcomes.NewTracker(),
 		flows: map[model.EndpointKey]*flow{}, last: map[string]map[string]uint16{}}
@@ -185,6 +255,9 @@ func runDumbNode(s *Simulation, name string, settings planner.Settings, sample f
 			first.Apply(model.Change{Kind: model.SliceKind, Name: slice.Name, Slice: slice})
 		}
 	}
+	for _, r := range w.cluster.Routes {
+		first.Apply(routeChange(r))
+	}
 	first.Apply(model.Change{Kind: model.Synced})
 	d.planner.Replace(first)
 	type event struct {
@@ -197,6 +270,11 @@ func runDumbNode(s *Simulation, name string, settings planner.Settings, sample f
 			for _, slice := range v.slices {
 				events = append(events, event{v.at, []model.Change{{Kind: model.SliceKind, Name: slice.Name, Slice: slice}}})
 			}
+		}
+	}
+	for _, versions := range w.routes {
+		for _, v := range versions {
+			events = append(events, event{v.at, []model.Change{routeChange(v.route)}})
 		}
 	}
 	for _, v := range w.nodes {
@@ -243,6 +321,10 @@ func runDumbNode(s *Simulation, name string, settings planner.Settings, sample f
 		}
 		requeue = d.plan(next, changes)
 	}
+}
+
+func routeChange(r *model.Route) model.Change {
+	return model.Change{Kind: model.RouteKind, Group: r.Name.Kind, Name: r.Name.Name, Route: r}
 }
 
 // plan plans at t, and returns when to plan again.
@@ -301,7 +383,10 @@ func poolKey(x *policy.PortDecision, pool int) string {
 // take takes a decision about a pool.
 func (d *dumbNode) take(t time.Duration, svc *model.Service, x *policy.PortDecision, pool int, decision *policy.Decision, changes *uint64) {
 	now := map[string]uint16{}
-	sum := 0
+	if decision.Refused > 0 {
+		now[refused] = decision.Refused
+	}
+	sum := int(decision.Refused)
 	for _, w := range decision.Weights {
 		sum += int(w)
 	}
@@ -343,7 +428,7 @@ func (d *dumbNode) take(t time.Duration, svc *model.Service, x *policy.PortDecis
 	d.last[key] = now
 }
 
-func (d *dumbNode) sample(s *Simulation, n int, sample func(int, string, map[string]uint16, float64, int)) {
+func (d *dumbNode) sample(s *Simulation, n int, sample func(*dumbSample)) {
 	t := s.sampleTime(n)
 	if isLost(d.world.fates[d.node.Name], t) {
 		return
@@ -356,23 +441,35 @@ func (d *dumbNode) sample(s *Simulation, n int, sample func(int, string, map[str
 		for i := range x.Decisions {
 			p := x.Decisions[i].Port
 			if pool := loadPoolOf(x.Service, p.Family); pool >= 0 {
-				ever := 0
-				for _, v := range d.world.versionsOf(name) {
-					for _, slice := range v.slices {
-						if slice.Family == p.Family && slices.ContainsFunc(slice.Ports, func(q model.SlicePort) bool { return q.Name == p.Spec.Name && q.Protocol == p.Spec.Protocol }) {
-							for _, e := range slice.Endpoints {
-								if s.rules[0].Check(e.Addr) == nil {
-									ever++
-								}
-							}
-						}
+				key := poolKey(&x.Decisions[i], pool)
+				out := dumbSample{sample: n, port: strings.TrimSuffix(key, " local"), weights: d.last[key], rate: d.demand.rate(d.node, p.Name, p.Spec.Port)}
+				if split := x.Splits[i]; split != nil {
+					out.held, out.mayForward = []float64{}, true
+					for j := range split.Parts {
+						out.held = append(out.held, split.Parts[j].Pools[pool].Held)
 					}
 				}
-				key := poolKey(&x.Decisions[i], pool)
-				sample(n, strings.TrimSuffix(key, " local"), d.last[key], d.demand.rate(d.node, p.Name, p.Spec.Port), ever)
+				out.mayForward = out.mayForward || d.everHasEndpoints(s, name, p)
+				sample(&out)
 			}
 		}
 	}
+}
+
+// everHasEndpoints reports whether a port has an endpoint at some time.
+func (d *dumbNode) everHasEndpoints(s *Simulation, name model.Name, p *eligibility.Port) bool {
+	for _, v := range d.world.versionsOf(name) {
+		for _, slice := range v.slices {
+			if slice.Family == p.Family && slices.ContainsFunc(slice.Ports, func(q model.SlicePort) bool { return q.Name == p.Spec.Name && q.Protocol == p.Spec.Protocol }) {
+				for _, e := range slice.Endpoints {
+					if s.rules[0].Check(e.Addr) == nil {
+						return true
+					}
+				}
+			}
+		}
+	}
+	return false
 }
 
 func (d *dumbNode) advance(t time.Duration) {

@@ -105,18 +105,27 @@ func (c *recorded) count(now map[model.EndpointKey]outcomes.Counters) {
 	}
 }
 
-// portsOfEndpoints returns which Service ports each endpoint belongs to.
+// portsOfEndpoints returns which Service ports each endpoint belongs to: those of its Service, and those that routes split over
+// its Service.
 func portsOfEndpoints(c *model.Snapshot) map[model.EndpointKey][]target {
-	out := map[model.EndpointKey][]target{}
+	own := map[model.PortName][]model.EndpointKey{}
 	for name, list := range c.Slices {
-		if c.Services[name] == nil {
-			continue
-		}
 		for _, s := range list {
 			for _, p := range s.Ports {
-				of := target{name.Namespace, name.Name, p.Name}
+				of := model.PortName{Service: name, Port: p.Name, Protocol: p.Protocol}
 				for i := range s.Endpoints {
-					e := model.EndpointKey{Addr: netip.AddrPortFrom(s.Endpoints[i].Addr, p.Port), Protocol: p.Protocol}
+					own[of] = append(own[of], model.EndpointKey{Addr: netip.AddrPortFrom(s.Endpoints[i].Addr, p.Port), Protocol: p.Protocol})
+				}
+			}
+		}
+	}
+	out := map[model.EndpointKey][]target{}
+	all := newRoutes(c)
+	for name, svc := range c.Services {
+		for i := range svc.Ports {
+			of := target{name.Namespace, name.Name, svc.Ports[i].Name}
+			for _, port := range all.portsBehind(c, svc, &svc.Ports[i]) {
+				for _, e := range own[port] {
 					if !slices.Contains(out[e], of) { // slices may overlap
 						out[e] = append(out[e], of)
 					}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -134,6 +135,30 @@ func TestRecordedDemandIsWhatWasOpened(t *testing.T) {
 		}
 		if unknown := of.unknown(c.Snapshot); unknown != nil {
 			t.Errorf("seed %d: unknown: %v", seed, unknown)
+		}
+	}
+}
+
+// TestPortsOfEndpointsFollowRoutes: an endpoint of a backend with a weight is one of the parent too, and those of the parent are
+// nobody's.
+func TestPortsOfEndpointsFollowRoutes(t *testing.T) {
+	for weight, want := range map[uint32]string{0: "[{shop web-v2 http}]", 10: "[{shop web http} {shop web-v2 http}]"} {
+		c := canaryShop(90, weight)
+		web := *c.Slices[model.Name{Namespace: "shop", Name: "web"}][0]
+		web.Endpoints = slices.Clone(web.Endpoints[:1])
+		web.Endpoints[0].Addr = netip.MustParseAddr("10.244.9.9")
+		c.Apply(model.Change{Kind: model.SliceKind, Name: web.Name, Slice: &web})
+		ports := portsOfEndpoints(c)
+		of := func(addr string) string {
+			list := ports[model.EndpointKey{Addr: netip.MustParseAddrPort(addr + ":8080"), Protocol: model.TCP}]
+			slices.SortFunc(list, func(a, b target) int { return strings.Compare(a.service, b.service) })
+			return fmt.Sprint(list)
+		}
+		if got := of("10.244.0.7"); got != want { // the first Pod of web-v2
+			t.Errorf("weight %d: %s, want %s", weight, got, want)
+		}
+		if got := of("10.244.9.9"); got != "[]" {
+			t.Errorf("weight %d: the parent's own endpoint is one of %s", weight, got)
 		}
 	}
 }

@@ -113,6 +113,10 @@ type ServiceResult struct {
 	verdict.ServicePort
 	Policy string `json:"policy"` // of most of its nodes, "" for the default rules
 
+	// Route is the route of the port, kind and name, "" for none; Backends are those over which it splits new connections.
+	Route    string          `json:"route,omitempty"`
+	Backends []BackendResult `json:"backends,omitempty"`
+
 	MaxOverload    float64 `json:"maxOverload"`
 	MaxAtSeconds   float64 `json:"maxAtSeconds"` // when MaxOverload is reached first
 	P99Overload    float64 `json:"p99Overload"`

@@ -101,8 +101,8 @@ func (f *flow) step(a answer, lifetime, t time.Duration) {
 	}
 }
 
-// read takes a reading of outcomes at t, and reports whether there are new failures.
-func (s *signals) read(t time.Duration) (failed bool) {
+// read takes a reading of outcomes at t, and returns the endpoints with new failures.
+func (s *signals) read(t time.Duration) (failed []model.EndpointKey) {
 	s.advance(t)
 	for key, f := range s.flows {
 		f.count(s.world.answerAt(key.Addr.Addr(), t), t)
@@ -115,7 +115,9 @@ func (s *signals) read(t time.Duration) (failed bool) {
 		}
 	})
 	for i := range changes {
-		failed = failed || changes[i].Failed
+		if changes[i].Failed {
+			failed = append(failed, changes[i].Key)
+		}
 	}
 	return failed
 }

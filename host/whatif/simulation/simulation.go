@@ -24,6 +24,8 @@ type Simulation struct {
 	rules     []*eligibility.EndpointRules // of each run
 	groups    []*group
 	services  []model.Name // sorted
+	routes    routes
+	units     [][]model.Name // those with some of services
 	asked     map[model.Name]bool
 	lifetime  time.Duration
 	step      time.Duration
@@ -65,6 +67,10 @@ func New(in Input) (*Simulation, error) {
 			s.services = append(s.services, name)
 		}
 	}
+	s.routes = newRoutes(in.Cluster)
+	s.units = slices.DeleteFunc(s.routes.unitsOf(in.Cluster), func(unit []model.Name) bool {
+		return in.Only != nil && !slices.ContainsFunc(unit, in.Only)
+	})
 	s.setAsked()
 	s.witnesses = min(max(maxChecks/max(1, len(s.services)*len(s.groups)), minWitnesses), maxWitnesses)
 	s.setSamples()
@@ -72,7 +78,7 @@ func New(in Input) (*Simulation, error) {
 	return s, nil
 }
 
-// setAsked finds the Services that the caller or a statement of the timeline names.
+// setAsked finds the Services that the caller or a statement of the timeline names, and the parents of routes that it does.
 func (s *Simulation) setAsked() {
 	s.asked = map[model.Name]bool{}
 	names := slices.Clone(s.in.Asked)
@@ -81,6 +87,12 @@ func (s *Simulation) setAsked() {
 			for _, arg := range statement.Args {
 				namespace, name, _ := strings.Cut(arg, "/")
 				names = append(names, model.Name{Namespace: namespace, Name: name})
+			}
+			if statement.Verb == weightVerb {
+				for _, r := range s.world.routesNamed(statement.Args[0]) {
+					parents, _ := r.Services()
+					names = append(names, parents...)
+				}
 			}
 		}
 	}
@@ -170,8 +182,8 @@ func (s *Simulation) Run(plugins [][]Plugins, parallel func(n int, f func(int)))
 		workers := make([]*worker, len(plugins))
 		parallel(len(workers), func(i int) {
 			workers[i] = s.newWorker(plugins[i])
-			for j := i; j < len(s.services) && !s.restart.Load(); j += len(workers) {
-				workers[i].add(s.services[j])
+			for j := i; j < len(s.units) && !s.restart.Load(); j += len(workers) {
+				workers[i].add(s.units[j])
 			}
 		})
 		if !s.restart.Load() {

@@ -19,6 +19,7 @@ var verbs = scenario.NewVerbs(
 	onService("drain SERVICE [pods=N] [grace=DURATION] [startup=DURATION]", (*timeline).drain),
 	onService("scale SERVICE N [startup=DURATION] [grace=DURATION]", (*timeline).scale),
 	onService("rollout SERVICE [maxSurge=N] [maxUnavailable=N] [startup=DURATION] [grace=DURATION]", (*timeline).rollout),
+	verb(weightVerb+" ROUTE BACKEND WEIGHT", (*timeline).weight),
 	onPods("flap SERVICE ENDPOINT [period=DURATION] [for=DURATION]", (*timeline).flap),
 	onPods("silent SERVICE ENDPOINT", (*timeline).respond),
 	onPods("refuse SERVICE ENDPOINT", (*timeline).respond),
@@ -94,7 +95,7 @@ func newWorld(in *Input) (*world, error) {
 	}
 	w := &world{
 		start:   start,
-		cluster: cluster, services: map[model.Name][]version{}, fates: map[string][]time.Duration{}, answers: map[netip.Addr][]answer{},
+		cluster: cluster, services: map[model.Name][]version{}, routes: map[model.ObjectName][]routeVersion{}, fates: map[string][]time.Duration{}, answers: map[netip.Addr][]answer{},
 		pods: cluster.Pods, zones: zonesOf(cluster), events: []Event{}, nodes: []nodesVersion{newNodesVersion(-settle, cluster.Nodes)},
 	}
 	if file == nil {

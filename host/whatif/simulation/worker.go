@@ -53,33 +53,44 @@ func (s *Simulation) newWorker(plugins []Plugins) *worker {
 	return w
 }
 
-// add simulates a Service.
-func (w *worker) add(name model.Name) {
-	svc := w.sim.serviceOf(w.sim.in.Cluster.Services[name])
-	classes := w.sim.classes(svc.service, svc.hosts, func(g *group) bool { return w.isPerNode(g, svc.service) })
-	runs := make([][]trajectory, len(classes)) // by class, then run
+// add simulates a unit.
+func (w *worker) add(names []model.Name) {
+	u := w.sim.unitOf(names)
+	classes := w.sim.classes(names[0], u.hosts, func(g *group) bool { return w.isPerNode(g, u) })
+	runs := make([][][]trajectory, len(u.services)) // by Service, class, then run
+	for k := range runs {
+		runs[k] = make([][]trajectory, len(classes))
+	}
 	for i := range classes {
 		c := &classes[i]
 		for r, node := range w.runs {
-			runs[i] = append(runs[i], node.run(svc, c, r))
-			if c.witnessOf >= 0 && !sameDecisions(&runs[c.witnessOf][r], &runs[i][r]) {
-				w.perNode[r][runs[i][r].policy.Name] = true
-				w.sim.restart.Store(true)
+			for k, tr := range node.run(u, c, r) {
+				runs[k][i] = append(runs[k][i], tr)
+				if c.witnessOf >= 0 && !sameDecisions(&runs[k][c.witnessOf][r], &tr) {
+					w.perNode[r][tr.policy.Name] = true
+					w.sim.restart.Store(true)
+				}
 			}
 		}
 	}
 	if w.sim.restart.Load() {
 		return
 	}
-	w.addTotals(svc, classes, runs)
+	for k, svc := range u.services {
+		if w.sim.in.Only == nil || w.sim.in.Only(svc.service.Name) {
+			w.addTotals(svc, classes, runs[k])
+		}
+	}
 }
 
 // isPerNode reports whether a policy that a Service has on the nodes of a group depends on the node itself.
-func (w *worker) isPerNode(g *group, svc *model.Service) bool {
+func (w *worker) isPerNode(g *group, u *unit) bool {
 	for r := range w.runs {
-		for i := range svc.Ports {
-			if p, _ := g.sets[r].For(svc, svc.Ports[i].Name, ""); p != nil && w.sim.perNode[r][p.Name] {
-				return true
+		for _, svc := range u.services {
+			for i := range svc.service.Ports {
+				if p, _ := g.sets[r].For(svc.service, svc.service.Ports[i].Name, ""); p != nil && w.sim.perNode[r][p.Name] {
+					return true
+				}
 			}
 		}
 	}
@@ -202,7 +213,7 @@ func (w *worker) addPort(svc *serviceRun, i int, classes []class, runs [][]traje
 			w.addClass(svc, i, &classes[j], runs[j], loads, diverging)
 		}
 	}
-	k := keptService{results: make([]ServiceResult, len(w.runs)), loads: loads, versions: svc, asked: sim.asked[svc.service.Name]}
+	k := keptService{results: make([]ServiceResult, len(w.runs)), loads: loads, asked: sim.asked[svc.service.Name]}
 	demand, elsewhere := 0.0, 0.0
 	for s, d := range diverging {
 		w.diverging[s] += d
@@ -212,7 +223,7 @@ func (w *worker) addPort(svc *serviceRun, i int, classes []class, runs [][]traje
 	k.divergence = ratio(elsewhere, demand)
 	var metrics [][]verdict.Metric
 	for r, l := range loads {
-		k.results[r] = w.summarize(svc, l, r)
+		k.results[r] = w.summarize(l, r)
 		k.results[r].Divergence = k.divergence
 		complete(r, &k.results[r])
 		k.results[r].round()
@@ -223,7 +234,7 @@ func (w *worker) addPort(svc *serviceRun, i int, classes []class, runs [][]traje
 }
 
 // summarize adds the load of a port to the totals of a run, and returns it without its endpoints.
-func (w *worker) summarize(svc *serviceRun, l *portLoad, r int) ServiceResult {
+func (w *worker) summarize(l *portLoad, r int) ServiceResult {
 	p, sim, all := l.port, w.sim, w.totals[r]
 	out := ServiceResult{
 		ServicePort: verdict.ServicePort{Service: p.name.Service.String(), Port: p.label(), Protocol: p.name.Protocol.String(), Family: p.family.String()},
@@ -234,7 +245,7 @@ func (w *worker) summarize(svc *serviceRun, l *portLoad, r int) ServiceResult {
 	for s := range sim.samples {
 		t := sim.sampleTime(s)
 		sample := &all.samples[s]
-		l.overloads(s, svc.versionAt(t), func(_ int, load, overload float64) {
+		l.overloads(s, t, func(_ int, load, overload float64) {
 			if overload > out.MaxOverload {
 				out.MaxOverload, out.MaxAtSeconds = overload, t.Seconds()
 			}
@@ -267,5 +278,6 @@ func (w *worker) summarize(svc *serviceRun, l *portLoad, r int) ServiceResult {
 		out.ZoneMatrix = append(out.ZoneMatrix, row)
 	}
 	out.CrossZoneShare = ratio(crossing, zoned)
+	l.addBackends(&out)
 	return out
 }

@@ -16,8 +16,9 @@ import (
 // world is the cluster over time, which does not depend on policies. Times are since the beginning.
 type world struct {
 	cluster  *model.Snapshot
-	services map[model.Name][]version // those that change, in the order of time; the first is the cluster as it is given
-	nodes    []nodesVersion           // in the order of time
+	services map[model.Name][]version            // those that change, in the order of time; the first is the cluster as it is given
+	routes   map[model.ObjectName][]routeVersion // those that change, likewise
+	nodes    []nodesVersion                      // in the order of time
 	fates    map[string][]time.Duration
 	answers  map[netip.Addr][]answer // in the order of time; none: it always answers
 	pods     map[model.Name]*model.Pod
