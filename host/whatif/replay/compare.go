@@ -164,14 +164,30 @@ func (p *replay) describe(out *Period, at port, key plan.Key, share float64) {
 		return cmp.Or(-cmp.Compare(math.Abs(e.Candidate-e.Baseline), math.Abs(f.Candidate-f.Baseline)), cmp.Compare(e.Address, f.Address))
 	})
 	out.Endpoints = out.Endpoints[:min(len(out.Endpoints), MaxEndpoints)]
-	for i := range out.Endpoints {
-		e := &out.Endpoints[i]
-		addr := netip.MustParseAddrPort(e.Address).Addr()
-		for _, s := range p.world.Slices[at.Service] {
-			for j := range s.Endpoints {
-				if s.Endpoints[j].Addr == addr {
-					e.Pod, e.Zone = s.Endpoints[j].Pod, s.Endpoints[j].Zone
-				}
+	for _, service := range append(p.backendsOf(at.Service), at.Service) {
+		for i := range out.Endpoints {
+			out.Endpoints[i].setPod(p.world.Slices[service])
+		}
+	}
+}
+
+// backendsOf returns the Services that routes split the connections to a Service over.
+func (p *replay) backendsOf(parent model.Name) (out []model.Name) {
+	for _, r := range p.world.Routes {
+		if parents, backends := r.Services(); slices.Contains(parents, parent) {
+			out = append(out, backends...)
+		}
+	}
+	return out
+}
+
+// setPod sets the Pod and the zone that slices have of the address.
+func (e *Endpoint) setPod(all []*model.EndpointSlice) {
+	addr := netip.MustParseAddrPort(e.Address).Addr()
+	for _, s := range all {
+		for j := range s.Endpoints {
+			if s.Endpoints[j].Addr == addr {
+				e.Pod, e.Zone = s.Endpoints[j].Pod, s.Endpoints[j].Zone
 			}
 		}
 	}
@@ -207,7 +223,11 @@ func shares(p *plan.Pool) map[netip.AddrPort]float64 {
 	}
 	total := float64(p.Total())
 	for i := range p.Endpoints {
-		if e := &p.Endpoints[i]; e.Weight > 0 {
+		switch e := &p.Endpoints[i]; {
+		case e.Weight == 0:
+		case plan.IsRefusing(e.Addr.Addr()): // the part of a route's backend that has no endpoints
+			out[netip.AddrPort{}] = float64(e.Weight) / total
+		default:
 			out[e.Addr] = float64(e.Weight) / total
 		}
 	}

@@ -200,8 +200,32 @@ func live(t *testing.T, seed uint64, settings planner.Settings, cluster *testgen
 	return tp.out.Bytes(), tp.times, tp.plans
 }
 
-// randomChanges changes some slices, and rarely a Service or a Node.
+// randomRoute creates, changes or deletes a route between Services of a cluster.
+func randomRoute(r *rand.Rand, c *testgen.Cluster) model.Change {
+	name := model.ObjectName{Kind: model.TCPRouteKind, Name: model.Name{Namespace: "shop", Name: fmt.Sprint("r", r.IntN(2))}}
+	out := model.Change{Kind: model.RouteKind, Group: name.Kind, Name: name.Name}
+	if r.IntN(4) == 0 {
+		return out
+	}
+	out.Route = &model.Route{Name: name}
+	for _, change := range c.Changes {
+		if svc := change.Service; svc != nil && len(svc.Ports) > 0 {
+			if r.IntN(3) == 0 {
+				out.Route.Parents = append(out.Route.Parents, model.RouteParent{Service: svc.Name.Name})
+			}
+			if r.IntN(2) == 0 {
+				out.Route.Backends = append(out.Route.Backends, model.RouteBackend{Service: svc.Name.Name, Port: svc.Ports[0].Port, Weight: uint32(r.IntN(4))})
+			}
+		}
+	}
+	return out
+}
+
+// randomChanges changes some slices, and rarely a Service, a Node or a route.
 func randomChanges(r *rand.Rand, c *testgen.Cluster) (out []model.Change) {
+	if r.IntN(5) == 0 {
+		out = append(out, randomRoute(r, c))
+	}
 	for range 1 + r.IntN(3) {
 		change := c.Changes[r.IntN(len(c.Changes))]
 		switch {
