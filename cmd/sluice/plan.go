@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,9 +12,11 @@ import (
 	"github.com/sluice-proxy/sluice/cmd/internal/printer"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/host/node/agent/state"
 	"github.com/sluice-proxy/sluice/host/util/printable"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 func newPlanCommand() *cobra.Command {
@@ -66,6 +69,12 @@ the backend cannot represent, and how the shadows of policies compare. With a na
 					fmt.Fprintf(cmd.OutOrStdout(), "# %s\n", printable.Escape(d.String()))
 				}
 			}
+			if refused := refusals(pl, current); len(refused) > 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "\n# routes: connections that are refused\n")
+				for _, text := range refused {
+					fmt.Fprintf(cmd.OutOrStdout(), "# %s\n", printable.Escape(text))
+				}
+			}
 			if len(in.planned.presets) > 0 {
 				fmt.Fprintf(cmd.OutOrStdout(), "\n# presets: policies that come with sluice\n")
 				for _, text := range in.planned.presets {
@@ -81,6 +90,32 @@ the backend cannot represent, and how the shadows of policies compare. With a na
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "print only Services of this namespace (default: all)")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	return cmd
+}
+
+// refusals says what routes refuse of the connections to the frontends of a plan, and why.
+func refusals(pl *planner.Planner, p *plan.Plan) (out []string) {
+	services := map[model.Name]bool{}
+	for _, f := range p.Frontends {
+		for e := range f.AllEndpoints() {
+			services[f.Owner.Service] = services[f.Owner.Service] || plan.IsRefusing(e.Addr.Addr())
+		}
+		services[f.Owner.Service] = services[f.Owner.Service] || f.Pool.Verdict != plan.Forward
+	}
+	maps.DeleteFunc(services, func(_ model.Name, refuses bool) bool { return !refuses })
+	for _, name := range slices.SortedFunc(maps.Keys(services), model.Name.Compare) {
+		x, err := pl.Explain(name)
+		if err != nil {
+			continue // it has been deleted, and its frontends go
+		}
+		for _, split := range x.Splits {
+			for pool := abi.PoolCluster; split != nil && pool <= abi.PoolLocal; pool++ {
+				for _, text := range split.Refusals(pool) {
+					out = append(out, fmt.Sprintf("%s %s: %s", split.Decision.Port.Name, split.Decision.Port.Family, text))
+				}
+			}
+		}
+	}
+	return slices.Compact(out)
 }
 
 // plan returns what of a plan is to be printed.

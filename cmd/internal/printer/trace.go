@@ -25,11 +25,14 @@ func Trace(w io.Writer, a *api.Traced, flow *api.TracedFlow) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "  ENDPOINT\tWEIGHT\tSHARE\tSOURCE")
 	for _, e := range a.Endpoints {
-		source := "kept"
-		if e.Masquerade {
+		address, source := printable.Escape(e.Address), "kept"
+		switch {
+		case e.Refused:
+			address, source = "refused", "-"
+		case e.Masquerade:
 			source = "masqueraded"
 		}
-		fmt.Fprintf(tw, "  %s\t%d\t%.1f %%\t%s\n", printable.Escape(e.Address), e.Weight, 100*e.Share, source)
+		fmt.Fprintf(tw, "  %s\t%d\t%.1f %%\t%s\n", address, e.Weight, 100*e.Share, source)
 	}
 	return tw.Flush()
 }

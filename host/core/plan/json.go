@@ -56,7 +56,8 @@ type poolJSON struct {
 type endpointJSON struct {
 	Address  netip.AddrPort `json:"address"`
 	Weight   uint16         `json:"weight"`
-	Share    float64        `json:"share"` // of new connections, 0 to 1; derived; ignored when read
+	Refused  bool           `json:"refused,omitempty"` // the connections are refused, see Refusing; derived; ignored when read
+	Share    float64        `json:"share"`             // of new connections, 0 to 1; derived; ignored when read
 	Phase    Phase          `json:"phase"`
 	Deadline *time.Time     `json:"deadline,omitempty"`
 }
@@ -92,7 +93,7 @@ func (p *Plan) MarshalJSON() ([]byte, error) {
 func poolToJSON(p *Pool) poolJSON {
 	out := poolJSON{Verdict: p.Verdict, Total: p.Total()}
 	for _, m := range p.Endpoints {
-		j := endpointJSON{Address: m.Addr, Weight: m.Weight, Phase: m.Phase}
+		j := endpointJSON{Address: m.Addr, Refused: IsRefusing(m.Addr.Addr()), Weight: m.Weight, Phase: m.Phase}
 		if out.Total > 0 {
 			j.Share = math.Round(1e4*float64(m.Weight)/float64(out.Total)) / 1e4
 		}

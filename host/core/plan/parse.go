@@ -3,6 +3,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -231,9 +232,13 @@ func (r *parser) readPool(p *Pool, words []string) (err error) {
 	return nil
 }
 
-// readEndpoint reads "ADDRESS:PORT weight N [SHARE %] [PHASE [until TIME]]".
+// readEndpoint reads "ADDRESS:PORT weight N [SHARE %] [PHASE [until TIME]]", where ADDRESS may be "refused".
 func (r *parser) readEndpoint(words []string) error {
-	addr, err := netip.ParseAddrPort(words[0])
+	text := words[0]
+	if port, refused := strings.CutPrefix(text, refusedAddr+":"); refused {
+		text = net.JoinHostPort(Refusing(r.f.Key.Family()).String(), port)
+	}
+	addr, err := netip.ParseAddrPort(text)
 	if err != nil {
 		return fmt.Errorf("%q: want a verdict, an endpoint's address:port, or a word of a frontend", words[0])
 	}

@@ -118,16 +118,27 @@ func formatPool(b *strings.Builder, which string, p *Pool) {
 	fmt.Fprintf(b, " %s\n", poolSummary(len(p.Endpoints), total))
 	var addr, weight int
 	for _, m := range p.Endpoints {
-		addr = max(addr, len(m.Addr.String()))
+		addr = max(addr, len(m.text()))
 		weight = max(weight, len(strconv.Itoa(int(m.Weight))))
 	}
 	for _, m := range p.Endpoints {
-		fmt.Fprintf(b, "      %-*s  weight %*d  %5s %%  %s", addr, m.Addr, weight, m.Weight, percent(m.Weight, total), m.Phase)
+		fmt.Fprintf(b, "      %-*s  weight %*d  %5s %%  %s", addr, m.text(), weight, m.Weight, percent(m.Weight, total), m.Phase)
 		if m.Deadline != 0 {
 			fmt.Fprintf(b, " until %s", time.UnixMilli(m.Deadline).UTC().Format(deadlineLayout))
 		}
 		b.WriteByte('\n')
 	}
+}
+
+// refusedAddr is the address of the connections that are refused in the text form.
+const refusedAddr = "refused"
+
+// text returns the address and port.
+func (m *Endpoint) text() string {
+	if IsRefusing(m.Addr.Addr()) {
+		return refusedAddr + ":" + strconv.Itoa(int(m.Addr.Port()))
+	}
+	return m.Addr.String()
 }
 
 func poolSummary(endpoints, total int) string {

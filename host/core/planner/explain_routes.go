@@ -1,9 +1,12 @@
 package planner
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
@@ -23,6 +26,27 @@ func withoutRoute(list []policy.PortDecision, svc *model.Service, routes []*mode
 		}
 		return false
 	})
+}
+
+// Refusals says which parts of the connections to a pool, as abi.Pool…, are refused, and why.
+func (s *Split) Refusals(pool int) (out []string) {
+	for i := range s.Parts {
+		if part, b := &s.Parts[i], &s.Route.Backends[i]; part.Pools[pool].Refused {
+			out = append(out, fmt.Sprintf("%s %s refuses %.1f %%, those for %s:%d: %s", s.Route.Name.Kind, s.Route.Name.Name, 100*part.Pools[pool].Held,
+				b.Service, b.Port, cmp.Or(part.Why, "no endpoint can serve")))
+		}
+	}
+	return out
+}
+
+// SplitOf returns how a route splits the connections to a frontend; nil: none does.
+func (e *Explanation) SplitOf(f *plan.Frontend) *Split {
+	for _, s := range e.Splits {
+		if s != nil && s.Decision.Port.Name == f.Owner && s.Decision.Port.Family == f.Key.Family() {
+			return s
+		}
+	}
+	return nil
 }
 
 // explainRoutes adds the ports that have a route.

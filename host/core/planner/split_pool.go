@@ -60,6 +60,9 @@ func (s *Split) weigh(gains []gain, n, pool, maxTotal int) (weights []uint16, re
 		some = some || g.endpoint < n
 	}
 	if !some { // the verdict of the pool refuses them
+		for _, g := range gains {
+			s.Parts[g.part].Pools[pool].Held += g.share
+		}
 		return weights[:n], 0
 	}
 	abi.Weights(weights, parts, maxTotal)

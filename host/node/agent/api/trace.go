@@ -24,6 +24,7 @@ type TracedFlow struct {
 // TracedEndpoint is an endpoint that a connection may reach.
 type TracedEndpoint struct {
 	Address    string  `json:"address"`
+	Refused    bool    `json:"refused,omitempty"` // there is no endpoint: the connections are refused; Why says what for
 	Weight     uint16  `json:"weight"`
 	Share      float64 `json:"share"` // of new connections, 0 to 1
 	Masquerade bool    `json:"masquerade"`

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/core/planner"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
+	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
 // NewTracedFlow returns a flow with addresses.
@@ -45,7 +46,9 @@ func (t *Tracer) Trace(flow plan.Flow) api.Traced {
 		a.Verdict = [...]string{plan.Forward: "DNAT", plan.Reject: "REJECT", plan.Drop: "DROP"}[o.Verdict]
 	}
 	for _, c := range o.Candidates {
-		a.Endpoints = append(a.Endpoints, api.TracedEndpoint{Address: c.Addr.String(), Weight: c.Weight, Share: c.Share, Masquerade: c.Masquerade})
+		a.Endpoints = append(a.Endpoints, api.TracedEndpoint{
+			Address: c.Addr.String(), Refused: plan.IsRefusing(c.Addr.Addr()), Weight: c.Weight, Share: c.Share, Masquerade: c.Masquerade,
+		})
 	}
 	if o.Frontend == nil {
 		a.Why = t.unclaimed(flow, &o)
@@ -108,7 +111,7 @@ func localhostReason(f *plan.Frontend) string {
 	}
 	var to []string
 	for _, e := range pool.Endpoints {
-		if e.Weight > 0 {
+		if e.Weight > 0 && !plan.IsRefusing(e.Addr.Addr()) {
 			to = append(to, e.Addr.String())
 		}
 	}
@@ -153,20 +156,23 @@ func (t *Tracer) reasons(flow plan.Flow, o *plan.Outcome) []string {
 	default:
 		out = append(out, who+": externalTrafficPolicy Local does not apply")
 	}
+	split, refusals := splitOf(x, f, local)
 	if o.Verdict != plan.Forward {
 		if local && o.Verdict == plan.Drop {
 			return append(out, "no endpoint on this node can serve, but others can")
 		}
-		return append(out, "no endpoint anywhere can serve")
+		return append(append(out, "no endpoint anywhere can serve"), refusals...)
 	}
 	scope := "all endpoints"
 	if local {
 		scope = "endpoints on this node"
 	}
-	if d := decisionFor(x, f); d != nil {
+	if d := decisionFor(x, f); split != nil {
+		scope += fmt.Sprintf(", split by %s %s", split.Route.Name.Kind, split.Route.Name.Name)
+	} else if d != nil {
 		scope += chosenBy(d, x, local)
 	}
-	out = append(out, scope)
+	out = append(append(out, scope), refusals...)
 	if x != nil && len(x.Service.SourceRanges) > 0 && f.SourceRanges == nil && f.Kind != plan.ClusterIP {
 		out = append(out, planner.WhyUnrestricted(f))
 	}
@@ -174,6 +180,20 @@ func (t *Tracer) reasons(flow plan.Flow, o *plan.Outcome) []string {
 		out = append(out, fmt.Sprintf("session affinity: a client keeps its endpoint for %s", f.Affinity))
 	}
 	return append(append(out, balanceReason(x, flow.From, o)...), masqueradeReason(who, o))
+}
+
+// splitOf returns how a route splits the connections to a frontend, nil if none does, and what it refuses of those to a pool.
+func splitOf(x *planner.Explanation, f *plan.Frontend, local bool) (s *planner.Split, refusals []string) {
+	if x == nil {
+		return nil, nil
+	}
+	if s = x.SplitOf(f); s == nil {
+		return nil, nil
+	}
+	if local {
+		return s, s.Refusals(abi.PoolLocal)
+	}
+	return s, s.Refusals(abi.PoolCluster)
 }
 
 // balanceReason describes the balance, unless it is random, which the shares describe.
