@@ -132,6 +132,23 @@ func TestObjectsChangeOneByOne(t *testing.T) {
 	delete(all, model.ObjectName{Kind: mine, Name: model.Name{Namespace: "shop", Name: "c"}})
 	put(t, all, mine, "shop", "a", good)
 	step("valid again", 2, 2, 0, false)
+	of := func(name string) model.ObjectName {
+		return model.ObjectName{Kind: mine, Name: model.Name{Namespace: "shop", Name: name}}
+	}
+	delete(all, of("a"))
+	put(t, all, mine, "shop", "z", good)
+	step("one is renamed", 2, 2, 0, false)
+	delete(all, of("z"))
+	step("it is deleted", 1, 1, 0, false)
+	put(t, all, mine, "shop", "z", bad)
+	step("it is made again, invalid", 1, 0, 1, false) // nothing of the one before is kept
+	put(t, all, mine, "shop", "z", good)
+	step("it is made valid", 2, 1, 0, false)
+	delete(all, model.ObjectName{Kind: v1alpha1.ServicePluginKind, Name: model.Name{Name: "spill"}})
+	put(t, all, v1alpha1.ServicePluginKind, "", "spill2", bundledSpill)
+	step("the plugin is renamed", 0, 2, 2, false)
+	put(t, all, v1alpha1.ServicePluginKind, "", "spill", bundledSpill)
+	step("it is made again", 2, 2, 0, false)
 	put(t, all, v1alpha1.ServicePluginKind, "", "spill", strings.Replace(bundledSpill, "shop", "lab", 1))
 	step("the grant ends", 0, 2, 2, false)
 }
