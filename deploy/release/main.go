@@ -187,7 +187,9 @@ func (r *release) vulnerabilities(ctx context.Context) error {
 		args = append(args, "-db", r.vulndb)
 	}
 	found, err := output(ctx, "go", append(args, "./cmd/...", "./plugins/...")...)
-	if err != nil {
+	if err != nil && found == "" {
+		return fmt.Errorf("%w; no database, perhaps: make release VULNDB=URL has another one", err)
+	} else if err != nil {
 		return fmt.Errorf("%w\n%s", err, found)
 	}
 	return nil

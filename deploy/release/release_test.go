@@ -183,6 +183,10 @@ func TestVulnerabilitiesEndARelease(t *testing.T) {
 			t.Errorf("database %q: %v", c.entry, err)
 		}
 	}
+	r := &release{options: options{vulndb: "file://" + filepath.Join(dir, "none")}}
+	if err := r.vulnerabilities(t.Context()); err == nil || !strings.Contains(err.Error(), "VULNDB=") {
+		t.Errorf("without a database: %v", err)
+	}
 }
 
 func TestArgumentsOfAReleaseAreChecked(t *testing.T) {
