@@ -3,8 +3,10 @@ package e2e
 import (
 	"fmt"
 	"math"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -127,4 +129,94 @@ func TestCanaryByRouteLosesNoConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.expect("without the route", "p3")
+}
+
+// TestCanaryByUDPRoute moves UDP flows by the weights of a UDPRoute: new ones are split as the weights say, and one from before
+// stays where it is, also at weight 0.
+func TestCanaryByUDPRoute(t *testing.T) {
+	const flows = 300
+	n := newNode(t)
+	for i, p := range []string{"p1", "p2"} {
+		s, err := n.pods[p].Serve("udp", netip.AddrPortFrom(n.pods[p].Addrs[0], 5060), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		n.write(fmt.Sprintf("sip-v%d.yaml", i+1), fmt.Sprintf(`
+apiVersion: v1
+kind: Service
+metadata: {name: sip-v%[1]d, namespace: shop}
+spec: {clusterIP: 10.96.0.3%[1]d, clusterIPs: [10.96.0.3%[1]d], ports: [{name: sip, port: 5060, protocol: UDP}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: sip-v%[1]d-1, namespace: shop, labels: {kubernetes.io/service-name: sip-v%[1]d}}
+addressType: IPv4
+ports: [{name: sip, port: 5060, protocol: UDP}]
+endpoints: [{addresses: [10.244.0.%[1]d], conditions: {ready: true}}]
+`, i+1))
+	}
+	n.write("sip.yaml", `
+apiVersion: v1
+kind: Service
+metadata: {name: sip, namespace: shop}
+spec: {clusterIP: 10.96.0.30, clusterIPs: [10.96.0.30], ports: [{name: sip, port: 5060, protocol: UDP}]}
+`)
+	split := func(one, two int) {
+		n.write("route.yaml", fmt.Sprintf(`
+apiVersion: gateway.networking.k8s.io/v1
+kind: UDPRoute
+metadata: {name: sip, namespace: shop}
+spec:
+  parentRefs: [{group: "", kind: Service, name: sip}]
+  rules: [{backendRefs: [{name: sip-v1, port: 5060, weight: %d}, {name: sip-v2, port: 5060, weight: %d}]}]
+`, one, two))
+	}
+	sip := netip.MustParseAddrPort("10.96.0.30:5060")
+	ask := func() string {
+		a, err := n.client.Ask("udp", sip, testnet.AnswerTimeout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.Server
+	}
+	split(1, 0)
+	n.run("--config", n.configured(quiet))
+	c, err := n.client.Dial(t.Context(), "udp", sip)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	n.until("a flow to the first version", func() bool { return n.who(c) == "p1" })
+	split(1, 1)
+	n.until("a flow to the second version", func() bool { return ask() == "p2" })
+	second := 0
+	for range flows {
+		if ask() == "p2" {
+			second++
+		}
+	}
+	if math.Abs(float64(second)-flows/2) > 5*math.Sqrt(flows/4) {
+		t.Errorf("%d of %d flows meet the second version", second, flows)
+	}
+	if got := n.who(c); got != "p1" {
+		t.Errorf("the flow from before meets %s", got)
+	}
+	split(0, 1)
+	n.until("ten flows to the second version", func() bool {
+		return !slices.ContainsFunc(make([]int, 10), func(int) bool { return ask() != "p2" })
+	})
+	first := 0
+	for range flows {
+		if ask() != "p2" {
+			first++ // its port is that of a flow from before
+		}
+	}
+	if first > flows/20 {
+		t.Errorf("%d of %d new flows meet the version without weight", first, flows)
+	}
+	if got := n.who(c); got != "p1" {
+		t.Errorf("the flow from before meets %s, although its version serves", got)
+	}
+	t.Logf("%d of %d flows with equal weights, %d of %d with all the weight", second, flows, flows-first, flows)
 }
