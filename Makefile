@@ -171,7 +171,7 @@ e2e-faults experiment-pods: build image node-programs
 	bin/faults $(FAULTS) -run '$(RUN)' -proxies '$(PROXIES)' -tag '$(VERSION)' -results bin/$@.json -write host/PODS.md
 
 test-cluster: deps build cluster-programs
-	$(GO) test -timeout 10m ./host/lab/testcluster/... ./host/source/kube/... ./cmd/sluice/cluster/... ./deploy/...
+	$(GO) test -timeout 20m ./host/lab/testcluster/... ./host/api/... ./host/source/kube/cluster ./host/controller/cluster ./cmd/sluice/cluster
 
 # Kernels other than this machine's: User-Mode Linux from Debian's sources, each 8 CPU minutes the first time, kept in
 # the user's cache. x86 only.

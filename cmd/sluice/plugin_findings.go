@@ -53,7 +53,7 @@ func askSamples(p decider, settings string, keys []string) (all []sampleAnswer, 
 func applied(req *abi.Request, role abi.Role, resp *abi.Response) (parts []float64, weights []uint16) {
 	req.Apply(role, abi.AnswerOf(resp))
 	parts, weights = req.Parts(nil), make([]uint16, len(req.Endpoints))
-	abi.Weights(weights, parts, abi.TotalFor(resp.Balance))
+	abi.Weights(weights, parts)
 	return parts, weights
 }
 

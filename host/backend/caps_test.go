@@ -39,10 +39,14 @@ func rows() []row {
 		ones[i] = 1
 	}
 	oneTwo := append([]uint16{2}, ones[1:]...)
+	hashed := weightsRow("weights 999 : 1, source hash", 999, 1)
+	setWeights := hashed.set
+	hashed.set = func(f *plan.Frontend) { setWeights(f); f.Balance = plan.SourceHash }
 	out = append(out,
 		weightsRow("weights 200 : 100", 200, 100),
 		weightsRow("weights 999 : 1", 999, 1),
 		weightsRow("weights 1000 : 1", 1000, 1),
+		hashed,
 		weightsRow("weights 65535 : 65534 : 1", 65535, 65534, 1),
 		weightsRow("weights 1 : 0", 1, 0),
 		weightsRow("1500 endpoints of weight 1", ones...),

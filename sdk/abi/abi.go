@@ -80,12 +80,8 @@ const (
 	MaxShedPermille  = 1000    // ShedPermille is 0 to this
 )
 
-// Bounds of the sum of the weights in the data plane: nftables represents as many exactly. With BalanceSourceHash less, so that
-// each unit has more entries of the table.
-const (
-	MaxTotal     = 1000
-	MaxHashTotal = 100
-)
+// MaxTotal bounds the sum of the weights in the data plane: nftables represents as many exactly.
+const MaxTotal = 1000
 
 // Values that mean "none".
 const (

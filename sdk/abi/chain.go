@@ -177,14 +177,6 @@ func (r *Request) group(i int) int {
 	return 0
 }
 
-// TotalFor returns the bound for a balance of a response.
-func TotalFor(balance uint8) int {
-	if balance == BalanceSourceHash {
-		return MaxHashTotal
-	}
-	return MaxTotal
-}
-
 // tolerance is the relative error of the part of equal endpoints together that Weights accepts in favour of a smaller sum.
 const tolerance = 0.01
 
@@ -193,9 +185,9 @@ const tolerance = 0.01
 const maxSearched = 16
 
 // Weights stores in dst, of the length of parts, the smallest integers with the ratios of the parts, whose sum is 1: to a
-// hundredth if the sum of the integers can be at most maxTotal, or else as exactly as that permits. A part above 0 has at least
-// 1, even if the sum exceeds maxTotal.
-func Weights(dst []uint16, parts []float64, maxTotal int) {
+// hundredth if the sum of the integers can be at most MaxTotal, or else as exactly as that permits. A part above 0 has at least
+// 1, even if the sum exceeds MaxTotal.
+func Weights(dst []uint16, parts []float64) {
 	type class struct {
 		part   float64
 		count  float64
@@ -218,7 +210,7 @@ func Weights(dst []uint16, parts []float64, maxTotal int) {
 		}
 	}
 	if len(classes) == 0 {
-		apportion(dst, parts, maxTotal)
+		apportion(dst, parts, MaxTotal)
 		return
 	}
 	scale := func(n float64) (total float64) {
@@ -230,9 +222,9 @@ func Weights(dst []uint16, parts []float64, maxTotal int) {
 		return total
 	}
 	best, least := 1.0, math.Inf(1)
-	for n := 1.0; n <= float64(maxTotal); n++ {
+	for n := 1.0; n <= MaxTotal; n++ {
 		total := scale(n)
-		if n > 1 && total > float64(maxTotal) {
+		if n > 1 && total > MaxTotal {
 			break
 		}
 		off := 0.0

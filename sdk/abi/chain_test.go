@@ -59,7 +59,7 @@ func TestBeginIsTheDefaultRules(t *testing.T) {
 			t.Fatalf("%s: %v", name, parts)
 		}
 		got := make([]uint16, len(parts))
-		if Weights(got, parts, MaxTotal); !slices.Equal(got, tt.want) {
+		if Weights(got, parts); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: weights %v, want %v", name, got, tt.want)
 		}
 	}
@@ -101,7 +101,7 @@ func TestWeightsAreSmall(t *testing.T) {
 		{[]float64{1. / 3, 2. / 3}, []uint16{1, 2}},
 	} {
 		got := make([]uint16, len(tt.parts))
-		if Weights(got, tt.parts, MaxTotal); !slices.Equal(got, tt.want) {
+		if Weights(got, tt.parts); !slices.Equal(got, tt.want) {
 			t.Errorf("%v: %v, want %v", tt.parts, got, tt.want)
 		}
 	}
@@ -128,7 +128,7 @@ func TestWeightsKeepTheRatios(t *testing.T) {
 			parts[i] /= sum
 		}
 		w := make([]uint16, len(parts))
-		Weights(w, parts, MaxTotal)
+		Weights(w, parts)
 		total := 0
 		for _, v := range w {
 			total += int(v)
@@ -157,7 +157,7 @@ func BenchmarkWeights(b *testing.B) {
 	}
 	w := make([]uint16, len(parts))
 	for b.Loop() {
-		Weights(w, parts, MaxTotal)
+		Weights(w, parts)
 	}
 }
 

@@ -233,7 +233,7 @@ func (p *pool) check(role abi.Role, req *abi.Request, resp *abi.Response) error 
 		return errors.New("the response leaves no endpoint with capacity and a share")
 	}
 	p.weights = make([]uint16, len(parts))
-	abi.Weights(p.weights, parts, abi.TotalFor(resp.Balance))
+	abi.Weights(p.weights, parts)
 	return nil
 }
 

@@ -16,7 +16,9 @@ import (
 
 // Caps returns what IPVS with all schedulers can represent. IPVS accepts weights up to 65535, but wrr walks them from the highest
 // down: of 65535, 65535 and 21845, the third destination got no connection among the first 87,380. So weights are reduced to
-// lowest terms, with a sum of slots.Max as in the nftables backend, and a round of wrr takes at most a thousand connections.
+// lowest terms, with a sum of slots.Max as in the nftables backend, and a round of wrr takes at most a thousand connections. The
+// schedulers mh and sh fill a table of a fixed size (4093 and 256 slots by default) in rounds of as many slots as the sum: with
+// a sum of 1000, destinations in the unfinished last round of mh would have a fifth more than their share.
 func Caps() plan.Caps {
 	return capsOf(map[string]bool{"wrr": true, "wlc": true, "mh": true})
 }
@@ -24,7 +26,7 @@ func Caps() plan.Caps {
 // capsOf returns what IPVS with the given schedulers can represent.
 func capsOf(have map[string]bool) plan.Caps {
 	c := plan.Caps{
-		Name: "ipvs", Ratios: true, MaxTotal: slots.Max, Step: slots.Step, ZeroWeight: true,
+		Name: "ipvs", Ratios: true, MaxTotal: slots.Max, MaxHashTotal: 100, Step: slots.Step, ZeroWeight: true,
 		Balances: []plan.Balance{plan.Random},
 
 		MaxEndpoints: nftables.Slots{}.Caps().MaxEndpoints, MaxName: nftables.MaxName, CoarseAffinity: true, Outcomes: true,

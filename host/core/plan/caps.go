@@ -17,6 +17,8 @@ type Caps struct {
 	// number of endpoints). Otherwise it represents the weights themselves.
 	Ratios   bool
 	MaxTotal int
+	// MaxHashTotal takes the place of MaxTotal for SourceHash; 0: MaxTotal.
+	MaxHashTotal int
 	// ZeroWeight means that the backend represents endpoints of weight 0. Their phase is Draining.
 	ZeroWeight bool
 	// Balances that the backend supports. The first one replaces unsupported ones. Without any, every plan fits.
@@ -42,7 +44,7 @@ type Caps struct {
 func (c *Caps) fits(f *Frontend) bool {
 	return c == nil || len(c.Balances) == 0 ||
 		slices.Contains(c.Balances, f.Balance) && c.affinity(f.Affinity) == f.Affinity && (c.Outcomes || !f.Outcomes) && c.names(&f.Owner) &&
-			c.fitsPool(&f.Pool) && (f.Outside == nil || c.fitsPool(f.Outside))
+			c.fitsPool(&f.Pool, f.Balance) && (f.Outside == nil || c.fitsPool(f.Outside, f.Balance))
 }
 
 // names reports whether the backend represents the names of an owner.
@@ -61,8 +63,16 @@ func (c *Caps) shorten(o model.PortName) model.PortName {
 	return o
 }
 
+// maxTotal is the bound of the sum of the weights of a pool, in lowest terms.
+func (c *Caps) maxTotal(b Balance) int {
+	if b == SourceHash && c.MaxHashTotal > 0 {
+		return c.MaxHashTotal
+	}
+	return c.MaxTotal
+}
+
 // fitsPool reports whether the backend has room for all endpoints of a pool and represents the ratio of their weights.
-func (c *Caps) fitsPool(p *Pool) bool {
+func (c *Caps) fitsPool(p *Pool, b Balance) bool {
 	if c.MaxEndpoints > 0 && len(p.Endpoints) > c.MaxEndpoints {
 		return false
 	}
@@ -70,7 +80,7 @@ func (c *Caps) fitsPool(p *Pool) bool {
 		return true
 	}
 	sum, g, n := sumGCD(p.Endpoints)
-	return n == 0 || sum/g <= max(c.MaxTotal, n)
+	return n == 0 || sum/g <= max(c.maxTotal(b), n)
 }
 
 // affinity returns an affinity timeout as the backend represents it.

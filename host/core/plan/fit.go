@@ -41,7 +41,7 @@ func (f *Frontend) Degradations() (lost []Degradation) {
 		lose(fmt.Sprintf("%d endpoints", n), fmt.Sprintf("%d endpoints", c.MaxEndpoints), "a pool has at most that many")
 	}
 	if f.Degraded.rounded {
-		lose("exact weights", fmt.Sprintf("weights rounded to a sum of %d", c.MaxTotal), "a pool has that many slots")
+		lose("exact weights", fmt.Sprintf("weights rounded to a sum of %d", c.maxTotal(f.Balance)), "a pool has that many slots")
 	}
 	return lost
 }
@@ -60,9 +60,10 @@ type Fitter struct {
 	pools []fittedPool // whose endpoints do not fit
 }
 
-// fittedPool is the endpoints of a pool and what becomes of them.
+// fittedPool is the endpoints of a pool and what becomes of them with a bound of the sum of their weights.
 type fittedPool struct {
 	from, to []Endpoint
+	maxTotal int
 	rounded  bool
 }
 
@@ -94,10 +95,10 @@ func (x *Fitter) Fit(f *Frontend) *Frontend {
 		out.Balance = c.Balances[0]
 	}
 	out.Affinity, out.Outcomes = c.affinity(f.Affinity), f.Outcomes && c.Outcomes
-	rounded := x.fitPool(&out.Pool)
+	rounded := x.fitPool(&out.Pool, out.Balance)
 	if f.Outside != nil {
 		outside := *f.Outside
-		rounded = x.fitPool(&outside) || rounded
+		rounded = x.fitPool(&outside, out.Balance) || rounded
 		out.Outside = &outside
 	}
 	out.Degraded = &Degraded{f, c, rounded}
@@ -105,21 +106,23 @@ func (x *Fitter) Fit(f *Frontend) *Frontend {
 }
 
 // fitPool makes a pool fit the backend, and reports whether it has rounded weights.
-func (x *Fitter) fitPool(p *Pool) (rounded bool) {
-	if x.caps.fitsPool(p) {
+func (x *Fitter) fitPool(p *Pool, b Balance) (rounded bool) {
+	if x.caps.fitsPool(p, b) {
 		return false
 	}
-	from := p.Endpoints
-	at := slices.IndexFunc(x.pools, func(o fittedPool) bool { return &o.from[0] == &from[0] && len(o.from) == len(from) })
+	from, maxTotal := p.Endpoints, x.caps.maxTotal(b)
+	at := slices.IndexFunc(x.pools, func(o fittedPool) bool {
+		return &o.from[0] == &from[0] && len(o.from) == len(from) && o.maxTotal == maxTotal
+	})
 	if at < 0 {
-		o := fittedPool{from: from}
+		o := fittedPool{from: from, maxTotal: maxTotal}
 		if m := x.caps.MaxEndpoints; m > 0 && len(from) > m {
 			o.to = firstEndpoints(from, m)
 		} else {
 			o.to = slices.Clone(from)
 		}
 		if x.caps.Ratios {
-			o.rounded = ReduceWeights(o.to, x.caps.MaxTotal)
+			o.rounded = ReduceWeights(o.to, maxTotal)
 		}
 		at, x.pools = len(x.pools), append(x.pools, o)
 	}

@@ -20,6 +20,7 @@ var someCaps = []plan.Caps{
 	{Name: "all", ZeroWeight: true, Outcomes: true, Balances: allBalances},
 	{Name: "slots", Ratios: true, MaxTotal: 1000, Outcomes: true, Balances: allBalances[:1]},
 	{Name: "few", Ratios: true, MaxTotal: 16, ZeroWeight: true, CoarseAffinity: true, MaxName: 20, Balances: allBalances[1:2]},
+	{Name: "hash", Ratios: true, MaxTotal: 1000, MaxHashTotal: 7, Balances: allBalances},
 	{Name: "one", Ratios: true, MaxTotal: 1, Balances: allBalances},
 	{Name: "cut", Ratios: true, MaxTotal: 5, MaxEndpoints: 3, Balances: allBalances},
 }
@@ -73,14 +74,19 @@ func TestStrippedInReusedMemory(t *testing.T) {
 	}
 }
 
-// TestPoolsThatDoNotFitStayShared: the frontends of a Service port share endpoints, also those that are rounded.
+// TestPoolsThatDoNotFitStayShared: the frontends of a Service port share endpoints, also those that are rounded, but for another
+// sum.
 func TestPoolsThatDoNotFitStayShared(t *testing.T) {
-	c := plan.Caps{Ratios: true, MaxTotal: 4, Balances: allBalances}
+	c := plan.Caps{Ratios: true, MaxTotal: 4, MaxHashTotal: 3, Balances: allBalances}
 	pool := plan.Pool{Endpoints: []plan.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Weight: 65535}, {Addr: netip.MustParseAddrPort("10.0.0.2:80"), Weight: 1}}}
 	fit := plan.NewFitter(&c)
 	f, g := fit.Fit(&plan.Frontend{Pool: pool}), fit.Fit(&plan.Frontend{Kind: plan.NodePort, Pool: pool})
 	if &f.Pool.Endpoints[0] != &g.Pool.Endpoints[0] || f.Pool.Total() != 4 || len(g.Degradations()) != 1 || pool.Total() != 65536 {
 		t.Errorf("%v, %v, %v", f.Pool, g.Pool, pool)
+	}
+	hashed := fit.Fit(&plan.Frontend{Balance: plan.SourceHash, Pool: pool})
+	if lost := hashed.Degradations(); hashed.Pool.Total() != 3 || len(lost) != 1 || lost[0].Got != "weights rounded to a sum of 3" {
+		t.Errorf("%v, %v", hashed.Pool, lost)
 	}
 }
 

@@ -46,13 +46,13 @@ func (s *Split) decide(d *policy.Decision, pool int) {
 		}
 	}
 	d.Balance = balance
-	d.Weights, d.Refused = s.weigh(gains, n, pool, abi.TotalFor(balance))
+	d.Weights, d.Refused = s.weigh(gains, n, pool)
 	s.combine(d, asked)
 }
 
 // weigh returns the weights of n endpoints, and that of the connections that are refused, which are those of an endpoint after
 // them. It sets the shares that the parts hold.
-func (s *Split) weigh(gains []gain, n, pool, maxTotal int) (weights []uint16, refused uint16) {
+func (s *Split) weigh(gains []gain, n, pool int) (weights []uint16, refused uint16) {
 	weights = make([]uint16, n+1)
 	parts, some := make([]float64, n+1), false
 	for _, g := range gains {
@@ -65,7 +65,7 @@ func (s *Split) weigh(gains []gain, n, pool, maxTotal int) (weights []uint16, re
 		}
 		return weights[:n], 0
 	}
-	abi.Weights(weights, parts, maxTotal)
+	abi.Weights(weights, parts)
 	total := 0.0
 	for _, w := range weights {
 		total += float64(w)

@@ -50,7 +50,7 @@ func (e *chains) combine(ch *chain, req *abi.Request, addrs model.AddrList) *las
 	e.parts = req.Parts(e.parts[:0])
 	e.weights = slices.Grow(e.weights[:0], n)[:n]
 	clear(e.weights)
-	abi.Weights(e.weights, e.parts, abi.TotalFor(g.balance))
+	abi.Weights(e.weights, e.parts)
 	for i, w := range e.weights {
 		g.rows[i].weight = w
 	}

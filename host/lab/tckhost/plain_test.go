@@ -105,7 +105,7 @@ func (h *plain) weights(p *plainPlugin, q *abi.Request, r *hosts.Response) []uin
 	}
 	q.Apply(p.plugin.Role(), answer)
 	out := make([]uint16, len(q.Endpoints))
-	abi.Weights(out, q.Parts(nil), abi.TotalFor(r.Balance))
+	abi.Weights(out, q.Parts(nil))
 	return out
 }
 

@@ -109,15 +109,8 @@ func simulateChain(t *testing.T, pods []chainPod, chain []string, timeline strin
 	return all, end
 }
 
-// near reports whether a share is another one, to five percent of it; to twenty with source hash, whose weights have a sum
-// of 100.
-func near(chain []string, got, want float64) bool {
-	tolerance := 0.05
-	if slices.Contains(chain, "maglev") {
-		tolerance = 0.2
-	}
-	return math.Abs(got-want) <= tolerance*want
-}
+// near reports whether a share is another one, to five percent of it.
+func near(got, want float64) bool { return math.Abs(got-want) <= .05*want }
 
 // acceptedOrders returns the orders of plugins that a configuration may have.
 func acceptedOrders(plugins []string) (out [][]string) {
@@ -169,7 +162,7 @@ func TestEveryAcceptedChainComposes(t *testing.T) {
 					}
 				}
 			}
-			if slices.Contains(chain, "canary") && what == "warming" && !near(chain, last.canary, canaryPercent/100.0) {
+			if slices.Contains(chain, "canary") && what == "warming" && !near(last.canary, canaryPercent/100.0) {
 				t.Errorf("%v: %s: the canary gets %.2f %% in the end", chain, what, 100*last.canary)
 			}
 			fresh, _ := simulateChain(t, end, chain, "")
@@ -184,10 +177,10 @@ func TestEveryAcceptedChainComposes(t *testing.T) {
 
 func checkShares(t *testing.T, chain []string, what string, got chainShares, spill float64) {
 	t.Helper()
-	if slices.Contains(chain, "canary") && !near(chain, got.canary, canaryPercent/100.0) {
+	if slices.Contains(chain, "canary") && !near(got.canary, canaryPercent/100.0) {
 		t.Errorf("%v: %s: the canary gets %.2f %%, want %d %%", chain, what, 100*got.canary, canaryPercent)
 	}
-	if slices.Contains(chain, "locality") && !near(chain, got.crossZone, spill) {
+	if slices.Contains(chain, "locality") && !near(got.crossZone, spill) {
 		t.Errorf("%v: %s: %.2f %% cross zones, want %.2f %%", chain, what, 100*got.crossZone, 100*spill)
 	}
 }

@@ -59,7 +59,7 @@ func TestCapacityAndMaglevCompose(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := make([]uint16, 3)
-	abi.Weights(got, parts, abi.TotalFor(abi.BalanceSourceHash))
+	abi.Weights(got, parts)
 	if !slices.Equal(got, []uint16{3, 1, 2}) {
 		t.Errorf("weights %v", got)
 	}
