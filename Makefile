@@ -15,7 +15,7 @@ PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 export CGO_ENABLED := 0
 
 .PHONY: help build plugins image krew man release test-release demo experiment quick race test test-all test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-nodes test-cni test-handover e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat test-arm64 test-arm64-user test-arm64-guest vm-arm64 vm-kernels \
-  compiled-plugins bench bench-peer bench-peer-base bench-fleet soak fuzz check generate fmt lint format-check vet deps clean
+  compiled-plugins bench bench-peer bench-peer-base bench-dataplane bench-fleet soak fuzz check generate fmt lint format-check vet deps clean
 
 help:
 	@cat .ci/help.txt
@@ -293,7 +293,13 @@ bench-peer: build cluster-programs
 # Measures BASE, the binary of another build of sluice, instead of kube-proxy, and writes nothing.
 bench-peer-base: build cluster-programs
 	$(GO) build -o bin/bench-cluster ./host/lab/bench/cluster
-	bin/bench-cluster peer -base '$(or $(BASE),$(error BASE= names the binary of the other build))' -sizes 1000,10000 -rounds 0
+	bin/bench-cluster peer -base '$(or $(BASE),$(error BASE= names the binary of the other build))' -sizes 1000,10000
+
+# Connections through kube-proxy, sluice and one rule. Needs root, nft, and 2 CPUs without other load.
+bench-dataplane: build cluster-programs
+	$(GUEST) -o bin/zone-first.wasm ./examples/plugin-zone-first
+	$(GO) build -o bin/bench-cluster ./host/lab/bench/cluster
+	bin/bench-cluster dataplane -write host/README.md
 
 bench-fleet: cluster-programs
 	$(GO) build -o bin/bench-cluster ./host/lab/bench/cluster

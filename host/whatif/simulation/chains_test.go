@@ -70,7 +70,8 @@ type chainShares struct {
 	endpoint          map[netip.Addr]float64
 }
 
-// simulateChain runs a chain over a timeline, and returns the shares at each sample.
+// simulateChain runs a chain over a timeline, and returns the shares at each sample. There are so many connections that rounding
+// their number down, as nodes count them, is no difference to least-loaded.
 func simulateChain(t *testing.T, pods []chainPod, chain []string, timeline string) (all []chainShares, end []chainPod) {
 	t.Helper()
 	p := &policy.Policy{Name: "p"}
@@ -78,7 +79,7 @@ func simulateChain(t *testing.T, pods []chainPod, chain []string, timeline strin
 		p.Steps = append(p.Steps, policy.Step{Plugin: name})
 	}
 	set := &policy.Set{Policies: map[string]*policy.Policy{"p": p}, Default: "p"}
-	r := simulate(t, Input{Cluster: chainCluster(pods), Runs: []Config{{Settings: planner.Settings{Policies: set}}}, Step: 2 * time.Second}, timeline, 1)
+	r := simulate(t, Input{Cluster: chainCluster(pods), Runs: []Config{{Settings: planner.Settings{Policies: set}}}, Step: 2 * time.Second, Demand: NodesDemand(1000)}, timeline, 1)
 	run := &r.Runs[0]
 	s := &run.Services[0]
 	if s.Error != "" || s.EndpointsOmitted > 0 {

@@ -13,14 +13,14 @@ import (
 )
 
 var commands = map[string]func(args []string) error{
-	"peer": peer.Main, "fleet": fleet.Main, "soak": soak.Main,
+	"peer": peer.Main, "dataplane": peer.DataPlaneMain, "fleet": fleet.Main, "soak": soak.Main,
 	"fleet-policies":    fleet.PoliciesMain,
 	fleet.AgentsCommand: fleet.AgentsMain, fleet.ControllerCommand: fleet.ControllerMain, // fleet starts this program
 }
 
 func main() {
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: bench-cluster peer|fleet|fleet-policies|soak [flags]; -h after one of them lists its flags")
+		fmt.Fprintln(os.Stderr, "usage: bench-cluster peer|dataplane|fleet|fleet-policies|soak [flags]; -h after one of them lists its flags")
 		os.Exit(2)
 	}
 	if err := commands[os.Args[1]](os.Args[2:]); err != nil {

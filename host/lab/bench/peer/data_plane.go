@@ -1,129 +1,245 @@
 package peer
 
 import (
+	"bytes"
+	"context"
+	"flag"
 	"fmt"
 	"net/netip"
-	"runtime"
+	"os"
+	"path/filepath"
 	"slices"
-	"sync"
-	"time"
+	"strings"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/sluice-proxy/sluice/host/lab/testnet"
-	"github.com/sluice-proxy/sluice/host/util/stats"
+	"github.com/sluice-proxy/sluice/host/lab/benchutil"
+	"github.com/sluice-proxy/sluice/host/lab/loadgen"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 )
 
-// target is an address to connect to from a node's client.
+// way is a kind of access that is measured: a Service of its own, besides those of loadgen.
+type way struct {
+	name, service string
+	index         int // of its ClusterIP, beyond loadgen's
+	target        uint16
+	workload      workload
+	change        func(s *corev1.Service)
+}
+
+const (
+	nodePort    = 30080
+	echoPort    = loadgen.TargetPort + 1
+	discardPort = loadgen.TargetPort + 2
+	// weighted is the label of the Service whose endpoints a policy weighs.
+	weighted = "weighted"
+)
+
+// ways are what each row of the tables measures.
+func ways() []way {
+	return []way{
+		{"ClusterIP", "plane", 60_000, loadgen.TargetPort, connections, func(*corev1.Service) {}},
+		{"ClusterIP, session affinity", "plane-affinity", 60_001, loadgen.TargetPort, connections, func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }},
+		{"ClusterIP, a policy weighs endpoints 4 : 1", "plane-weighted", 60_002, loadgen.TargetPort, connections, func(s *corev1.Service) { s.Labels = map[string]string{weighted: "yes"} }},
+		{"NodePort, from outside", "plane-nodeport", 60_003, loadgen.TargetPort, connections, func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, nodePort
+		}},
+		{"ClusterIP", "plane-rate", 60_004, loadgen.TargetPort, rate, func(*corev1.Service) {}},
+		{"ClusterIP", "plane-request", 60_005, echoPort, requests, func(*corev1.Service) {}},
+		{"ClusterIP", "plane-stream", 60_006, discardPort, stream, func(*corev1.Service) {}},
+	}
+}
+
+// address returns where clients find a way on a node.
+func (w *way) address(n *node) netip.AddrPort {
+	if w.service == "plane-nodeport" {
+		return netip.AddrPortFrom(n.lab.Node.Addrs[0], nodePort)
+	}
+	return loadgen.ServiceAddr(w.index)
+}
+
+// planeOptions are the flags of bench dataplane.
+type planeOptions struct {
+	options
+	rounds int
+	policy string
+}
+
+// DataPlaneMain runs bench dataplane with these arguments: connections through kube-proxy, through sluice, and through one rule.
+func DataPlaneMain(args []string) error {
+	var o planeOptions
+	flags := flag.NewFlagSet("dataplane", flag.ExitOnError)
+	flags.StringVar(&o.sizes, "sizes", "1000,10000", "numbers of Services, ascending")
+	flags.IntVar(&o.endpoints, "endpoints", 10, "endpoints of each Service")
+	flags.IntVar(&o.rounds, "rounds", 30, "rounds of measurements: two blocks of each way and proxy")
+	flags.StringVar(&o.policy, "policy", "bin/zone-first.wasm", "module of examples/plugin-zone-first")
+	o.register(flags)
+	_ = flags.Parse(args) // it exits
+	return benchutil.RunInNamespace(func(ctx context.Context) error {
+		results, planes, err := o.measure(ctx)
+		if err != nil {
+			return err
+		}
+		var text bytes.Buffer
+		printPlanes(&text, results, planes)
+		return benchutil.Publish(o.write, "dataplane", text.Bytes())
+	})
+}
+
+// measure measures the data plane at each size.
+func (o *planeOptions) measure(ctx context.Context) (*results, []dataPlane, error) {
+	b, sizes, err := o.begin(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer b.end()
+	if o.policy, err = filepath.Abs(o.policy); err != nil {
+		return nil, nil, err
+	}
+	b.proxies[1] = sluiceWith(b.proxies[1], o.policy)
+	if err := b.env.Cluster.AddNamespace(ctx, loadgen.Namespace); err != nil {
+		return nil, nil, err
+	}
+	for _, w := range ways() {
+		s := testcluster.Service(loadgen.Namespace, w.service, loadgen.ClusterIP(w.index), 80)
+		w.change(s)
+		slice := testcluster.Slice(loadgen.Namespace, w.service, w.target, loadgen.Endpoints(1<<23+w.index*16, o.endpoints)...)
+		if err := b.env.Cluster.CreateInBulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) { return s, slice }); err != nil {
+			return nil, nil, err
+		}
+	}
+	outside, err := b.env.Net.AddHost("outside", netip.MustParseAddr("192.0.2.2"))
+	if err != nil {
+		return nil, nil, err
+	}
+	var planes []dataPlane
+	for _, n := range sizes {
+		if err := b.createServices(ctx, n); err != nil {
+			return nil, nil, err
+		}
+		p := dataPlane{Services: n}
+		var nodes []*node
+		for _, proxy := range []*proxy{nil, b.proxies[0], b.proxies[1]} {
+			at, err := b.planeNode(ctx, proxy, n)
+			if err != nil {
+				return nil, nil, err
+			}
+			nodes = append(nodes, at)
+		}
+		b.progress("data plane with %d Services", n)
+		for _, w := range ways() {
+			row := planeRow{way: w}
+			var targets []target
+			for _, n := range nodes {
+				t := target{node: n, from: n.client, to: w.address(n)}
+				if w.service == "plane-nodeport" {
+					t.from = outside
+				}
+				targets = append(targets, t)
+			}
+			if row.blocks, err = w.workload.alternate(targets, o.rounds); err != nil {
+				return nil, nil, fmt.Errorf("%d Services, %s, %s: %w", n, w.workload.name, w.name, err)
+			}
+			p.rows = append(p.rows, row)
+		}
+		planes = append(planes, p)
+	}
+	return &b.results, planes, nil
+}
+
+// planeNode adds a node with the rules of a proxy, or with one rule for each way, and servers.
+func (b *bench) planeNode(ctx context.Context, p *proxy, services int) (n *node, err error) {
+	if p == nil {
+		if n, err = b.env.addNode(ctx); err == nil {
+			err = n.addRules(b.endpoints)
+		}
+	} else {
+		still := *p
+		still.changes = 0
+		n, err = b.measureProxy(ctx, &still, services, &proxyResult{})
+	}
+	if err != nil {
+		return nil, err
+	}
+	for port, answer := range map[uint16]func(int){echoPort: echo, discardPort: discard} {
+		stop, err := serve(n.pods, port, answer)
+		if err != nil {
+			return nil, err
+		}
+		n.stop = append(n.stop, stop)
+	}
+	return n, nil
+}
+
+// addRules lets a node translate the addresses of the ways to one endpoint each, with a rule for each, and nothing else.
+func (n *node) addRules(endpoints int) error {
+	var rules strings.Builder
+	rules.WriteString("table ip one {\n chain to { type nat hook prerouting priority dstnat;\n")
+	for _, w := range ways() {
+		endpoint := loadgen.Endpoints(1<<23+w.index*16, endpoints)[0].Addr
+		at := w.address(n)
+		fmt.Fprintf(&rules, "  ip daddr %s tcp dport %d dnat to %s:%d\n", at.Addr(), at.Port(), endpoint, w.target)
+	}
+	fmt.Fprintf(&rules, " }\n chain from { type nat hook postrouting priority srcnat;\n  ip saddr 192.0.2.0/24 ip daddr %s masquerade\n }\n}\n", loadgen.PodCIDR())
+	out, err := n.lab.Node.Run(rules.String(), "nft", "-f", "-")
+	if err != nil {
+		return fmt.Errorf("nft: %w: %s", err, out)
+	}
+	return nil
+}
+
+// sluiceWith is sluice with a policy for the Services that have the label.
+func sluiceWith(p *proxy, module string) *proxy {
+	with, command := *p, p.command
+	with.command = func(s *environment, n *node) ([]string, error) {
+		args, err := command(s, n)
+		if err != nil {
+			return nil, err
+		}
+		config, err := os.OpenFile(filepath.Join(n.dir, "sluice.yaml"), os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			return nil, err
+		}
+		defer config.Close()
+		_, err = fmt.Fprintf(config, "plugins: [{name: zone-first, file: %q}]\npolicies: [{name: zone-first, plugins: [{name: zone-first}]}]\n"+
+			"bindings: [{selector: {matchLabels: {%s: \"yes\"}}, policy: zone-first}]\n", module, weighted)
+		return args, err
+	}
+	return &with
+}
+
+// target is a way on a node.
 type target struct {
-	name string
 	node *node
+	from client
 	to   netip.AddrPort
 }
 
-// block has the results of one block: connections one at a time, then concurrent ones.
-type block struct {
-	P50, P99 float64 // µs until a connection is established, one at a time
-	Rate     float64 // connections a second, workers at a time
-}
-
-// Limits of a block.
-const (
-	connections    = 2000 // one at a time
-	workers        = 4
-	connectTimeout = 3 * time.Second // for one connection: a lost packet is sent again after one
-)
-
-// measureTargets measures targets in alternating blocks: A B … B A in one round, B A … A B in the next. Each target has two
-// blocks per round, so that it can be compared with itself. Its blocks are in chronological order.
-func (b *bench) measureTargets(paths []target) (map[string][]block, error) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU() + 2*workers)) // threads block in system calls
-	out := map[string][]block{}
-	for i := range b.rounds + 1 {
-		order := slices.Clone(paths)
-		if i%2 == 1 {
-			slices.Reverse(order)
-		}
+// alternate measures targets in alternating blocks: A B … B A in one round, B A … A B in the next. Each target has two blocks a
+// round, so that it can be compared with itself. Its blocks, of a value of each metric, are in chronological order.
+func (w *workload) alternate(targets []target, rounds int) ([][]block, error) {
+	out := make([][]block, len(targets))
+	order := make([]int, len(targets))
+	for i := range order {
+		order[i] = i
+	}
+	for round := range rounds + 1 {
+		slices.Reverse(order)
 		back := slices.Clone(order)
 		slices.Reverse(back)
-		for _, p := range append(order, back...) {
-			got, err := p.measureBlock(b.block)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", p.name, err)
+		for _, i := range append(slices.Clone(order), back...) {
+			if err := flushConntrack(targets[i].node.lab.Node); err != nil {
+				return nil, err
 			}
-			if i > 0 { // the first round is a warm-up
-				out[p.name] = append(out[p.name], got)
+			got, err := w.run(&targets[i])
+			if err != nil {
+				return nil, err
+			}
+			if round > 0 { // the first one is a warm-up
+				out[i] = append(out[i], got)
 			}
 		}
 	}
 	return out, nil
-}
-
-func (p *target) measureBlock(lasting time.Duration) (b block, err error) {
-	if err := flushConntrack(p.node.lab.Node); err != nil {
-		return b, err
-	}
-	var times []float64
-	err = p.node.client.Do(func() error {
-		for until := time.Now().Add(lasting); len(times) < connections && time.Now().Before(until); {
-			_, took, err := connect(p.to, connectTimeout)
-			if err != nil {
-				return err
-			}
-			times = append(times, took.Seconds()*1e6)
-		}
-		return nil
-	})
-	if err != nil {
-		return b, err
-	}
-	s := stats.Summarize(times)
-	b.P50, b.P99 = s.Median, s.P99
-	b.Rate, err = p.measureRate(lasting)
-	return b, err
-}
-
-// measureRate returns the connections per second of several threads.
-func (p *target) measureRate(lasting time.Duration) (float64, error) {
-	var wg sync.WaitGroup
-	var counts [workers]int
-	var errs [workers]error
-	begin := time.Now()
-	for w := range workers {
-		wg.Go(func() {
-			errs[w] = p.node.client.Do(func() error {
-				for until := begin.Add(lasting); time.Now().Before(until); counts[w]++ {
-					if _, _, err := connect(p.to, connectTimeout); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		})
-	}
-	wg.Wait()
-	took, sum := time.Since(begin), 0
-	for w := range workers {
-		if errs[w] != nil {
-			return 0, errs[w]
-		}
-		sum += counts[w]
-	}
-	return float64(sum) / took.Seconds(), nil
-}
-
-// flushConntrack flushes a node's conntrack table, so that all blocks start with the same state.
-func flushConntrack(h *testnet.Host) error {
-	return h.Do(func() error {
-		nl, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
-		if err != nil {
-			return err
-		}
-		defer nl.Close()
-		if err := nl.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
-			return fmt.Errorf("flush the conntrack table: %w", err)
-		}
-		return nil
-	})
 }

@@ -17,8 +17,8 @@ import (
 // Connections are made with plain system calls on threads that stay in their namespace, so that little more than the
 // kernel is measured.
 
-// serve answers each connection on a port, at every address of the host, with one byte.
-func serve(h *testnet.Host, port uint16, name byte) (stop func(), err error) {
+// serve accepts connections on a port, at every address of the host, on the last CPU, and has one after the other answered.
+func serve(h *testnet.Host, port uint16, answer func(fd int)) (stop func(), err error) {
 	fd := -1
 	err = h.Do(func() error {
 		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
@@ -34,8 +34,10 @@ func serve(h *testnet.Host, port uint16, name byte) (stop func(), err error) {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
+		runtime.LockOSThread() // the thread ends with the goroutine
+		var last unix.CPUSet
+		last.Set(runtime.NumCPU() - 1)
+		_ = unix.SchedSetaffinity(0, &last)
 		for {
 			c, _, err := unix.Accept4(fd, unix.SOCK_CLOEXEC)
 			switch {
@@ -44,8 +46,8 @@ func serve(h *testnet.Host, port uint16, name byte) (stop func(), err error) {
 			case err != nil:
 				continue // an error of the client
 			}
-			_, _ = unix.Write(c, []byte{name})
-			_ = unix.Close(c) // the client resets it, so there is no TIME_WAIT
+			answer(c)
+			_ = unix.Close(c)
 		}
 	})
 	return func() {
@@ -55,44 +57,81 @@ func serve(h *testnet.Host, port uint16, name byte) (stop func(), err error) {
 	}, nil
 }
 
+// greet answers with one byte. The client resets the connection, so there is no TIME_WAIT.
+func greet(name byte) func(int) {
+	return func(fd int) { _, _ = unix.Write(fd, []byte{name}) }
+}
+
+// echo answers each byte with itself.
+func echo(fd int) {
+	for one := make([]byte, 1); ; {
+		if n, err := readSome(fd, one); err != nil || n == 0 {
+			return
+		}
+		if _, err := unix.Write(fd, one); err != nil {
+			return
+		}
+	}
+}
+
+// discard reads until the client ends.
+func discard(fd int) {
+	for buffer := make([]byte, writeSize); ; {
+		if n, err := readSome(fd, buffer); err != nil || n == 0 {
+			return
+		}
+	}
+}
+
+// readSome reads, also after an interruption.
+func readSome(fd int, b []byte) (int, error) {
+	for {
+		n, err := unix.Read(fd, b)
+		if !errors.Is(err, unix.EINTR) {
+			return n, os.NewSyscallError("read", err)
+		}
+	}
+}
+
 // connect opens a connection from the calling thread's namespace, reads the server's byte and resets the connection. took
 // is the time until it is established; timeout limits each step.
 func connect(to netip.AddrPort, timeout time.Duration) (who byte, took time.Duration, err error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	fd, took, err := dial(to, timeout)
 	if err != nil {
-		return 0, 0, os.NewSyscallError("socket", err)
+		return 0, 0, err
 	}
 	defer unix.Close(fd)
+	var b [1]byte
+	n, err := readSome(fd, b[:])
+	if err == nil && n == 0 {
+		err = errors.New("connection closed without data")
+	}
+	return b[0], took, err
+}
+
+// dial opens a connection that is reset when it is closed.
+func dial(to netip.AddrPort, timeout time.Duration) (fd int, took time.Duration, err error) {
+	if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		return -1, 0, os.NewSyscallError("socket", err)
+	}
 	limit := unix.NsecToTimeval(timeout.Nanoseconds())
-	err = errors.Join(
+	err = os.NewSyscallError("setsockopt", errors.Join(
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
-		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
-	if err != nil {
-		return 0, 0, os.NewSyscallError("setsockopt", err)
-	}
+		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})))
 	begin := time.Now()
-	at := &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
-	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // interrupted: continue to wait
-		err = unix.Connect(fd, at)
+	if err == nil {
+		at := &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); { // interrupted: continue to wait
+			err = unix.Connect(fd, at)
+		}
+		err = os.NewSyscallError("connect", err)
 	}
 	if err != nil {
-		return 0, 0, os.NewSyscallError("connect", err)
+		_ = unix.Close(fd)
+		return -1, 0, err
 	}
-	took = time.Since(begin)
-	var b [1]byte
-	for {
-		n, err := unix.Read(fd, b[:])
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil:
-			return 0, took, os.NewSyscallError("read", err)
-		case n == 0:
-			return 0, took, errors.New("connection closed without data")
-		}
-		return b[0], took, nil
-	}
+	return fd, time.Since(begin), nil
 }
 
 // awaitServer waits 1/retryFraction of the elapsed time, within limits, for a connection (an address that is not programmed

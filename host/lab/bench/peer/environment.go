@@ -104,7 +104,7 @@ func (n *node) addHosts() (err error) {
 		return err
 	}
 	for name, h := range map[byte]*testnet.Host{'p': n.pods, '0': n.sides[0], '1': n.sides[1]} {
-		stop, err := serve(h, loadgen.TargetPort, name)
+		stop, err := serve(h, loadgen.TargetPort, greet(name))
 		if err != nil {
 			return err
 		}

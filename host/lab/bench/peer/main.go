@@ -1,6 +1,7 @@
 // Package peer measures kube-proxy, or another build of sluice, and sluice alternately, with the same cluster at the same real
 // API server, each time on a new node (a network namespace). It observes them from outside: connections, and CPU time and memory
-// of their processes. It prints Markdown tables; -write writes them to a file between its markers.
+// of their processes (Main), and the connections' own cost (DataPlaneMain). It prints Markdown tables; -write writes them to a
+// file between its markers.
 package peer
 
 import (
@@ -26,7 +27,6 @@ type options struct {
 	endpoints    int
 	reps         int
 	changes      [2]int // of each proxy, a repetition
-	rounds       int
 	minSync      time.Duration
 	bin          string
 	kubeProxy    string // path
@@ -34,7 +34,6 @@ type options struct {
 	only         string
 	write        string
 	quick        bool
-	block        time.Duration // of each half of a block
 	startTimeout time.Duration // for a start
 }
 
@@ -47,16 +46,9 @@ func Main(args []string) error {
 	flags.IntVar(&o.reps, "reps", 2, "starts of each proxy at each size; the order alternates")
 	flags.IntVar(&o.changes[0], "kube-proxy-changes", 20, "updates to measure per start of kube-proxy")
 	flags.IntVar(&o.changes[1], "changes", 100, "updates to measure per start of sluice")
-	flags.IntVar(&o.rounds, "rounds", 15, "rounds of data plane measurements; 0: none")
-	flags.DurationVar(&o.minSync, "kube-proxy-min-sync", time.Second, "kube-proxy's nftables.minSyncPeriod; 1s is its default")
-	flags.StringVar(&o.kubeProxy, "kube-proxy", "", "binary of kube-proxy; by default "+programs.SuiteVersion+", which is built if it is missing")
-	flags.StringVar(&o.base, "base", "", "binary of another build of sluice to measure instead of kube-proxy, as often as sluice")
-	flags.StringVar(&o.only, "only", "", "measure only this proxy, without data plane; the tables lack the other one's values")
-	flags.StringVar(&o.bin, "bin", "bin", "directory of the sluice binary")
-	flags.BoolVar(&o.quick, "quick", false, "smoke test with a small cluster and few rounds")
-	flags.StringVar(&o.write, "write", "", "file to write the tables to, between the markers")
-	flags.DurationVar(&o.block, "block", 400*time.Millisecond, "duration of each half of a data plane block")
-	flags.DurationVar(&o.startTimeout, "start-timeout", 5*time.Minute, "timeout for the start of a proxy")
+	flags.StringVar(&o.only, "only", "", "measure only this proxy; the tables lack the other one's values")
+	flags.BoolVar(&o.quick, "quick", false, "smoke test with a small cluster and few changes")
+	o.register(flags)
 	_ = flags.Parse(args) // it exits
 	if o.quick {
 		o.setQuick()
@@ -64,10 +56,20 @@ func Main(args []string) error {
 	return benchutil.RunInNamespace(o.run)
 }
 
+// register adds the flags that all commands have.
+func (o *options) register(flags *flag.FlagSet) {
+	flags.DurationVar(&o.minSync, "kube-proxy-min-sync", time.Second, "kube-proxy's nftables.minSyncPeriod; 1s is its default")
+	flags.StringVar(&o.kubeProxy, "kube-proxy", "", "binary of kube-proxy; by default "+programs.SuiteVersion+", which is built if it is missing")
+	flags.StringVar(&o.base, "base", "", "binary of another build of sluice to measure instead of kube-proxy, as often as sluice")
+	flags.StringVar(&o.bin, "bin", "bin", "directory of the sluice binary")
+	flags.StringVar(&o.write, "write", "", "file to write the tables to, between the markers")
+	flags.DurationVar(&o.startTimeout, "start-timeout", 5*time.Minute, "timeout for the start of a proxy")
+}
+
 // setQuick configures a run of less than a minute, even on a busy machine.
 func (o *options) setQuick() {
 	o.quick, o.sizes, o.endpoints, o.reps, o.changes = true, "200", 5, 1, [2]int{3, 10}
-	o.rounds, o.block, o.startTimeout, o.minSync = 1, 50*time.Millisecond, 2*time.Minute, time.Second
+	o.startTimeout, o.minSync = 2*time.Minute, time.Second
 }
 
 func (o *options) run(ctx context.Context) error {
@@ -88,38 +90,49 @@ type bench struct {
 	updater  *loadgen.SliceUpdater
 	services int // Services
 	results  results
+	dir      string
 }
 
-// measureAll runs all measurements.
-func (o *options) measureAll(ctx context.Context) (*results, error) {
-	var sizes []int
+// begin starts a control plane, and returns the sizes to measure.
+func (o *options) begin(ctx context.Context) (b *bench, sizes []int, err error) {
 	for _, f := range strings.Split(o.sizes, ",") {
 		n, err := strconv.Atoi(f)
 		if err != nil || n < minServices || !slices.IsSorted(append(sizes, n)) {
-			return nil, fmt.Errorf("-sizes %q: must be ascending numbers of at least %d", o.sizes, minServices)
+			return nil, nil, fmt.Errorf("-sizes %q: must be ascending numbers of at least %d", o.sizes, minServices)
 		}
 		sizes = append(sizes, n)
 	}
-	b := &bench{options: *o}
+	b = &bench{options: *o}
 	if err := b.findPrograms(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	dir, err := os.MkdirTemp("", "bench-peer-")
+	if b.dir, err = os.MkdirTemp("", "bench-peer-"); err != nil {
+		return nil, nil, err
+	}
+	if b.env, err = newEnvironment(ctx, b.dir); err != nil {
+		b.end()
+		return nil, nil, err
+	}
+	return b, sizes, nil
+}
+
+// end removes everything.
+func (b *bench) end() {
+	if b.env != nil {
+		b.env.close()
+	}
+	_ = os.RemoveAll(b.dir)
+}
+
+// measureAll runs all measurements of Main.
+func (o *options) measureAll(ctx context.Context) (*results, error) {
+	b, sizes, err := o.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
-	if b.env, err = newEnvironment(ctx, dir); err != nil {
-		return nil, err
-	}
-	defer b.env.close()
-	if b.rounds > 0 && b.only == "" {
-		if err := b.measureDataPlane(ctx, minServices, nil); err != nil {
-			return nil, fmt.Errorf("data plane, %d Services: %w", minServices, err)
-		}
-	}
+	defer b.end()
 	for _, n := range sizes {
-		if err := b.measureSize(ctx, n, n == sizes[len(sizes)-1]); err != nil {
+		if err := b.measureSize(ctx, n); err != nil {
 			return nil, fmt.Errorf("%d Services: %w", n, err)
 		}
 	}
@@ -162,7 +175,7 @@ func (b *bench) findPrograms(ctx context.Context) error {
 	return nil
 }
 
-// minServices is the number of Services of the first data plane measurement.
+// minServices is the least number of Services that is measured.
 const minServices = 10
 
 // createServices adds Services up to a total.
@@ -177,8 +190,8 @@ func (b *bench) createServices(ctx context.Context, services int) error {
 	return err
 }
 
-// measureSize measures both proxies at one size, and the data plane at the last size.
-func (b *bench) measureSize(ctx context.Context, services int, last bool) error {
+// measureSize measures both proxies at one size.
+func (b *bench) measureSize(ctx context.Context, services int) error {
 	if err := b.createServices(ctx, services); err != nil {
 		return err
 	}
@@ -187,7 +200,6 @@ func (b *bench) measureSize(ctx context.Context, services int, last bool) error 
 	if row.AckLatency, row.WatchLatency, err = b.measureLowerBounds(ctx, b.changes[1]); err != nil {
 		return err
 	}
-	var nodes [2]*node // with the rules of their last proxy
 	for rep := range b.reps {
 		for i := range b.proxies {
 			which := (i + rep) % len(b.proxies)
@@ -195,53 +207,12 @@ func (b *bench) measureSize(ctx context.Context, services int, last bool) error 
 				continue
 			}
 			b.progress("%s, %d of %d", b.proxies[which].name, rep+1, b.reps)
-			if nodes[which], err = b.measureProxy(ctx, b.proxies[which], services, &row.Proxies[which]); err != nil {
+			if _, err = b.measureProxy(ctx, b.proxies[which], services, &row.Proxies[which]); err != nil {
 				return err
 			}
 		}
 	}
 	b.results.Rows = append(b.results.Rows, row)
-	if b.rounds == 0 || b.only != "" || !last {
-		return nil
-	}
-	return b.measureDataPlane(ctx, services, &nodes)
-}
-
-// measureDataPlane measures the data plane through the last of services Services, on the given nodes or on new ones.
-func (b *bench) measureDataPlane(ctx context.Context, services int, nodes *[2]*node) error {
-	if nodes == nil {
-		if err := b.createServices(ctx, services); err != nil {
-			return err
-		}
-		nodes = new([2]*node)
-		for i, p := range b.proxies {
-			quiet := *p
-			quiet.changes = 0
-			var ignored proxyResult
-			var err error
-			if nodes[i], err = b.measureProxy(ctx, &quiet, services, &ignored); err != nil {
-				return err
-			}
-		}
-	}
-	bare, err := b.env.addNode(ctx)
-	if err != nil {
-		return err
-	}
-	b.progress("data plane with %d Services", services)
-	last := services - 1
-	endpoint := loadgen.Slice(last, last*b.endpoints, 1).Endpoints[0].Addresses[0]
-	direct, err := parseTarget(endpoint)
-	if err != nil {
-		return err
-	}
-	blocks, err := b.measureTargets([]target{
-		{b.proxies[0].name, nodes[0], loadgen.ServiceAddr(last)}, {b.proxies[1].name, nodes[1], loadgen.ServiceAddr(last)}, {"direct", bare, direct},
-	})
-	if err != nil {
-		return err
-	}
-	b.results.Planes = append(b.results.Planes, dataPlaneResult{Services: services, Blocks: blocks})
 	return nil
 }
 

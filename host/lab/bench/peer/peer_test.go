@@ -5,8 +5,11 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,19 +22,59 @@ import (
 
 func TestMain(m *testing.M) { testnet.Main(m) }
 
-// TestBothProxiesAreMeasured makes a quick run and checks that all values are present and plausible.
-func TestBothProxiesAreMeasured(t *testing.T) {
+// quick returns options for a quick run with the kube-proxy in the cache and a new build of sluice.
+func quick(t *testing.T) options {
+	t.Helper()
 	built, err := binaries.Find(append(binaries.Cluster(), binaries.KubeProxy)...)
 	testenv.Require(t, err)
 	testenv.RequireProgram(t, "nft", "nftables") // kube-proxy runs it
 	testenv.DependOnSources(t)
-	dir := t.TempDir()
-	build := exec.Command("go", "build", "-o", filepath.Join(dir, "sluice"), "github.com/sluice-proxy/sluice/cmd/sluice")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build sluice: %v\n%s", err, out)
-	}
-	o := options{bin: dir, kubeProxy: filepath.Join(built, binaries.KubeProxy)}
+	o := options{bin: t.TempDir(), kubeProxy: filepath.Join(built, binaries.KubeProxy)}
 	o.setQuick()
+	build(t, filepath.Join(o.bin, "sluice"), "cmd/sluice")
+	return o
+}
+
+func build(t *testing.T, to, pkg string, env ...string) {
+	t.Helper()
+	cmd := exec.Command("go", "build", "-o", to, "github.com/sluice-proxy/sluice/"+pkg)
+	if env != nil {
+		cmd.Args = slices.Insert(cmd.Args, 2, "-buildmode=c-shared")
+		cmd.Env = append(os.Environ(), env...)
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", pkg, err, out)
+	}
+}
+
+// TestDataPlaneIsMeasured makes a quick run and checks that every way has every value.
+func TestDataPlaneIsMeasured(t *testing.T) {
+	o := planeOptions{options: quick(t), rounds: 1, policy: filepath.Join(t.TempDir(), "zone-first.wasm")}
+	build(t, o.policy, "examples/plugin-zone-first", "GOOS=wasip1", "GOARCH=wasm")
+	results, planes, err := o.measure(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	printPlanes(&text, results, planes)
+	t.Log(text.String())
+	if len(planes) != 1 || len(planes[0].rows) != len(ways()) {
+		t.Fatalf("%d sizes", len(planes))
+	}
+	for _, row := range planes[0].rows {
+		for i := range row.workload.metrics {
+			for _, blocks := range row.blocks {
+				if len(blocks) != 2 || blocks[0][i] <= 0 || blocks[1][i] <= 0 {
+					t.Errorf("%s, %s: %v", row.workload.name, row.name, blocks)
+				}
+			}
+		}
+	}
+}
+
+// TestBothProxiesAreMeasured makes a quick run and checks that all values are present and plausible.
+func TestBothProxiesAreMeasured(t *testing.T) {
+	o := quick(t)
 	b, err := o.measureAll(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -39,8 +82,8 @@ func TestBothProxiesAreMeasured(t *testing.T) {
 	var text bytes.Buffer
 	b.print(&text)
 	t.Log(text.String())
-	if len(b.Rows) != 1 || len(b.Planes) != 2 {
-		t.Fatalf("%d sizes and %d data planes", len(b.Rows), len(b.Planes))
+	if len(b.Rows) != 1 {
+		t.Fatalf("%d sizes", len(b.Rows))
 	}
 	for i, name := range []string{"kube-proxy", "sluice"} {
 		c := &b.Rows[0].Proxies[i]
@@ -86,10 +129,7 @@ func TestConnectTimesOutWithoutAnswer(t *testing.T) {
 		}
 	}()
 	err = site.client.Do(func() error {
-		endpoint, err := parseTarget("11.2.3.4")
-		if err != nil {
-			return err
-		}
+		endpoint, unused := netip.MustParseAddrPort("11.2.3.4:8080"), netip.MustParseAddrPort("10.96.0.1:8080")
 		begin := time.Now()
 		at, err := awaitServer(endpoint, 'p', begin, begin.Add(time.Minute))
 		if err != nil || at.Before(begin) {
@@ -102,10 +142,6 @@ func TestConnectTimesOutWithoutAnswer(t *testing.T) {
 		}
 		if !seen {
 			t.Errorf("another one answers: %v", err)
-		}
-		unused, err := parseTarget("10.96.0.1")
-		if err != nil {
-			return err
 		}
 		if _, err := awaitServer(unused, anyServer, begin, begin.Add(50*time.Millisecond)); err == nil {
 			t.Error("an unused address answers")

@@ -3,12 +3,10 @@ package peer
 import (
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/host/lab/loadgen"
 	"github.com/sluice-proxy/sluice/host/util/stats"
 )
 
@@ -21,7 +19,6 @@ type results struct {
 	MinSync   time.Duration
 	Quick     bool
 	Rows      []sizeResult
-	Planes    []dataPlaneResult
 }
 
 // sizeResult has the results at one size.
@@ -29,12 +26,6 @@ type sizeResult struct {
 	Services                 int
 	AckLatency, WatchLatency []float64      // ms: lower bounds for every proxy
 	Proxies                  [2]proxyResult // the other one and sluice
-}
-
-// dataPlaneResult has the data plane's blocks at one size, by target.
-type dataPlaneResult struct {
-	Services int
-	Blocks   map[string][]block
 }
 
 func median(v []float64) float64 { return stats.Summarize(slices.Clone(v)).Median }
@@ -102,9 +93,6 @@ func (r *results) print(w io.Writer) {
 	})
 	line("lower bound: API write → acknowledgement, ms: median, p99", func(r *sizeResult) string { return medianAndP99(r.AckLatency) })
 	line("lower bound: API write → event on a plain watch, ms: median, p99", func(r *sizeResult) string { return medianAndP99(r.WatchLatency) })
-	for i := range r.Planes {
-		r.Planes[i].print(w, r.Other)
-	}
 }
 
 func sum(watches map[string]int) (n int) {
@@ -117,29 +105,4 @@ func sum(watches map[string]int) (n int) {
 func medianAndP99(v []float64) string {
 	s := stats.Summarize(slices.Clone(v))
 	return formatNumber(s.Median) + ", " + formatNumber(s.P99)
-}
-
-func (p *dataPlaneResult) print(w io.Writer, other string) {
-	k, s, d := p.Blocks[other], p.Blocks["sluice"], p.Blocks["direct"]
-	fmt.Fprintf(w, "\n**Data plane**, new connections through the last of %d Services, %d blocks per column\n\n", p.Services, len(k))
-	fmt.Fprintf(w, "| median of blocks | no proxy | %[1]s | sluice | sluice / %[1]s (95 %% CI) | %[1]s / itself (95 %% CI) | sluice is |\n", other)
-	fmt.Fprintln(w, "|---|---|---|---|---|---|---|")
-	for _, q := range []struct {
-		name string
-		more bool
-		of   func(block) float64
-	}{
-		{fmt.Sprintf("connections/s, %d at a time", workers), true, func(b block) float64 { return b.Rate }},
-		{"p50, µs, one at a time", false, func(b block) float64 { return b.P50 }},
-		{"p99, µs, one at a time", false, func(b block) float64 { return b.P99 }},
-	} {
-		none, other, own := stats.Of(d, q.of), stats.Of(k, q.of), stats.Of(s, q.of)
-		got, noise := stats.Ratios(other, own), stats.Noise(other)
-		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s | %s |\n", q.name, formatNumber(median(none)), formatNumber(median(other)), formatNumber(median(own)), got.Text(3), noise.Text(3), verdict(got, noise, q.more))
-	}
-}
-
-func parseTarget(addr string) (netip.AddrPort, error) {
-	a, err := netip.ParseAddr(addr)
-	return netip.AddrPortFrom(a, loadgen.TargetPort), err
 }
