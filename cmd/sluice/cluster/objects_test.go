@@ -21,7 +21,7 @@ kind: ServicePlugin
 metadata: {name: spill}
 spec:
   source: {type: File, file: {path: %s}}
-  use: {namespaces: [%s], settings: [minEndpointsPerZone, hysteresisPercent, hold]}
+  use: {namespaces: [%s, %[2]s-lab], settings: [minEndpointsPerZone, hysteresisPercent, hold]}
 `, s.plugins["locality"], s.ns))
 }
 
@@ -73,6 +73,13 @@ func TestPoliciesAreObjects(t *testing.T) {
 	target := "targetRefs: [{name: web}], "
 
 	kept("none", 0.25)
+	// A policy of another namespace, which may use the plugin, for a Service of the same name.
+	s.must(s.AddNamespace(s.ctx, s.ns+"-lab"))
+	s.must(s.Apply(s.ctx, strings.Replace(policyObject("ServicePolicy", "mine", target, "{minEndpointsPerZone: 1, hysteresisPercent: 0, hold: 0s}"),
+		"{name: mine}", "{name: mine, namespace: "+s.ns+"-lab}", 1)))
+	s.Cleanup(func() { s.afterwards("-n", s.ns+"-lab", "delete", "spol", "mine") })
+	kept("another namespace's", 0.25) // after the restart, it has been read
+	explains("none: the default rules decide")
 	s.apply(policyObject("ServicePolicy", "mine", target, "{minEndpointsPerZone: 1, hysteresisPercent: 0, hold: 0s}"))
 	kept("applied", 0.5)
 	explains("policy "+mine+" (spill)", mine+" (ServicePolicy): applies")
