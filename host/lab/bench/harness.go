@@ -37,6 +37,7 @@ type harness struct {
 	in        channelSource
 	latencies *latencyObserver
 	plugins   *revisedPlugins
+	policies  *policy.Set
 	calls     *dispatch.Dispatcher
 	log       *slog.Logger
 	stop      func()
@@ -85,6 +86,7 @@ func newHarness(ctx context.Context, o harnessOptions) (*harness, error) {
 	if o.alternating {
 		alternatingBindings(l.plugins, policies)
 	}
+	l.policies = policies
 	var programs backend.Backend = kernel
 	if o.wrap != nil {
 		programs = o.wrap(kernel)

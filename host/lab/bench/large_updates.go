@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/core/policy"
 	"github.com/sluice-proxy/sluice/host/util/gctuner"
 )
 
@@ -87,6 +89,7 @@ type largeStep struct {
 	what          string
 	changes, undo []model.Change
 	optional      bool
+	policies      []*policy.Object // instead of changes: the objects that are now in force; empty: none
 }
 
 // largeSteps returns the large updates of a round.
@@ -138,6 +141,9 @@ func (w *clusterState) largeSteps(round int) []largeStep {
 		{what: "30 Services with 1,000 source ranges each are created", changes: rangedServices(0)},
 		{what: "all these ranges change", changes: rangedServices(1)},
 		{what: "they are deleted", changes: deletions(rangedServices(1))},
+		{what: "1,000 ServicePolicies of a tenant are created", policies: tenantPolicies(s, "even"), optional: true},
+		{what: "all of them change", policies: tenantPolicies(s, "odd"), optional: true},
+		{what: "they are deleted", policies: []*policy.Object{}, optional: true},
 	}
 }
 
@@ -156,7 +162,7 @@ func (l *harness) measureRound(w *clusterState, all *[]*largeUpdate, round int, 
 		if round == 0 {
 			profiled = how.profile(fmt.Sprint("worst-", i))
 		}
-		err := l.measureLargeUpdate(w, (*all)[1+i], step.changes, ticks)
+		err := l.measureLargeUpdate(w, (*all)[1+i], &step, ticks)
 		profiled()
 		if err == nil && step.undo != nil {
 			_, err = l.apply(step.undo)
@@ -221,11 +227,43 @@ func (l *harness) measureCalm(w *clusterState, h *largeUpdate, ticks *ticker) er
 	return l.collect(h, begin)
 }
 
-// measureLargeUpdate sends changes, and updates Service 0 at each tick until all are programmed.
-func (l *harness) measureLargeUpdate(w *clusterState, h *largeUpdate, c []model.Change, ticks *ticker) error {
+// tenantPolicies returns ServicePolicies with a plugin, each for a Service.
+func tenantPolicies(s size, plugin string) (out []*policy.Object) {
+	for i := range min(1000, s.services-1) {
+		of := service(1 + i).Name
+		name := model.Name{Namespace: of.Namespace, Name: "policy-" + of.Name}
+		out = append(out, &policy.Object{
+			Name: name, Targets: []policy.Target{{Service: of.Name}},
+			Policy: &policy.Policy{Name: policy.ObjectPolicyName(name), Steps: []policy.Step{{Plugin: plugin}}},
+		})
+	}
+	return out
+}
+
+// setPolicies brings objects into force as the agent does.
+func (l *harness) setPolicies(objects []*policy.Object) error {
+	before := l.policies
+	l.policies = &policy.Set{Policies: before.Policies, Bindings: before.Bindings, Default: before.Default}
+	l.policies.SetObjects(objects)
+	changed := objects
+	if len(objects) == 0 {
+		changed = before.Objects()
+	}
+	return l.engine.Do(context.Background(), func(p *planner.Planner) { p.SetPolicies(l.policies, changed) })
+}
+
+// measureLargeUpdate makes a large update, and updates Service 0 at each tick until all is programmed.
+func (l *harness) measureLargeUpdate(w *clusterState, h *largeUpdate, step *largeStep, ticks *ticker) error {
 	l.latencies.reset()
 	begin := time.Now()
-	l.send(begin, c)
+	changes := step.changes
+	if step.policies != nil {
+		if err := l.setPolicies(step.policies); err != nil {
+			return err
+		}
+		changes = []model.Change{w.change(1, replaced)} // it is acknowledged when nothing is left to do
+	}
+	l.send(begin, changes)
 	for !l.latencies.unmarkedIdle() {
 		if err := l.update(w, begin, ticks); err != nil {
 			return err
