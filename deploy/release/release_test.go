@@ -1,12 +1,18 @@
 package main
 
 import (
+	"archive/tar"
+	"compress/gzip"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +27,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/lab/helm"
 	"github.com/sluice-proxy/sluice/host/lab/ociregistry"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 func writeFile(t *testing.T, name, text string) string {
@@ -68,12 +75,70 @@ func must(t *testing.T, dir, name string, args ...string) string {
 	return out
 }
 
+// compiled returns the sums of the machine code of plugins in the image for a platform, and checks that each plugin has some.
+func compiled(t *testing.T, layout oras.ReadOnlyTarget, index v1.Descriptor, arch string) map[string]bool {
+	t.Helper()
+	options := oras.FetchBytesOptions{FetchOptions: oras.FetchOptions{ResolveOptions: oras.ResolveOptions{TargetPlatform: &v1.Platform{OS: "linux", Architecture: arch}}}}
+	_, text, err := oras.FetchBytes(t.Context(), layout, index.Digest.String(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m v1.Manifest
+	if err := json.Unmarshal(text, &m); err != nil {
+		t.Fatal(err)
+	}
+	code, plugins := map[string]bool{}, 0
+	for _, l := range m.Layers {
+		eachFile(t, layout, l, func(name string, body []byte) {
+			if strings.HasPrefix(name, "plugins/") && strings.HasSuffix(name, ".wasm") {
+				plugins++
+			}
+			if strings.HasPrefix(name, "compiled/") && strings.HasSuffix(name, "/code") {
+				sum := sha256.Sum256(body)
+				code[string(sum[:])] = true
+			}
+		})
+	}
+	if len(code) == 0 || len(code) != plugins {
+		t.Errorf("%s: %d of %d plugins are compiled", arch, len(code), plugins)
+	}
+	return code
+}
+
+// eachFile calls f with the regular files of a layer.
+func eachFile(t *testing.T, layout oras.ReadOnlyTarget, layer v1.Descriptor, f func(name string, body []byte)) {
+	t.Helper()
+	blob, err := layout.Fetch(t.Context(), layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer blob.Close()
+	plain, err := gzip.NewReader(blob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := tar.NewReader(plain)
+	for h, err := files.Next(); !errors.Is(err, io.EOF); h, err = files.Next() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeReg {
+			f(h.Name, body)
+		}
+	}
+}
+
 // TestRelease makes a release from a clone, verifies it from another one, and uses what is in it: cosign verifies the image in a
 // registry in both formats, and Helm reads the charts. It is about the commit, not about files that have changed since.
 func TestRelease(t *testing.T) {
 	if os.Getenv("SLUICE_TEST_RELEASE") == "" {
 		t.Skip("make test-release: builds everything of a release, twice")
 	}
+	testenv.RequireProgram(t, map[string]string{"amd64": "qemu-aarch64", "arm64": "qemu-x86_64"}[runtime.GOARCH], "qemu-user")
 	cosign, helmProgram := ociregistry.Cosign(t), helm.Program(t)
 	work := t.TempDir()
 	root := strings.TrimSpace(must(t, "", "git", "rev-parse", "--show-toplevel"))
@@ -92,7 +157,7 @@ func TestRelease(t *testing.T) {
 	r := ociregistry.Start(t, ociregistry.Options{})
 	out := filepath.Join(work, "release")
 	must(t, filepath.Join(work, "one"), "go", "run", "./deploy/release", "-version", "v0.1.0", "-repository", r.Addr+"/sluice", "-key", key,
-		"-vulndb", vulnerabilities(t, ""), "-platforms", "linux/"+runtime.GOARCH, "-clients", "linux/"+runtime.GOARCH, "-compiled", "", "-o", out)
+		"-vulndb", vulnerabilities(t, ""), "-clients", "linux/"+runtime.GOARCH, "-o", out)
 	two := filepath.Join(work, "two/below")
 	if text := must(t, two, "go", "run", "./deploy/release", "-verify", out); !strings.Contains(text, "has the same") {
 		t.Errorf("verify:\n%s", text)
@@ -116,6 +181,12 @@ func TestRelease(t *testing.T) {
 	if _, err := oras.Copy(t.Context(), layout, tag, repo, tag, oras.DefaultCopyOptions); err != nil {
 		t.Fatal(err)
 	}
+	amd64, arm64 := compiled(t, layout, index, "amd64"), compiled(t, layout, index, "arm64")
+	for sum := range amd64 {
+		if arm64[sum] {
+			t.Error("a plugin has the same machine code for both platforms")
+		}
+	}
 	image := r.Addr + "/sluice@" + index.Digest.String()
 	t.Setenv("TUF_ROOT", work)
 	t.Setenv("HOME", work)
@@ -131,7 +202,7 @@ func TestRelease(t *testing.T) {
 			found += d.Annotations[v1.AnnotationTitle] + " "
 		}
 		return nil
-	}); err != nil || found != "sluice_linux_"+runtime.GOARCH+".spdx.json " {
+	}); err != nil || found != "sluice_linux_amd64.spdx.json sluice_linux_arm64.spdx.json " {
 		t.Errorf("software bills of materials %q, %v", found, err)
 	}
 
