@@ -49,8 +49,8 @@ func (e *PartialError) Unwrap() error { return e.Err }
 
 // Watcher is implemented by backends that detect changes made to their state by other processes.
 type Watcher interface {
-	// Watch calls onChange for each external change until stop is called. onChange runs in another goroutine and must
-	// not block.
+	// Watch calls onChange for each external change since Apply has read the state, until stop is called. onChange runs in
+	// another goroutine, or for changes before Watch in the caller's, and must not block.
 	Watch(onChange func(ExternalChange)) (stop func(), err error)
 	// Drifted reports whether the state was changed by something that neither Apply nor Watch accounts for. It may
 	// return false positives. It is cheap; calls are serialized with those of Backend.

@@ -66,8 +66,10 @@ func (d *drift) take() (objects, processes string, count int) {
 	return strings.Join(objectNames, "; "), strings.Join(processNames, ", "), count
 }
 
-// watch subscribes to external changes if the backend detects them. check ticks for those that it may miss.
+// watch subscribes to external changes if the backend detects them. check ticks for those that it may miss. It is called once the
+// plan is programmed: for a subscriber, the kernel makes a notification of each of a cluster's elements.
 func (e *Engine) watch() (check <-chan time.Time, stop func()) {
+	e.watched = true
 	w, ok := e.Backend.(backend.Watcher)
 	if !ok {
 		return nil, func() {}

@@ -25,6 +25,7 @@ type watchedBackend struct {
 	drifted   atomic.Bool
 	took      time.Duration // of a full sync
 	fullSyncs []time.Time
+	tooEarly  bool // Watch was called before the first full sync
 	stopped   bool
 }
 
@@ -37,7 +38,7 @@ func (w *watchedBackend) Apply(ctx context.Context, next *plan.Plan, d *plan.Del
 }
 
 func (w *watchedBackend) Watch(onChange func(backend.ExternalChange)) (func(), error) {
-	w.onChange = onChange
+	w.onChange, w.tooEarly = onChange, len(w.fullSyncs) == 0
 	return func() { w.stopped = true }, w.err
 }
 
@@ -90,6 +91,18 @@ func TestExternalChangeIsRepairedAndLogged(t *testing.T) {
 		r.end()
 		if !w.stopped {
 			t.Error("Watch was not stopped")
+		}
+	})
+}
+
+// The kernel makes a notification of each element that the start adds, if anybody listens.
+func TestWatchBeginsWhenThePlanIsProgrammed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &watchedBackend{}
+		r := watch(t, w, 0)
+		defer r.end()
+		if w.onChange == nil || w.tooEarly {
+			t.Errorf("watched: %t; before the first full sync: %t", w.onChange != nil, w.tooEarly)
 		}
 	})
 }

@@ -62,6 +62,7 @@ type Engine struct {
 	checkpoint      checkpointState
 	stale           staleUDP
 	drift           drift
+	watched         bool // Backend, by watch
 	sheds           job
 	unreplied       unreplied
 	uncertain       bool // connections that were reset may go on
@@ -170,7 +171,8 @@ func (e *Engine) Run(ctx context.Context) error {
 		s.RememberNode(e.Planner.LastNode())
 	}
 	defer e.save(time.Time{})
-	check, unwatch := e.watch()
+	var check <-chan time.Time
+	unwatch := func() {} // until the data plane is in line with the plan
 	defer func() { unwatch() }()
 	defer e.stopStaleUDP()
 	defer e.sheds.wait(true)
@@ -200,7 +202,7 @@ func (e *Engine) Run(ctx context.Context) error {
 			e.stopSignals()
 			e.sheds.wait(false) // it may use the backend
 			e.swap(ctx, s)
-			check, unwatch = e.watch()
+			check, unwatch, e.watched = nil, func() {}, false
 			close(s.done)
 		case <-e.drift.ready:
 		case result := <-e.sheds.results:
@@ -222,6 +224,9 @@ func (e *Engine) Run(ctx context.Context) error {
 			}
 		}
 		wake = e.step(ctx)
+		if e.sync.done && !e.watched {
+			check, unwatch = e.watch()
+		}
 		settled := e.sync.requeueAt.IsZero() || time.Until(e.sync.requeueAt) >= maintenanceInterval
 		sleep := e.untilDue(wake)
 		if e.Once && e.sync.done && e.sync.backoff == 0 && settled && e.decided(sleep) {

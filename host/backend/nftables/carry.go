@@ -78,7 +78,7 @@ func (b *Backend) carryClients(ctx context.Context, t *table, from *tableState) 
 		from: newTable(t.family, t.conn, t.balancing, b.limits), to: t, now: b.now,
 		routes: map[oldRoute][]route{}, timeouts: map[affinityID]time.Duration{},
 	}
-	if err := b.readConsistent(ctx, func() error { return c.readRoutes(from.name) }); err != nil {
+	if _, err := b.readConsistent(ctx, func() error { return c.readRoutes(from.name) }); err != nil {
 		return err
 	}
 	if len(c.routes) == 0 {

@@ -21,7 +21,7 @@ func (b *Backend) Read(ctx context.Context) (*plan.Plan, error) {
 func (b *Backend) read(ctx context.Context) (tables [2]*table, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	err = b.readConsistent(ctx, func() error {
+	_, err = b.readConsistent(ctx, func() error {
 		for i, t := range b.tables {
 			tables[i] = newTable(t.family, b.conn, b.balancing, b.limits)
 			if mismatch, err := tables[i].loadForwarding(); err != nil {
@@ -39,25 +39,25 @@ func (b *Backend) read(ctx context.Context) (tables [2]*table, err error) {
 // result is used. If it is wrong, a message fails and the next read corrects it.
 const maxReads = 5
 
-// readConsistent calls f until the ruleset does not change during the call, or maxReads times.
-func (b *Backend) readConsistent(ctx context.Context, f func() error) error {
+// readConsistent calls f until the ruleset does not change during the call, or maxReads times. It returns the generation.
+func (b *Backend) readConsistent(ctx context.Context, f func() error) (gen uint32, err error) {
 	defer func() { b.conn.AllowInconsistent = false }()
 	for try := 1; ; try++ {
 		b.conn.AllowInconsistent = try == maxReads
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("nftables: read: %w", err)
+			return 0, fmt.Errorf("nftables: read: %w", err)
 		}
 		before, err := b.generation(ctx)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		ferr := f()
 		after, err := b.generation(ctx)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if before == after && !errors.Is(ferr, nfnl.ErrInterrupted) || b.conn.AllowInconsistent {
-			return ferr
+			return after, ferr
 		}
 	}
 }

@@ -130,7 +130,7 @@ func (b *Backend) carryResets(ctx context.Context, t *table, from *tableState) e
 		return nil
 	}
 	var list []nfnl.Element
-	err := b.readConsistent(ctx, func() (err error) {
+	_, err := b.readConsistent(ctx, func() (err error) {
 		old := newTable(t.family, t.conn, t.balancing, b.limits)
 		old.Name, list = from.name, nil
 		if _, err := old.listSets(old.find); err != nil || !old.resets.exists { // whatever else it has

@@ -148,6 +148,19 @@ func TestExternalChangesAreReportedAndRepaired(t *testing.T) {
 	}
 }
 
+// TestChangesBeforeTheWatchAreReported: the engine watches once the plan is programmed.
+func TestChangesBeforeTheWatchAreReported(t *testing.T) {
+	d := newTestEnv(t, 0)
+	p := d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
+	d.mustApply(p, nil)
+	d.mustNFT("flush set ip sluice frontends")
+	e := d.watch()
+	d.expectChange(e)
+	d.mustApply(p, nil)
+	d.expectPlan(p)
+	d.expectNoChange(e, "the repair")
+}
+
 func TestOtherTablesOwnWritesAndAffinityAreNotReported(t *testing.T) {
 	d := newTestEnv(t, 3)
 	e := d.watch()
@@ -199,6 +212,12 @@ func TestOtherTablesOwnWritesAndAffinityAreNotReported(t *testing.T) {
 	if now, err := d.b.generation(context.Background()); err != nil || now != gen {
 		t.Errorf("clients raise the generation from %d to %d (%v)", gen, now, err)
 	}
+}
+
+func TestOwnWritesBeforeTheWatchAreNotReported(t *testing.T) {
+	d := newTestEnv(t, 0)
+	d.apply(service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "1")))
+	d.expectNoChange(d.watch(), "the first apply")
 }
 
 func TestLostNotificationIsReportedAsExternalChange(t *testing.T) {

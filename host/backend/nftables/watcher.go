@@ -128,3 +128,7 @@ type genTracker struct {
 	distance   uint32 // from the known commits to the generation
 	suspicious bool   // it had grown at the last check
 }
+
+// grown reports whether there were commits that are not known. Less than before is no sign of one: a transaction of ours that
+// changed nothing does not count.
+func (r *genTracker) grown(distance uint32) bool { return int32(distance-r.distance) > 0 }

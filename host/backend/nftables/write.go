@@ -226,7 +226,7 @@ func (b *Backend) report() backend.Report {
 // load reads the kernel's state into the tables.
 func (b *Backend) load(ctx context.Context) error {
 	var mismatch [2]error
-	err := b.readConsistent(ctx, func() (err error) {
+	gen, err := b.readConsistent(ctx, func() (err error) {
 		for i, t := range b.tables {
 			if mismatch[i], err = t.load(); err != nil {
 				return err
@@ -234,6 +234,9 @@ func (b *Backend) load(ctx context.Context) error {
 		}
 		return nil
 	})
+	if err == nil {
+		b.gen = genTracker{started: true, distance: gen - b.knownCommits()}
+	}
 	b.countGuarded(b.tables[:]...)
 	for i, t := range b.tables {
 		if err == nil && mismatch[i] != nil {
