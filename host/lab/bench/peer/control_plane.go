@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 	"github.com/sluice-proxy/sluice/host/lab/loadgen"
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
+	"github.com/sluice-proxy/sluice/host/lab/testcluster/binaries"
 )
 
 // proxyResult has the results of one proxy at one size, one value per repetition or update.
@@ -23,6 +25,7 @@ type proxyResult struct {
 	PeakRSS      []float64
 	ChildPeakRSS []float64 // MiB: the most that a child had
 	Watches      map[string]int
+	Timeline     []window // of the last start
 }
 
 // probedServices is how many Services, evenly spread and including the last one, must answer before a node counts as
@@ -46,7 +49,7 @@ func (b *bench) measureProxy(ctx context.Context, p *proxy, services int, into *
 		return nil, err
 	}
 	defer func() { into.ChildPeakRSS = append(into.ChildPeakRSS, r.stop()) }()
-	if err := r.measureStart(services, b.startTimeout, into); err != nil {
+	if err := r.measureStart(services, b.startTimeout, r.observe(b.env.Cluster.PID(binaries.APIServer)), into); err != nil {
 		return nil, r.withLog(err)
 	}
 	if err := r.measureUpdates(ctx, b, into); err != nil {
@@ -81,10 +84,14 @@ func (b *bench) waitUntilIdle() error {
 }
 
 // measureStart measures the start of a proxy.
-func (r *runningProxy) measureStart(services int, timeout time.Duration, into *proxyResult) error {
+func (r *runningProxy) measureStart(services int, timeout time.Duration, line *timeline, into *proxyResult) (err error) {
 	until := r.started.Add(timeout)
 	var last, all time.Time
-	err := r.node.client.Do(func() (err error) {
+	defer func() {
+		windows, lineErr := line.end(all)
+		into.Timeline, err = windows, errors.Join(err, lineErr)
+	}()
+	err = r.node.client.Do(func() (err error) {
 		if last, err = awaitServer(loadgen.ServiceAddr(services-1), anyServer, r.started, until); err != nil {
 			return err
 		}

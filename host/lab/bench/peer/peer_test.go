@@ -108,6 +108,15 @@ func TestBothProxiesAreMeasured(t *testing.T) {
 	if k, s := maxOf(b.Rows[0].Proxies[0].ChildPeakRSS), maxOf(b.Rows[0].Proxies[1].ChildPeakRSS); k == 0 || s != 0 {
 		t.Errorf("children: kube-proxy's %v MiB, sluice's %v; the one runs nft, the other nothing", k, s)
 	}
+	messages := ""
+	for _, v := range b.Rows[0].Proxies[1].Timeline {
+		messages += strings.Join(v.Log, ";") + ";"
+	}
+	for _, want := range []string{"sluice started", "initial sync complete", "synced all services"} {
+		if !strings.Contains(messages, want+";") {
+			t.Errorf("the timeline lacks %q: %s", want, messages)
+		}
+	}
 	if strings.Contains(text.String(), "NaN") {
 		t.Error("the tables lack figures")
 	}

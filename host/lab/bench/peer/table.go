@@ -93,6 +93,9 @@ func (r *results) print(w io.Writer) {
 	})
 	line("lower bound: API write → acknowledgement, ms: median, p99", func(r *sizeResult) string { return medianAndP99(r.AckLatency) })
 	line("lower bound: API write → event on a plain watch, ms: median, p99", func(r *sizeResult) string { return medianAndP99(r.WatchLatency) })
+	if n := len(r.Rows); n > 0 {
+		r.Rows[n-1].printTimeline(w)
+	}
 }
 
 func sum(watches map[string]int) (n int) {
