@@ -210,8 +210,8 @@ func (l *lab) checkRules() error {
 	}
 	// Of deploy/kustomize/components/kubectl: those of the ClusterRole system:auth-delegator.
 	granted = append(granted, right("create", "authentication.k8s.io", "tokenreviews"), right("create", "authorization.k8s.io", "subjectaccessreviews"))
-	// Of deploy/kustomize/components/controller: the ClusterRole sluice-reports. Nodes report wherever the kinds are installed.
-	granted = append(granted, right("patch", "sluice.dev", "nodereports"))
+	// Of deploy/kustomize/components/controller: the ClusterRole sluice-reports, where the kinds are installed.
+	granted = append(granted, right("patch", "sluice.dev", "nodereports"), right("watch", "sluice.dev", "endpointloads"))
 	requests, err := l.Requests()
 	if err != nil {
 		return err
