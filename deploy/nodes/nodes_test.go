@@ -144,9 +144,6 @@ func TestReadmeOnRealNodes(t *testing.T) {
 
 	previous := c.upgrades(t.TempDir())
 
-	t.Run("terminating endpoints", func(t *testing.T) { c.suite(t, tests, terminating, skip, fewestTerminating) })
-	t.Run("Kubernetes' network tests", func(t *testing.T) { c.suite(t, tests, focus, skip+"|"+terminating, fewest) })
-
 	// Endpoints come and go meanwhile: stale rules would send connections to Pods that have ended.
 	old := strings.Fields(c.kubectl("-n", "web", "get", "pods", "-l", "app=web", "-o", "name"))
 	load = c.load()
@@ -172,6 +169,11 @@ func TestReadmeOnRealNodes(t *testing.T) {
 	c.oneNodeAndBack()
 	c.helm(previous)
 	c.preflight()
+
+	// Last, as the whole suite begins more work beside them.
+	c.must(c.Install(t.Context(), c.install))
+	t.Run("terminating endpoints", func(t *testing.T) { c.suite(t, tests, terminating, skip, fewestTerminating) })
+	t.Run("Kubernetes' network tests", func(t *testing.T) { c.suite(t, tests, focus, skip+"|"+terminating, fewest) })
 }
 
 // until waits until nothing is wrong.
