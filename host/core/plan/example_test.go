@@ -79,7 +79,7 @@ func ExampleFit() {
 	for _, d := range plan.Fit(mustParse(before), caps).Degradations() {
 		fmt.Println(d)
 	}
-	// Output: shop/web:http 10.96.0.10:80/TCP: wanted exact weights, got weights rounded to a sum of 2: example: a pool has that many slots
+	// Output: shop/web:http 10.96.0.10:80/TCP: wanted exact weights, got weights rounded to a sum of 2: example: the weights of a pool have at most that sum
 }
 
 func ExamplePlan_Trace() {

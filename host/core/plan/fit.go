@@ -41,7 +41,7 @@ func (f *Frontend) Degradations() (lost []Degradation) {
 		lose(fmt.Sprintf("%d endpoints", n), fmt.Sprintf("%d endpoints", c.MaxEndpoints), "a pool has at most that many")
 	}
 	if f.Degraded.rounded {
-		lose("exact weights", fmt.Sprintf("weights rounded to a sum of %d", c.maxTotal(f.Balance)), "a pool has that many slots")
+		lose("exact weights", fmt.Sprintf("weights rounded to a sum of %d", c.maxTotal(f.Balance)), "the weights of a pool have at most that sum")
 	}
 	return lost
 }

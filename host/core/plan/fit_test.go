@@ -354,7 +354,7 @@ func TestFitReportsDegradations(t *testing.T) {
 		"shop/web:http 10.96.0.10:80/TCP: wanted balance random, got balance round-robin: few: the data plane does not support it\n",
 		"shop/web:http 10.96.0.10:80/TCP: wanted affinity 3h0m1s, got affinity 3h5m0s: few: the timeout is rounded up, to bound the number of different ones\n",
 		"shop/web:http 10.96.0.10:80/TCP: wanted outcomes counted, got outcomes not counted: few: the data plane does not count them\n",
-		"shop/web:http 10.96.0.10:80/TCP: wanted exact weights, got weights rounded to a sum of 16: few: a pool has that many slots\n",
+		"shop/web:http 10.96.0.10:80/TCP: wanted exact weights, got weights rounded to a sum of 16: few: the weights of a pool have at most that sum\n",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("missing: %sin:\n%s", want, text.String())

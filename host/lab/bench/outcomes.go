@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend/nftables"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/util/stats"
 )
@@ -150,7 +151,7 @@ func (l *outcomeLab) measure() ([]outcomeCost, error) {
 // perConnection opens connections and resets them.
 func (l *outcomeLab) perConnection() (microseconds float64, err error) {
 	err = l.client.Do(func() error {
-		begin := threadCPU()
+		begin := benchutil.ThreadCPU()
 		for range outcomeConnections {
 			fd, err := l.connect()
 			if err != nil {
@@ -160,7 +161,7 @@ func (l *outcomeLab) perConnection() (microseconds float64, err error) {
 				return err
 			}
 		}
-		microseconds = float64(threadCPU()-begin) / 1e3 / outcomeConnections
+		microseconds = float64(benchutil.ThreadCPU()-begin) / 1e3 / outcomeConnections
 		return nil
 	})
 	return microseconds, err
@@ -175,13 +176,13 @@ func (l *outcomeLab) perPacket() (microseconds float64, err error) {
 		}
 		defer func() { err = errors.Join(err, unix.Close(fd)) }()
 		payload := make([]byte, 64)
-		begin := threadCPU()
+		begin := benchutil.ThreadCPU()
 		for range outcomePackets {
 			if _, err := unix.Write(fd, payload); err != nil {
 				return err
 			}
 		}
-		microseconds = float64(threadCPU()-begin) / 1e3 / outcomePackets
+		microseconds = float64(benchutil.ThreadCPU()-begin) / 1e3 / outcomePackets
 		return nil
 	})
 	return microseconds, err
@@ -201,13 +202,6 @@ func (l *outcomeLab) connect() (fd int, err error) {
 		return -1, err
 	}
 	return fd, nil
-}
-
-// threadCPU returns the CPU time of the calling thread in nanoseconds.
-func threadCPU() int64 {
-	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
-	return t.Nano()
 }
 
 func printOutcomes(w io.Writer, costs []outcomeCost) {

@@ -70,11 +70,9 @@ type planeOptions struct {
 func DataPlaneMain(args []string) error {
 	var o planeOptions
 	flags := flag.NewFlagSet("dataplane", flag.ExitOnError)
-	flags.StringVar(&o.sizes, "sizes", "1000,10000", "numbers of Services, ascending")
-	flags.IntVar(&o.endpoints, "endpoints", 10, "endpoints of each Service")
 	flags.IntVar(&o.rounds, "rounds", 30, "rounds of measurements: two blocks of each way and proxy")
 	flags.StringVar(&o.policy, "policy", "bin/zone-first.wasm", "module of examples/plugin-zone-first")
-	o.register(flags)
+	o.register(flags, "1000,10000")
 	_ = flags.Parse(args) // it exits
 	return benchutil.RunInNamespace(func(ctx context.Context) error {
 		results, planes, err := o.measure(ctx)

@@ -41,14 +41,12 @@ type options struct {
 func Main(args []string) error {
 	var o options
 	flags := flag.NewFlagSet("peer", flag.ExitOnError)
-	flags.StringVar(&o.sizes, "sizes", "1000,5000,10000", "numbers of Services, ascending")
-	flags.IntVar(&o.endpoints, "endpoints", 10, "endpoints of each Service")
 	flags.IntVar(&o.reps, "reps", 2, "starts of each proxy at each size; the order alternates")
 	flags.IntVar(&o.changes[0], "kube-proxy-changes", 20, "updates to measure per start of kube-proxy")
 	flags.IntVar(&o.changes[1], "changes", 100, "updates to measure per start of sluice")
 	flags.StringVar(&o.only, "only", "", "measure only this proxy; the tables lack the other one's values")
 	flags.BoolVar(&o.quick, "quick", false, "smoke test with a small cluster and few changes")
-	o.register(flags)
+	o.register(flags, "1000,5000,10000")
 	_ = flags.Parse(args) // it exits
 	if o.quick {
 		o.setQuick()
@@ -56,8 +54,10 @@ func Main(args []string) error {
 	return benchutil.RunInNamespace(o.run)
 }
 
-// register adds the flags that all commands have.
-func (o *options) register(flags *flag.FlagSet) {
+// register adds the flags that all commands have, with their default of -sizes.
+func (o *options) register(flags *flag.FlagSet, sizes string) {
+	flags.StringVar(&o.sizes, "sizes", sizes, "numbers of Services, ascending")
+	flags.IntVar(&o.endpoints, "endpoints", 10, "endpoints of each Service")
 	flags.DurationVar(&o.minSync, "kube-proxy-min-sync", time.Second, "kube-proxy's nftables.minSyncPeriod; 1s is its default")
 	flags.StringVar(&o.kubeProxy, "kube-proxy", "", "binary of kube-proxy; by default "+programs.SuiteVersion+", which is built if it is missing")
 	flags.StringVar(&o.base, "base", "", "binary of another build of sluice to measure instead of kube-proxy, as often as sluice")

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/util/stats"
 )
@@ -56,7 +57,7 @@ func (t *target) connections() (b block, err error) {
 	var cpu time.Duration
 	err = t.from.Do(func() error {
 		return pinned(func() error {
-			begin := threadCPU()
+			begin := benchutil.ThreadCPU()
 			for range newConnections {
 				_, took, err := connect(t.to, connectTimeout)
 				if err != nil {
@@ -64,7 +65,7 @@ func (t *target) connections() (b block, err error) {
 				}
 				times = append(times, took.Seconds()*1e6)
 			}
-			cpu = threadCPU() - begin
+			cpu = benchutil.ThreadCPU() - begin
 			return nil
 		})
 	})
@@ -115,7 +116,7 @@ func (t *target) requests() (b block, err error) {
 	var cpu time.Duration
 	err = t.established(func(fd int) error {
 		one := make([]byte, 1)
-		begin := threadCPU()
+		begin := benchutil.ThreadCPU()
 		for range roundTrips {
 			sent := time.Now()
 			if _, err := unix.Write(fd, one); err != nil {
@@ -126,7 +127,7 @@ func (t *target) requests() (b block, err error) {
 			}
 			times = append(times, microseconds(time.Since(sent)))
 		}
-		cpu = threadCPU() - begin
+		cpu = benchutil.ThreadCPU() - begin
 		return nil
 	})
 	s := stats.Summarize(times)
@@ -138,7 +139,7 @@ func (t *target) stream() (b block, err error) {
 	var cpu time.Duration
 	err = t.established(func(fd int) error {
 		payload := make([]byte, writeSize)
-		begin := threadCPU()
+		begin := benchutil.ThreadCPU()
 		for range streamWrites {
 			for rest := payload; len(rest) > 0; {
 				n, err := unix.Write(fd, rest)
@@ -148,7 +149,7 @@ func (t *target) stream() (b block, err error) {
 				rest = rest[n:]
 			}
 		}
-		cpu = threadCPU() - begin
+		cpu = benchutil.ThreadCPU() - begin
 		return nil
 	})
 	return block{microseconds(cpu) / streamWrites}, err
@@ -183,13 +184,6 @@ func pinned(f func() error) error {
 	}
 	defer func() { _ = unix.SchedSetaffinity(0, &before) }()
 	return f()
-}
-
-// threadCPU returns the CPU time of the calling thread.
-func threadCPU() time.Duration {
-	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
-	return time.Duration(t.Nano())
 }
 
 func microseconds(d time.Duration) float64 { return d.Seconds() * 1e6 }
