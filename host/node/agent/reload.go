@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/planner"
+	"github.com/sluice-proxy/sluice/host/node/agent/plugins"
 	"github.com/sluice-proxy/sluice/host/node/config"
 )
 
@@ -66,7 +67,11 @@ func (a *Agent) loadPlugins(ctx context.Context, cfg *config.Config) (current, n
 		a.limitPlugins(next)
 		_, err = a.plugins.Load(ctx, next, func() { a.pluginLoaded(ctx, next) })
 		closeAll(waiting)
-		if err != nil && ctx.Err() == nil {
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case plugins.OnlyLoading(err):
+			a.log.Info("plugins are still loading", "waiting", err)
+		default:
 			a.log.Error("loading plugins failed", "err", err)
 		}
 		a.pluginsReady()

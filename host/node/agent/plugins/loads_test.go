@@ -2,6 +2,7 @@ package plugins
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -62,6 +63,9 @@ func TestLoadsThatTakeLongDelayNoOther(t *testing.T) {
 		cfg.Plugins = append(cfg.Plugins, config.Plugin{Name: name, File: file})
 		cfg.Policies = append(cfg.Policies, config.Policy{Name: name, Plugins: []config.Step{{Name: name}}})
 	}
+	if pulling, failed := because(Pulling, errors.New("p")), errors.New("q"); OnlyLoading(errors.Join(pulling, failed)) || OnlyLoading(failed) || !OnlyLoading(pulling) {
+		t.Error("loads that have failed are not told from those that go on")
+	}
 	alone := *cfg
 	alone.Plugins, alone.Policies = cfg.Plugins[slow:], cfg.Policies[slow:]
 	openPlugin(t, &alone) // its code is in the cache
@@ -75,7 +79,7 @@ func TestLoadsThatTakeLongDelayNoOther(t *testing.T) {
 	set.patience = 50 * time.Millisecond
 	for range 2 { // those that go on are not begun again
 		_, err := set.Load(t.Context(), cfg, nil)
-		if err == nil || strings.Count(err.Error(), "others do not wait for it") != slow {
+		if err == nil || strings.Count(err.Error(), "others do not wait for it") != slow || !OnlyLoading(err) {
 			t.Fatal(err)
 		}
 		if _, err := set.Get("p"); err != nil {

@@ -1,6 +1,9 @@
 package plugins
 
-import "errors"
+import (
+	"errors"
+	"slices"
+)
 
 // Reasons for which a plugin is not in force as it is registered.
 const (
@@ -23,6 +26,14 @@ func Reason(err error) string {
 		return SettingsRefused
 	}
 	return SelfTestFailed
+}
+
+// OnlyLoading reports whether an error of Load says only that plugins are being pulled or loaded, and none has failed.
+func OnlyLoading(err error) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return !slices.ContainsFunc(joined.Unwrap(), func(err error) bool { return !OnlyLoading(err) })
+	}
+	return Reason(err) == Pulling
 }
 
 // because gives an error a reason, unless it has one.
