@@ -14,22 +14,26 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-// version writes a Service with the endpoint of one Pod.
-func (n *node) version(name string, pod int) {
+// backend writes a Service with the endpoints of Pods.
+func (n *node) backend(name, clusterIP, protocol string, port, target int, pods ...int) {
 	n.Helper()
+	var endpoints []string
+	for _, p := range pods {
+		endpoints = append(endpoints, fmt.Sprintf("{addresses: [10.244.0.%d], conditions: {ready: true}}", p))
+	}
 	n.write(name+".yaml", fmt.Sprintf(`
 apiVersion: v1
 kind: Service
 metadata: {name: %[1]s, namespace: shop}
-spec: {clusterIP: 10.96.0.1%[2]d, clusterIPs: [10.96.0.1%[2]d], ports: [{name: http, port: 80}]}
+spec: {clusterIP: %[2]s, clusterIPs: [%[2]s], ports: [{name: p, port: %[4]d, protocol: %[3]s}]}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: %[1]s-1, namespace: shop, labels: {kubernetes.io/service-name: %[1]s}}
 addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.244.0.%[2]d], conditions: {ready: true}}]
-`, name, pod))
+ports: [{name: p, port: %[5]d, protocol: %[3]s}]
+endpoints: [%[6]s]
+`, name, clusterIP, protocol, port, target, strings.Join(endpoints, ", ")))
 }
 
 // split writes the route of web, and waits until it is in the kernel.
@@ -82,8 +86,8 @@ func TestCanaryByRouteLosesNoConnection(t *testing.T) {
 	const connections = 400
 	n := newNode(t)
 	n.endpoints(3) // web's own, which the route leaves out
-	n.version("web-v1", 1)
-	n.version("web-v2", 2)
+	n.backend("web-v1", "10.96.0.11", "TCP", 80, 8080, 1)
+	n.backend("web-v2", "10.96.0.12", "TCP", 80, 8080, 2)
 	n.run()
 	n.expect("without a route", "p3")
 	alive := n.holdOpen()
@@ -131,6 +135,61 @@ func TestCanaryByRouteLosesNoConnection(t *testing.T) {
 	n.expect("without the route", "p3")
 }
 
+// TestLeastLoadedSeesConnectionsOfRoutes: a backend's policy counts the connections to its endpoints by way of a route too. An
+// endpoint that holds twenty of these, and the other none, gets 20 % of the new ones: half of its share, against twice its own.
+func TestLeastLoadedSeesConnectionsOfRoutes(t *testing.T) {
+	const connections = 400
+	n := newNode(t)
+	plugins := filepath.Join(filepath.Dir(program), "plugins") // in a test kernel, where nothing can be built
+	if os.Getenv("SLUICE_BINARY") == "" {
+		plugins = testenv.Plugins(n, "plugins/least-loaded")
+	}
+	n.backend("web-v1", "10.96.0.11", "TCP", 80, 8080, 1, 3)
+	n.run("--config", n.configured(fmt.Sprintf(quiet+`
+pluginLimits: {compileTime: 5m}
+plugins: [{name: least-loaded, file: %s}]
+policies: [{name: even, plugins: [{name: least-loaded, settings: {interval: 2s, smoothingPercent: 50, maxChangePercent: 100, tolerancePercent: 0}}]}]
+defaultPolicy: even
+`, filepath.Join(plugins, "least-loaded.wasm"))))
+	n.logs("loaded plugin")
+	n.split("web-v1", 100, "web-v2", 0)
+	for held := 0; held < 20; {
+		c, err := n.client.Dial(t.Context(), "tcp", vip)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, err := testnet.Greeting(c); err != nil {
+			t.Fatal(err)
+		} else if a.Server != "p1" {
+			c.Close()
+			continue
+		}
+		defer c.Close()
+		held++
+	}
+	first := func() (met int) {
+		for range connections {
+			a, err := n.client.Ask("tcp", vip, testnet.AnswerTimeout)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.Server == "p1" {
+				met++
+			}
+		}
+		return met
+	}
+	met := 0
+	testenv.Eventually(t, "20 % of the connections to p1", func() bool {
+		met = first()
+		return math.Abs(float64(met)-connections*0.2) < 4*math.Sqrt(connections*0.2*0.8)
+	}, func() string {
+		out, _ := n.sluice("explain", "-n", "shop", "web-v1", "--socket", n.socket())
+		return fmt.Sprintf("%d of %d connections met p1\n%s", met, connections, out)
+	})
+	t.Logf("%d of %d connections met p1", met, connections)
+}
+
 // TestCanaryByUDPRoute moves UDP flows by the weights of a UDPRoute: new ones are split as the weights say, and one from before
 // stays where it is, also at weight 0.
 func TestCanaryByUDPRoute(t *testing.T) {
@@ -142,19 +201,7 @@ func TestCanaryByUDPRoute(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(s.Close)
-		n.write(fmt.Sprintf("sip-v%d.yaml", i+1), fmt.Sprintf(`
-apiVersion: v1
-kind: Service
-metadata: {name: sip-v%[1]d, namespace: shop}
-spec: {clusterIP: 10.96.0.3%[1]d, clusterIPs: [10.96.0.3%[1]d], ports: [{name: sip, port: 5060, protocol: UDP}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: sip-v%[1]d-1, namespace: shop, labels: {kubernetes.io/service-name: sip-v%[1]d}}
-addressType: IPv4
-ports: [{name: sip, port: 5060, protocol: UDP}]
-endpoints: [{addresses: [10.244.0.%[1]d], conditions: {ready: true}}]
-`, i+1))
+		n.backend(fmt.Sprint("sip-v", i+1), fmt.Sprint("10.96.0.3", i+1), "UDP", 5060, 5060, i+1)
 	}
 	n.write("sip.yaml", `
 apiVersion: v1
