@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -40,6 +39,7 @@ const (
 func ways() []way {
 	return []way{
 		{"ClusterIP", "plane", 60_000, loadgen.TargetPort, connections, func(*corev1.Service) {}},
+		{"ClusterIP, IPv6", "plane-ipv6", 60_007, loadgen.TargetPort, connections, func(*corev1.Service) {}},
 		{"ClusterIP, session affinity", "plane-affinity", 60_001, loadgen.TargetPort, connections, func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }},
 		{"ClusterIP, a policy weighs endpoints 4 : 1", "plane-weighted", 60_002, loadgen.TargetPort, connections, func(s *corev1.Service) { s.Labels = map[string]string{weighted: "yes"} }},
 		{"NodePort, from outside", "plane-nodeport", 60_003, loadgen.TargetPort, connections, func(s *corev1.Service) {
@@ -56,7 +56,27 @@ func (w *way) address(n *node) netip.AddrPort {
 	if w.service == "plane-nodeport" {
 		return netip.AddrPortFrom(n.lab.Node.Addrs[0], nodePort)
 	}
-	return loadgen.ServiceAddr(w.index)
+	return netip.AddrPortFrom(w.clusterIP(), loadgen.ServiceAddr(w.index).Port())
+}
+
+func (w *way) clusterIP() netip.Addr {
+	if w.service == "plane-ipv6" {
+		return netip.MustParseAddr("fd00:96::a")
+	}
+	return loadgen.ClusterIP(w.index)
+}
+
+// endpoints returns those of a way's Service.
+func (w *way) endpoints(n int) []testcluster.Endpoint {
+	list := loadgen.Endpoints(1<<23+w.index*16, n)
+	if w.service == "plane-ipv6" {
+		a := pods6.Addr()
+		for i := range list {
+			a = a.Next()
+			list[i].Addr = a
+		}
+	}
+	return list
 }
 
 // planeOptions are the flags of bench dataplane.
@@ -100,9 +120,9 @@ func (o *planeOptions) measure(ctx context.Context) (*results, []dataPlane, erro
 		return nil, nil, err
 	}
 	for _, w := range ways() {
-		s := testcluster.Service(loadgen.Namespace, w.service, loadgen.ClusterIP(w.index), 80)
+		s := testcluster.Service(loadgen.Namespace, w.service, w.clusterIP(), 80)
 		w.change(s)
-		slice := testcluster.Slice(loadgen.Namespace, w.service, w.target, loadgen.Endpoints(1<<23+w.index*16, o.endpoints)...)
+		slice := testcluster.Slice(loadgen.Namespace, w.service, w.target, w.endpoints(o.endpoints)...)
 		if err := b.env.Cluster.CreateInBulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) { return s, slice }); err != nil {
 			return nil, nil, err
 		}
@@ -172,15 +192,19 @@ func (b *bench) planeNode(ctx context.Context, p *proxy, services int) (n *node,
 
 // addRules lets a node translate the addresses of the ways to one endpoint each, with a rule for each, and nothing else.
 func (n *node) addRules(endpoints int) error {
-	var rules strings.Builder
-	rules.WriteString("table ip one {\n chain to { type nat hook prerouting priority dstnat;\n")
+	rules := map[string]string{}
 	for _, w := range ways() {
-		endpoint := loadgen.Endpoints(1<<23+w.index*16, endpoints)[0].Addr
-		at := w.address(n)
-		fmt.Fprintf(&rules, "  ip daddr %s tcp dport %d dnat to %s:%d\n", at.Addr(), at.Port(), endpoint, w.target)
+		at, to, family := w.address(n), netip.AddrPortFrom(w.endpoints(endpoints)[0].Addr, w.target), "ip"
+		if at.Addr().Is6() {
+			family = "ip6"
+		}
+		rules[family] += fmt.Sprintf("  %s daddr %s tcp dport %d dnat to %s\n", family, at.Addr(), at.Port(), to)
 	}
-	fmt.Fprintf(&rules, " }\n chain from { type nat hook postrouting priority srcnat;\n  ip saddr 192.0.2.0/24 ip daddr %s masquerade\n }\n}\n", loadgen.PodCIDR())
-	out, err := n.lab.Node.Run(rules.String(), "nft", "-f", "-")
+	text := fmt.Sprintf("table ip one {\n chain from { type nat hook postrouting priority srcnat;\n  ip saddr 192.0.2.0/24 ip daddr %s masquerade\n }\n}\n", loadgen.PodCIDR())
+	for family, list := range rules {
+		text += fmt.Sprintf("table %s one {\n chain to { type nat hook prerouting priority dstnat;\n%s }\n}\n", family, list)
+	}
+	out, err := n.lab.Node.Run(text, "nft", "-f", "-")
 	if err != nil {
 		return fmt.Errorf("nft: %w: %s", err, out)
 	}

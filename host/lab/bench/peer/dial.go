@@ -17,14 +17,15 @@ import (
 // Connections are made with plain system calls on threads that stay in their namespace, so that little more than the
 // kernel is measured.
 
-// serve accepts connections on a port, at every address of the host, on the last CPU, and has one after the other answered.
+// serve accepts connections on a port, at every address of the host, of both families, on the last CPU, and has one after the
+// other answered.
 func serve(h *testnet.Host, port uint16, answer func(fd int)) (stop func(), err error) {
 	fd := -1
 	err = h.Do(func() error {
-		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		if fd, err = unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return os.NewSyscallError("socket", err)
 		}
-		if err := unix.Bind(fd, &unix.SockaddrInet4{Port: int(port)}); err != nil {
+		if err := unix.Bind(fd, &unix.SockaddrInet6{Port: int(port)}); err != nil {
 			return os.NewSyscallError("bind", err)
 		}
 		return os.NewSyscallError("listen", unix.Listen(fd, 4096))
@@ -111,7 +112,11 @@ func connect(to netip.AddrPort, timeout time.Duration) (who byte, took time.Dura
 
 // dial opens a connection that is reset when it is closed.
 func dial(to netip.AddrPort, timeout time.Duration) (fd int, took time.Duration, err error) {
-	if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+	family, at := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()})
+	if to.Addr().Is4() {
+		family, at = unix.AF_INET, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
+	}
+	if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
 		return -1, 0, os.NewSyscallError("socket", err)
 	}
 	limit := unix.NsecToTimeval(timeout.Nanoseconds())
@@ -121,7 +126,6 @@ func dial(to netip.AddrPort, timeout time.Duration) (fd int, took time.Duration,
 		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})))
 	begin := time.Now()
 	if err == nil {
-		at := &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
 		for err = unix.EINTR; errors.Is(err, unix.EINTR); { // interrupted: continue to wait
 			err = unix.Connect(fd, at)
 		}

@@ -25,8 +25,11 @@ type environment struct {
 	watches     map[string]int // at the API server, before any proxy comes
 }
 
-// podCIDR contains the Pods on the nodes: the client and the two endpoints that a Service moves between.
-var podCIDR = netip.MustParsePrefix("10.244.0.0/16")
+// podCIDRs contain the Pods on the nodes: the client and the two endpoints that a Service moves between.
+const podCIDRs = "10.244.0.0/16,fd00:10::/64"
+
+// pods6 are the endpoints of the Service with an IPv6 address.
+var pods6 = netip.MustParsePrefix("fd00:11::/64")
 
 func newEnvironment(ctx context.Context, dir string) (*environment, error) {
 	control, err := loadgen.NewEnvironment(ctx)
@@ -88,20 +91,23 @@ func (s *environment) addNode(ctx context.Context) (*node, error) {
 }
 
 func (n *node) addHosts() (err error) {
-	host := func(name, addr string) (h *testnet.Host) {
+	host := func(name string, addrs ...netip.Addr) (h *testnet.Host) {
 		if err == nil {
-			h, err = n.lab.AddHost(name, netip.MustParseAddr(addr))
+			h, err = n.lab.AddHost(name, addrs...)
 		}
 		return h
 	}
-	n.client = host("client", "10.244.0.2")
-	n.pods = host("pods", "10.244.0.3")
-	n.sides = [2]*testnet.Host{host("left", "10.244.0.4"), host("right", "10.244.0.5")}
+	ip := netip.MustParseAddr
+	n.client = host("client", ip("10.244.0.2"), ip("fd00:10::2"))
+	n.pods = host("pods", ip("10.244.0.3"), ip("fd00:10::3"))
+	n.sides = [2]*testnet.Host{host("left", ip("10.244.0.4")), host("right", ip("10.244.0.5"))}
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(n.pods.Own(loadgen.PodCIDR()), n.lab.Route(loadgen.PodCIDR(), n.pods)); err != nil {
-		return err
+	for _, p := range []netip.Prefix{loadgen.PodCIDR(), pods6} {
+		if err := errors.Join(n.pods.Own(p), n.lab.Route(p, n.pods)); err != nil {
+			return err
+		}
 	}
 	for name, h := range map[byte]*testnet.Host{'p': n.pods, '0': n.sides[0], '1': n.sides[1]} {
 		stop, err := serve(h, loadgen.TargetPort, greet(name))

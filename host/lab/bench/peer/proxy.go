@@ -36,7 +36,7 @@ detectLocalMode: ClusterCIDR
 clusterCIDR: %s
 nftables: {minSyncPeriod: %s}
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
-`, n.name, s.kubeconfigs[0], podCIDR, minSync)
+`, n.name, s.kubeconfigs[0], podCIDRs, minSync)
 		return []string{"--config=" + config}, os.WriteFile(config, []byte(text), 0o600)
 	}}
 }
@@ -51,7 +51,7 @@ clientConnection: {kubeconfig: %q}
 detectLocalMode: ClusterCIDR
 clusterCIDR: %s
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
-`, n.name, s.kubeconfigs[1], podCIDR)
+`, n.name, s.kubeconfigs[1], podCIDRs)
 		args := []string{"run", "--config", config, "--checkpoint", filepath.Join(n.dir, "checkpoint"), "--socket", filepath.Join(n.dir, "sock")}
 		return args, os.WriteFile(config, []byte(text), 0o600)
 	}}
