@@ -12,15 +12,23 @@ import (
 
 // address parses an address and checks it. It reports false, and a problem, if the address is invalid.
 func (p *problems) address(field, s string, check func(netip.Addr) error) (netip.Addr, bool) {
+	a, err := parseAddress(s, check)
+	if err != nil {
+		p.add(field, "%w", err)
+	}
+	return a, err == nil
+}
+
+// parseAddress parses and checks an address.
+func parseAddress(s string, check func(netip.Addr) error) (netip.Addr, error) {
 	a, err := ipaddr.Parse(s)
 	if err == nil {
 		err = check(a)
 	}
 	if err != nil {
-		p.add(field, "%w", err)
-		return netip.Addr{}, false
+		return netip.Addr{}, err
 	}
-	return a, true
+	return a, nil
 }
 
 // portName accepts the port names that the API server does. They are used in rulesets, logs and metrics.

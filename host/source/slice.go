@@ -91,8 +91,7 @@ func (p *problems) endpoint(o *discoveryv1.Endpoint, i int, s *model.EndpointSli
 		p.add(fmt.Sprintf("endpoints[%d].addresses", i), "no address")
 		return model.SliceEndpoint{}, false
 	}
-	field := fmt.Sprintf("endpoints[%d].addresses[0]", i)
-	a, ok := p.address(field, o.Addresses[0], func(a netip.Addr) error {
+	a, err := parseAddress(o.Addresses[0], func(a netip.Addr) error {
 		if err := checkEndpoint(a); err != nil {
 			return err
 		}
@@ -101,7 +100,8 @@ func (p *problems) endpoint(o *discoveryv1.Endpoint, i int, s *model.EndpointSli
 		}
 		return nil
 	})
-	if !ok {
+	if err != nil {
+		p.add(fmt.Sprintf("endpoints[%d].addresses[0]", i), "%w", err) // its name only here: there are many endpoints
 		return model.SliceEndpoint{}, false
 	}
 	e := model.SliceEndpoint{

@@ -153,11 +153,17 @@ func (c *SliceUpdater) Update(ctx context.Context, endpoints ...testcluster.Endp
 	return begin, acked, nil
 }
 
-// Watch opens a plain watch of the slice and returns the arrival time of each event, until ctx ends.
+// Watch opens a plain watch of the slice and returns the arrival time of each event from now on, until ctx ends. The slice's own
+// version is no beginning: the server may have forgotten it.
 func (c *SliceUpdater) Watch(ctx context.Context) (<-chan time.Time, error) {
-	w, err := c.cluster.Client.DiscoveryV1().EndpointSlices(Namespace).Watch(ctx, metav1.ListOptions{
-		FieldSelector: "metadata.name=" + c.slice.Name, ResourceVersion: c.slice.ResourceVersion,
-	})
+	slices := c.cluster.Client.DiscoveryV1().EndpointSlices(Namespace)
+	selected := metav1.ListOptions{FieldSelector: "metadata.name=" + c.slice.Name}
+	list, err := slices.List(ctx, selected)
+	if err != nil {
+		return nil, fmt.Errorf("EndpointSlice %s/%s: list: %w", Namespace, c.slice.Name, err)
+	}
+	selected.ResourceVersion = list.ResourceVersion
+	w, err := slices.Watch(ctx, selected)
 	if err != nil {
 		return nil, fmt.Errorf("EndpointSlice %s/%s: watch: %w", Namespace, c.slice.Name, err)
 	}

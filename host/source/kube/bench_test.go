@@ -109,38 +109,41 @@ func benchSource() *Source {
 	return New(Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})
 }
 
-// BenchmarkInitialSync measures memory for a streamed list of a whole cluster: the peak and what stays.
+// BenchmarkInitialSync measures memory for the lists of a whole cluster: the peak and what stays.
 func BenchmarkInitialSync(b *testing.B) {
 	for _, size := range []struct{ services, endpoints int }{{10000, 10}, {10000, 25}, {2500, 100}} {
 		b.Run(fmt.Sprintf("%dx%d", size.services, size.endpoints), func(b *testing.B) {
-			w := newWire()
 			services, slices := make([][]byte, size.services), make([][]byte, size.services)
 			for i := range services {
-				services[i], slices[i] = w.encode(b, bigService(i)), w.encode(b, bigSlice(i, size.endpoints))
+				var err [2]error
+				services[i], err[0] = bigService(i).Marshal()
+				if slices[i], err[1] = bigSlice(i, size.endpoints).Marshal(); err[0] != nil || err[1] != nil {
+					b.Fatal(err)
+				}
 			}
 			var peak, stays float64
 			for b.Loop() {
 				before := heapAfterGC()
 				s := benchSource()
 				var most uint64
-				stream := func(raw [][]byte, into cache.TransformingStore) {
-					// A reflector keeps these until the end of the stream.
-					temporary := cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc, cache.WithTransformer(into.Transformer()))
+				list := func(raw [][]byte, readItem func([]byte) (k8sruntime.Object, error), into cache.ReflectorStore) {
+					var items []any
 					for i, one := range raw {
-						if err := temporary.Add(w.decode(b, one)); err != nil {
+						item, err := readItem(one)
+						if err != nil {
 							b.Fatal(err)
 						}
-						if i%500 == 0 {
+						if items = append(items, item); i%500 == 0 {
 							most = max(most, heapInUse())
 						}
 					}
-					if err := into.Replace(temporary.List(), ""); err != nil {
+					if err := into.Replace(items, ""); err != nil {
 						b.Fatal(err)
 					}
 					most = max(most, heapInUse())
 				}
-				stream(services, s.services)
-				stream(slices, s.slices)
+				list(services, s.services.readItem, s.services)
+				list(slices, s.slices.readItem, s.slices)
 				s.emit = func([]model.Change) {}
 				s.opt.Client = &Client{}
 				s.emitInitialState()

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -93,22 +95,28 @@ func typed(o runtime.Object) runtime.Object {
 	return o
 }
 
-// protobufList encodes a list of Nodes as on the wire.
-func protobufList(t testing.TB, items []runtime.Object, version int, metadata bool) []byte {
-	meta := metav1.ListMeta{ResourceVersion: strconv.Itoa(version)}
-	whole, part := &corev1.NodeList{ListMeta: meta}, &metav1.PartialObjectMetadataList{ListMeta: meta}
-	for _, o := range items {
-		n := o.(*corev1.Node)
-		whole.Items = append(whole.Items, *n)
-		part.Items = append(part.Items, metav1.PartialObjectMetadata{ObjectMeta: n.ObjectMeta})
-	}
-	list, kind := interface{ Marshal() ([]byte, error) }(whole), runtime.TypeMeta{APIVersion: "v1", Kind: "NodeList"}
-	if metadata {
-		list, kind = part, runtime.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"}
-	}
-	raw, err := list.Marshal()
+// protobufLists are the types of the lists that a fakeServer encodes in protobuf, by path.
+var protobufLists = map[string]protobufLister{
+	"services": &corev1.ServiceList{}, "endpointslices": &discoveryv1.EndpointSliceList{}, "nodes": &corev1.NodeList{},
+	"nodes metadata": &metav1.PartialObjectMetadataList{},
+}
+
+type protobufLister interface {
+	metav1.ListInterface
+	runtime.Object
+	Marshal() ([]byte, error)
+}
+
+// protobufList encodes a list of a type of protobufLists as on the wire.
+func protobufList(t testing.TB, path string, items []runtime.Object, version int) []byte {
+	list := protobufLists[path].DeepCopyObject().(protobufLister)
+	list.SetResourceVersion(strconv.Itoa(version))
+	raw, err := []byte(nil), meta.SetList(list, items)
 	if err == nil {
-		raw, err = (&runtime.Unknown{TypeMeta: kind, Raw: raw}).Marshal()
+		raw, err = list.Marshal()
+	}
+	if err == nil {
+		raw, err = (&runtime.Unknown{TypeMeta: runtime.TypeMeta{Kind: reflect.TypeOf(list).Elem().Name()}, Raw: raw}).Marshal()
 	}
 	if err != nil {
 		t.Error(err)

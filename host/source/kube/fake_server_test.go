@@ -190,6 +190,16 @@ func (f *fakeServer) requestCount(parts ...string) int {
 	return n
 }
 
+// fullLists counts requests of reflectors for whole resources: lists, and watches that begin with one. Lists of any state without
+// a limit are Load's.
+func (f *fakeServer) fullLists(paths ...string) (n int) {
+	for _, path := range paths {
+		n += f.requestCount("GET", path) - f.requestCount("GET", path, "watch=") + f.requestCount("GET", path, "sendInitialEvents")
+		n -= f.requestCount("GET", path, "resourceVersion=0") - f.requestCount("GET", path, "resourceVersion=0", "limit=")
+	}
+	return n
+}
+
 func (f *fakeServer) serve(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	path, q := parts[len(parts)-1], r.URL.Query()
@@ -246,11 +256,11 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 }
 
 func (f *fakeServer) list(w http.ResponseWriter, r *http.Request, path string, selects func(object) bool) {
-	as := view(r)
-	asProtobuf := path == "nodes" && strings.HasPrefix(r.Header.Get("Accept"), runtime.ContentTypeProtobuf)
-	if asProtobuf {
-		as = typed
+	as, listType := view(r), path
+	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") {
+		listType += " metadata"
 	}
+	asProtobuf := protobufLists[listType] != nil && strings.HasPrefix(r.Header.Get("Accept"), runtime.ContentTypeProtobuf)
 	f.mu.Lock()
 	items := []runtime.Object{}
 	for _, o := range f.objects[path] {
@@ -262,7 +272,7 @@ func (f *fakeServer) list(w http.ResponseWriter, r *http.Request, path string, s
 	f.mu.Unlock()
 	version, kind := kindOf(as(example(path)))
 	if asProtobuf {
-		raw := protobufList(f.t, items, at, strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList"))
+		raw := protobufList(f.t, listType, items, at)
 		f.mu.Lock()
 		if f.truncatedLists[path] > 0 {
 			f.truncatedLists[path]--

@@ -8,6 +8,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 	"github.com/sluice-proxy/sluice/host/core/model"
@@ -31,10 +33,17 @@ func (p *converted[T]) hasErrors() bool {
 	return false
 }
 
+// GetObjectKind and DeepCopyObject make it a runtime.Object, so that client-go's lists may consist of them.
+func (p *converted[T]) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+
+// DeepCopyObject implements runtime.Object. Values are never modified.
+func (p *converted[T]) DeepCopyObject() runtime.Object { c := *p; return &c }
+
 // kind describes a kind of object to its store.
 type kind[T any] struct {
-	name      string // the Kind
-	prototype any    // an empty API object, for the reflector
+	name      string                        // the Kind
+	prototype any                           // an empty API object, for the reflector
+	decode    func(raw []byte) (any, error) // from protobuf, for convert, valid until the next one; nil: lists are not read item by item
 	convert   func(s *interner, object any) (*converted[T], error)
 	same      func(a, b *T) bool
 	change    func(model.Name, *T) model.Change
@@ -51,12 +60,31 @@ func as[O any](object any) (*O, error) {
 	return o, nil
 }
 
+// decode decodes an API object from protobuf.
+func decode[O any, P interface {
+	*O
+	Unmarshal(raw []byte) error
+}](raw []byte) (any, error) {
+	o := P(new(O))
+	return o, o.Unmarshal(raw)
+}
+
+// sliceDecoder returns a decoder whose objects are valid until the next one: their list of endpoints, the largest part, is used
+// again.
+func sliceDecoder() func(raw []byte) (any, error) {
+	var o discoveryv1.EndpointSlice
+	return func(raw []byte) (any, error) {
+		o = discoveryv1.EndpointSlice{Endpoints: o.Endpoints[:0]}
+		return &o, o.Unmarshal(raw)
+	}
+}
+
 func equal[T any](a, b *T) bool { return a == b || reflect.DeepEqual(a, b) }
 
 func serviceKind(annotations *serviceAnnotations) kind[model.Service] {
 	return kind[model.Service]{
 		narrow: annotations.narrow, forget: annotations.forget,
-		name: "Service", prototype: &corev1.Service{}, same: equal[model.Service],
+		name: "Service", prototype: &corev1.Service{}, decode: decode[corev1.Service], same: equal[model.Service],
 		convert: func(s *interner, object any) (*converted[model.Service], error) {
 			o, err := as[corev1.Service](object)
 			if err != nil {
@@ -76,7 +104,7 @@ func serviceKind(annotations *serviceAnnotations) kind[model.Service] {
 
 func sliceKind() kind[model.EndpointSlice] {
 	return kind[model.EndpointSlice]{
-		name: "EndpointSlice", prototype: &discoveryv1.EndpointSlice{},
+		name: "EndpointSlice", prototype: &discoveryv1.EndpointSlice{}, decode: sliceDecoder(),
 		same: func(a, b *model.EndpointSlice) bool { return a.SameContent(b) },
 		convert: func(s *interner, object any) (*converted[model.EndpointSlice], error) {
 			o, err := as[discoveryv1.EndpointSlice](object)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -37,6 +38,8 @@ type lister struct {
 	rolesLoaded   func() bool        // the server has served another resource to this client, so it has loaded its roles
 	onUnavailable func(reason error) // called when the server does not have the resource
 	warned        *sync.Once         // of the log line about that
+	// readItem decodes and converts an item of a list as it arrives; nil: lists are decoded whole, or a watch begins with one.
+	readItem func(raw []byte) (runtime.Object, error)
 
 	mu         sync.Mutex
 	fullListed bool      // a full list was requested before
@@ -65,9 +68,32 @@ func (l *lister) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 		return nil, err
 	}
 	refusalFinal := l.refusalIsFinal()
-	list, err := l.resource.list(ctx, o)
-	return list, l.record(ctx, err, false, refusalFinal)
+	list := l.resource.list
+	if l.readItem != nil {
+		list = l.listItems
+	}
+	objects, err := list(ctx, o)
+	return objects, l.record(ctx, err, false, refusalFinal)
 }
+
+// listItems lists in one response, of which only the converted items are kept. Without a version that the reflector knows, it
+// asks for the latest state, as a streamed list does: a restart must not bring back an older one.
+func (l *lister) listItems(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	if o.Limit = 0; o.ResourceVersion == "0" {
+		o.ResourceVersion = ""
+	}
+	var list metainternalversion.List
+	var err error
+	list.ListMeta, err = l.resource.streamItems(ctx, runtime.ContentTypeProtobuf, o, func(raw []byte) error {
+		item, err := l.readItem(raw)
+		list.Items = append(list.Items, item)
+		return err
+	})
+	return &list, err
+}
+
+// IsWatchListSemanticsUnSupported is client-go's question to a ListerWatcher: with true, a reflector lists and then watches.
+func (l *lister) IsWatchListSemanticsUnSupported() bool { return l.readItem != nil }
 
 // WatchWithContext implements cache.WatcherWithContext. The watch may begin with a streamed list.
 func (l *lister) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {

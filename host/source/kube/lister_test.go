@@ -51,3 +51,24 @@ func TestForbiddenIsFinalOnceRolesAreLoaded(t *testing.T) {
 		})
 	}
 }
+
+// TestServicesAndSlicesAreListedFromTheLatestState: a list that is not newer than what was programmed before a restart would
+// bring back old endpoints.
+func TestServicesAndSlicesAreListedFromTheLatestState(t *testing.T) {
+	for _, noStreams := range []bool{false, true} {
+		r := newFixture(t, nil)
+		r.server.noStreams = noStreams
+		r.server.put(svc("web"), slice("web", "10.0.0.1"))
+		r.run()
+		r.waitSynced()
+		for _, path := range []string{"/services?", "/endpointslices?"} {
+			lists := r.server.fullLists(path)
+			if old, part := r.server.requestCount("GET", path, "resourceVersion=0"), r.server.requestCount("GET", path, "limit="); lists != 1 || old+part > 0 {
+				t.Errorf("%s: %d lists, %d of any state, %d of a part", path, lists, old, part)
+			}
+			if n := r.server.requestCount(path, "sendInitialEvents"); n > 0 {
+				t.Errorf("%s: %d watches that begin with a list", path, n)
+			}
+		}
+	}
+}

@@ -132,7 +132,7 @@ func (r *nodePoller) list(ctx context.Context, full bool) (needFull bool, err er
 	if full {
 		accept, parse = runtime.ContentTypeProtobuf, r.parseNode
 	}
-	err = l.resource.streamItems(ctx, accept, metav1.ListOptions{ResourceVersion: "0"}, func(raw []byte) error {
+	_, err = l.resource.streamItems(ctx, accept, metav1.ListOptions{ResourceVersion: "0"}, func(raw []byte) error {
 		n, err := parse(raw)
 		if err == nil {
 			listed[n.node.Name] = n

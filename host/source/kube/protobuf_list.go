@@ -6,34 +6,37 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // The protobuf form of a list: after the magic prefix, an envelope (runtime.Unknown) whose field 2 is the list, whose
-// field 2 are the items.
+// field 1 is its metadata, and field 2 the items.
 const (
 	protobufMagic = "k8s\x00"
 	listField     = 2
+	metadataField = 1
 	itemField     = 2
 	maxItemBytes  = 8 << 20 // etcd's limit is 1.5 MiB by default
 )
 
 // forEachItem calls fn with each item of a protobuf list as it arrives, so that only one of them is in memory. raw is
 // valid until fn returns. A truncated list is an error.
-func forEachItem(r io.Reader, fn func(raw []byte) error) error {
+func forEachItem(r io.Reader, fn func(raw []byte) error) (metadata metav1.ListMeta, err error) {
 	in := bufio.NewReaderSize(r, 64<<10)
 	head := make([]byte, len(protobufMagic))
 	if _, err := io.ReadFull(in, head); err != nil || string(head) != protobufMagic {
-		return errors.New("response is not protobuf")
+		return metadata, errors.New("response is not protobuf")
 	}
 	var item []byte
 	found := false
-	err := forEachField(&fieldReader{in: in, remaining: -1}, func(field uint64, value *fieldReader) error {
+	err = forEachField(&fieldReader{in: in, remaining: -1}, func(field uint64, value *fieldReader) error {
 		if field != listField {
 			return nil
 		}
 		found = true
 		return forEachField(value, func(field uint64, value *fieldReader) error {
-			if field != itemField {
+			if field != metadataField && field != itemField {
 				return nil
 			}
 			if value.remaining > maxItemBytes {
@@ -46,6 +49,9 @@ func forEachItem(r io.Reader, fn func(raw []byte) error) error {
 			if _, err := io.ReadFull(value, item); err != nil {
 				return err
 			}
+			if field == metadataField {
+				return metadata.Unmarshal(item)
+			}
 			return fn(item)
 		})
 	})
@@ -53,9 +59,9 @@ func forEachItem(r io.Reader, fn func(raw []byte) error) error {
 		err = errors.New("no list in the response")
 	}
 	if err != nil {
-		return fmt.Errorf("decode protobuf list: %w", err)
+		return metadata, fmt.Errorf("decode protobuf list: %w", err)
 	}
-	return nil
+	return metadata, nil
 }
 
 // fieldReader reads one field of a stream; remaining is -1 for the whole stream.

@@ -19,9 +19,9 @@ func TestForEachItemDecodesEveryItemOrFails(t *testing.T) {
 		names = append(names, fmt.Sprint("n", i))
 		items = append(items, node(names[i], "z1"))
 	}
-	raw := protobufList(t, items, 7, false)
+	raw := protobufList(t, "nodes", items, 7)
 	read := func(r io.Reader) (got []string, err error) {
-		err = forEachItem(r, func(raw []byte) error {
+		metadata, err := forEachItem(r, func(raw []byte) error {
 			var n corev1.Node
 			if err := n.Unmarshal(raw); err != nil {
 				return err
@@ -29,6 +29,9 @@ func TestForEachItemDecodesEveryItemOrFails(t *testing.T) {
 			got = append(got, n.Name)
 			return nil
 		})
+		if err == nil && metadata.ResourceVersion != "7" {
+			t.Errorf("version %q of the list", metadata.ResourceVersion)
+		}
 		return got, err
 	}
 	for _, r := range []io.Reader{bytes.NewReader(raw), iotest.OneByteReader(bytes.NewReader(raw))} {
@@ -36,7 +39,7 @@ func TestForEachItemDecodesEveryItemOrFails(t *testing.T) {
 			t.Errorf("%q, %v", got, err)
 		}
 	}
-	if got, err := read(bytes.NewReader(protobufList(t, nil, 7, false))); err != nil || len(got) > 0 {
+	if got, err := read(bytes.NewReader(protobufList(t, "nodes", nil, 7))); err != nil || len(got) > 0 {
 		t.Errorf("an empty list: %q, %v", got, err)
 	}
 	end := len(raw) - len(raw)/8 // the rest of the message does not belong to the list
@@ -58,11 +61,11 @@ func TestForEachItemDecodesEveryItemOrFails(t *testing.T) {
 }
 
 func FuzzForEachItem(f *testing.F) {
-	f.Add(protobufList(f, []runtime.Object{node("a", "z"), node("b", "z")}, 7, true))
+	f.Add(protobufList(f, "nodes", []runtime.Object{node("a", "z"), node("b", "z")}, 7))
 	f.Add([]byte(protobufMagic))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		total := 0
-		_ = forEachItem(bytes.NewReader(raw), func(item []byte) error { total += len(item); return nil })
+		_, _ = forEachItem(bytes.NewReader(raw), func(item []byte) error { total += len(item); return nil })
 		if total > len(raw) {
 			t.Errorf("%d bytes of items in %d", total, len(raw))
 		}

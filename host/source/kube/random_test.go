@@ -144,7 +144,7 @@ func randomFault(r *fixture, random *rand.Rand) {
 		f.endWatches()
 	case 3:
 		f.update(func() {
-			f.brokenStreams["services"], f.brokenStreams["endpointslices"] = random.IntN(3), random.IntN(3)
+			f.truncatedLists["services"], f.truncatedLists["endpointslices"] = random.IntN(3), random.IntN(3)
 		})
 		f.expireHistory()
 		f.endWatches()

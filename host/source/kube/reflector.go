@@ -21,11 +21,14 @@ func reflectorBackoff() *wait.Backoff {
 	return &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 1, Cap: 15 * time.Second, Steps: 12}
 }
 
-// runReflector keeps target in sync with the server until ctx ends. The reflector lists and watches, or uses a streamed
-// list where the server supports it. A broken watch resumes where it ended; the resource is listed again only when the
-// server no longer has that resource version.
+// runReflector keeps target in sync with the server until ctx ends. The reflector lists and watches; kinds that are not read item
+// by item begin with a watch where the server supports it (WatchList). A broken watch resumes where it ended; the resource is
+// listed again only when the server no longer has that resource version.
 func runReflector[T any](s *Source, wg *sync.WaitGroup, ctx context.Context, res resource, target *store[T]) {
 	l, unregister := s.newLister(res, target.setSynced)
+	if target.decode != nil {
+		l.readItem = target.readItem
+	}
 	startReflector(s, wg, ctx, l, unregister, target)
 }
 

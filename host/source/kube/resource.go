@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -101,13 +102,21 @@ const (
 )
 
 // streamItems lists in protobuf and calls fn with each item as it arrives.
-func (r resource) streamItems(ctx context.Context, accept string, o metav1.ListOptions, fn func(raw []byte) error) (err error) {
+func (r resource) streamItems(ctx context.Context, accept string, o metav1.ListOptions, fn func(raw []byte) error) (metadata metav1.ListMeta, err error) {
 	body, err := r.request(o).SetHeader("Accept", accept).Stream(ctx)
 	if err != nil {
-		return err
+		return metadata, err
 	}
-	defer func() { err = errors.Join(err, body.Close()) }()
-	return forEachItem(body, fn)
+	ahead, w := io.Pipe()
+	go func() { // beside fn, as most of it is decompression
+		_, err := io.Copy(w, body)
+		_ = w.CloseWithError(err)
+	}()
+	defer func() {
+		_ = ahead.Close()
+		err = errors.Join(err, body.Close())
+	}()
+	return forEachItem(ahead, fn)
 }
 
 func (r resource) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {

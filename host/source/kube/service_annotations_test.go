@@ -25,7 +25,7 @@ func TestServiceAnnotationsAreThoseThatThePolicyDeclares(t *testing.T) {
 	r.server.put(annotated(map[string]string{"capacity": "5", "other": "x"}), svc("db"))
 	r.run()
 	r.waitSynced()
-	lists := r.server.requestCount("/services?")
+	lists := r.server.fullLists("/services?")
 	if got := annotations(); got != "" {
 		t.Errorf("no policy needs them: %q", got)
 	}
@@ -49,7 +49,7 @@ func TestServiceAnnotationsAreThoseThatThePolicyDeclares(t *testing.T) {
 	if got := annotations(); got != "capacity\x007\x00other\x00z\x00" {
 		t.Errorf("both: %q", got)
 	}
-	if n := r.server.requestCount("/services?") - lists; n != 0 {
+	if n := r.server.fullLists("/services?") - lists; n != 0 {
 		t.Errorf("%d lists", n)
 	}
 	r.waitInSync()

@@ -118,13 +118,16 @@ func TestUpdatesWithoutEffectAreNotEmitted(t *testing.T) {
 	r.wantEmitted("what is gone", "+3 "+ownNodeName, "-2 shop/web-x", "-1 shop/web")
 }
 
+// everyNodeReads are the paths of the resources that every node reads and every server has.
+var everyNodeReads = []string{"/services?", "/endpointslices?", "/nodes?", "/servicecidrs?"}
+
 func TestBrokenWatchResumesFromLastVersion(t *testing.T) {
 	r := newFixture(t, nil)
 	r.server.put(svc("web"), slice("web", "10.0.0.1"))
 	r.run()
 	r.waitSynced()
 	r.takeChanges()
-	streams, lists := r.server.requestCount("sendInitialEvents"), r.server.requestCount("resourceVersion=0")
+	lists := r.server.fullLists(everyNodeReads...)
 	for range 3 {
 		r.letWatchesAge()
 		r.server.endWatches()
@@ -133,8 +136,8 @@ func TestBrokenWatchResumesFromLastVersion(t *testing.T) {
 		r.server.put(svc("web2"))
 		r.waitInSync()
 	}
-	if s, l := r.server.requestCount("sendInitialEvents"), r.server.requestCount("resourceVersion=0"); s != streams {
-		t.Errorf("%d streams and %d lists instead of %d and %d", s, l, streams, lists)
+	if n := r.server.fullLists(everyNodeReads...); n != lists {
+		t.Errorf("%d lists instead of %d", n, lists)
 	}
 }
 
@@ -150,7 +153,7 @@ func TestOutageEmitsNothingAndIsLoggedOnce(t *testing.T) {
 			r.run()
 			r.waitSynced()
 			r.takeChanges()
-			streams, requests := r.server.requestCount("sendInitialEvents"), r.server.requestCount()
+			lists, requests := r.server.fullLists(everyNodeReads...), r.server.requestCount()
 			r.letWatchesAge()
 			r.server.update(func() { begin(r.server) })
 			r.server.endWatches()
@@ -169,8 +172,8 @@ func TestOutageEmitsNothingAndIsLoggedOnce(t *testing.T) {
 			r.server.update(func() { r.server.unreachable, r.server.fail = false, nil })
 			r.waitInSync()
 			r.wantEmitted("after the outage", "+2 shop/web-x", "-1 shop/old")
-			if n := r.server.requestCount("sendInitialEvents"); n != streams {
-				t.Errorf("%d streamed lists, %d before the outage", n, streams)
+			if n := r.server.fullLists(everyNodeReads...); n != lists {
+				t.Errorf("%d lists, %d before the outage", n, lists)
 			}
 			testenv.Eventually(t, "the recovery is logged", func() bool { return r.logCount("again") >= 1 })
 		})
@@ -202,14 +205,21 @@ func TestExpiredVersionEmitsOnlyDifferences(t *testing.T) {
 	}
 }
 
-func TestIncompleteStreamedListIsDiscarded(t *testing.T) {
+func TestIncompleteListIsDiscarded(t *testing.T) {
 	r := newFixture(t, nil)
 	for i := range 10 {
-		r.server.put(svc(fmt.Sprint("s", i)), slice(fmt.Sprint("s", i), "10.0.0.1"))
+		r.server.put(svc(fmt.Sprint("s", i)), slice(fmt.Sprint("s", i), "10.0.0.1"), cidr(fmt.Sprint("c", i), fmt.Sprintf("10.%d.0.0/16", 96+i)))
 	}
-	r.server.update(func() { r.server.brokenStreams["services"], r.server.brokenStreams["endpointslices"] = 3, 2 })
+	r.server.update(func() {
+		r.server.truncatedLists["services"], r.server.truncatedLists["endpointslices"], r.server.brokenStreams["servicecidrs"] = 3, 2, 2
+	})
 	r.run()
 	r.waitSynced()
+	for path, n := range r.server.truncatedLists {
+		if n != 0 {
+			t.Errorf("%s: %d lists less than planned were cut", path, n)
+		}
+	}
 	if len(r.snap.Services) != 10 || len(r.snap.Slices) != 10 || r.batches != 1 {
 		t.Errorf("%d Services, %d slices, %d batches", len(r.snap.Services), len(r.snap.Slices), r.batches)
 	}

@@ -1,8 +1,10 @@
 package kube
 
 import (
+	"fmt"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
@@ -69,16 +71,28 @@ func (s *store[T]) setSynced() {
 
 // Transformer converts objects as they are streamed, so that a streamed list is kept in memory as values, not as API objects.
 func (s *store[T]) Transformer() cache.TransformFunc {
-	return func(object any) (any, error) {
-		p, err := s.asConverted(object)
-		if err == nil && p.value != nil {
-			s.narrowed(p)
-			if old := s.values[p.name]; old != nil && s.same(old, p.value) {
-				p.value = old // share the copy that was emitted
-			}
-		}
-		return p, err
+	return func(object any) (any, error) { return s.listed(object) }
+}
+
+// readItem decodes and converts an item of a list.
+func (s *store[T]) readItem(raw []byte) (runtime.Object, error) {
+	o, err := s.decode(raw)
+	if err != nil {
+		return nil, fmt.Errorf("decode %s: %w", s.name, err)
 	}
+	return s.listed(o)
+}
+
+// listed converts an object of a list that is not complete yet.
+func (s *store[T]) listed(object any) (*converted[T], error) {
+	p, err := s.asConverted(object)
+	if err == nil && p.value != nil {
+		s.narrowed(p)
+		if old := s.get(p.name); old != nil && s.same(old, p.value) {
+			p.value = old // share the copy that was emitted
+		}
+	}
+	return p, err
 }
 
 func (s *store[T]) asConverted(object any) (*converted[T], error) {

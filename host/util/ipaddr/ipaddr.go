@@ -11,7 +11,7 @@ import (
 // Parse parses an IP address as Kubernetes does: leading zeros of IPv4 octets are ignored (older API servers accept
 // them), IPv4-mapped IPv6 addresses become IPv4, and zones are invalid.
 func Parse(s string) (netip.Addr, error) {
-	a, err := netip.ParseAddr(trimLeadingZeros(s))
+	a, err := parse(s)
 	if err != nil || a.Zone() != "" {
 		return netip.Addr{}, fmt.Errorf("%q is not an IP address", s)
 	}
@@ -25,7 +25,7 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 	if !ok {
 		return netip.Prefix{}, errInvalid
 	}
-	a, err := netip.ParseAddr(trimLeadingZeros(host))
+	a, err := parse(host)
 	if err != nil || a.Zone() != "" || a.Is4In6() {
 		return netip.Prefix{}, errInvalid
 	}
@@ -34,6 +34,15 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 		return netip.Prefix{}, errInvalid
 	}
 	return netip.PrefixFrom(a, int(n)).Masked(), nil
+}
+
+// parse parses an address with or without leading zeros.
+func parse(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		a, err = netip.ParseAddr(trimLeadingZeros(s))
+	}
+	return a, err
 }
 
 // trimLeadingZeros removes leading zeros from the dotted octets of an address.

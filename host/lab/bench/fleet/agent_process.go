@@ -24,16 +24,15 @@ type agentProcess struct {
 	program *testnet.Program
 }
 
-// startAgents starts the agents in a host's namespace. Without watchList they list and then watch, as clients did before
-// Kubernetes 1.35.
-func startAgents(h *testnet.Host, n int, dir string, over time.Duration, watchList bool) (*agentProcess, error) {
+// startAgents starts the agents in a host's namespace.
+func startAgents(h *testnet.Host, n int, dir string, over time.Duration) (*agentProcess, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(exe, AgentsCommand, "-kubeconfigs", dir, "-agents", strconv.Itoa(n), "-over", over.String())
 	// Many agents share one garbage collector: run it more often than separate processes would need.
-	cmd.Env = append(os.Environ(), "GOGC=40", "KUBE_FEATURE_WatchListClient="+strconv.FormatBool(watchList))
+	cmd.Env = append(os.Environ(), "GOGC=40")
 	cmd.Stderr = os.Stderr
 	c := &agentProcess{}
 	if c.in, err = cmd.StdinPipe(); err != nil {

@@ -23,7 +23,7 @@ type extrapolation struct {
 func (r *results) extrapolate(nodes int) extrapolation {
 	agents := float64(r.agents)
 	all := float64(nodes)
-	last := r.Starts[len(r.Starts)-1] // WatchList
+	last := r.Starts[len(r.Starts)-1] // all at once
 	c := extrapolation{
 		Nodes:     nodes,
 		StartGiB:  all * last.Bytes / agents / (1 << 30),

@@ -87,17 +87,15 @@ func (o *options) measure(ctx context.Context) (*results, error) {
 		}
 	}
 	for _, how := range []struct {
-		name      string
-		over      time.Duration
-		watchList bool
+		name string
+		over time.Duration
 	}{
-		{"list and watch, all at once", 0, false},
-		{fmt.Sprintf("WatchList, over %s", o.spread), o.spread, true},
-		{"WatchList, all at once", 0, true},
+		{fmt.Sprintf("over %s", o.spread), o.spread},
+		{"all at once", 0},
 	} {
 		r.progress("%s", how.name)
-		c, err := r.measureStart(ctx, s, how.name, how.over, how.watchList)
-		if err == nil && len(r.Starts) == 3 {
+		c, err := r.measureStart(ctx, s, how.name, how.over)
+		if err == nil && how.over == 0 {
 			err = r.measureRunning(ctx, s, c)
 		}
 		if c != nil {
@@ -123,11 +121,11 @@ func (r *results) idleCPU(s *environment) (float64, error) {
 }
 
 // measureStart starts all agents and measures until the last one has synced.
-func (r *results) measureStart(ctx context.Context, s *environment, name string, over time.Duration, watchList bool) (c *agentProcess, err error) {
+func (r *results) measureStart(ctx context.Context, s *environment, name string, over time.Duration) (c *agentProcess, err error) {
 	s.server().ResetPeakRSS()
 	one := startResult{Name: name}
 	u, err := s.measureDuring(func() (err error) {
-		if c, err = startAgents(s.nodes, r.agents, s.dir, over, watchList); err != nil {
+		if c, err = startAgents(s.nodes, r.agents, s.dir, over); err != nil {
 			return err
 		}
 		st, err := c.waitFor(ctx, startTimeout, 200*time.Millisecond, "all agents are synced", func(s status) bool { return s.Synced == r.agents })

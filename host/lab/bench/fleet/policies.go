@@ -114,7 +114,7 @@ func (r *policyResults) measureAgents(ctx context.Context, s *environment, all *
 		return fmt.Errorf("delete the policies: %w", err)
 	}
 	all.progress("start of the agents")
-	c, err := all.measureStart(ctx, s, "WatchList", 0, true)
+	c, err := all.measureStart(ctx, s, "all at once", 0)
 	if err == nil {
 		err = r.measureRunning(ctx, s, all, c)
 	}

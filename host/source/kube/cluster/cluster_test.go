@@ -179,15 +179,22 @@ func TestRealAPIServer(t *testing.T) {
 
 	tapped := newProxiedSource(t, c)
 	t.Run("all requests use protobuf", tapped.checkProtobuf)
-	t.Run("lists are streamed", func(t *testing.T) {
+	t.Run("Services and EndpointSlices are listed", func(t *testing.T) {
 		requests, err := c.Requests()
 		must(t, err)
+		listed, streamed := map[string]bool{}, map[string]bool{}
 		for _, q := range requests {
-			if strings.Contains(fmt.Sprintf("%+v", q), "endpointslices") && strings.Contains(fmt.Sprintf("%+v", q), "sendInitialEvents=true") {
-				return
+			listed[q.Resource] = listed[q.Resource] || q.Verb == "list"
+			streamed[q.Resource] = streamed[q.Resource] || strings.Contains(q.URI, "sendInitialEvents=true")
+		}
+		for _, resource := range []string{"services", "endpointslices"} {
+			if !listed[resource] || streamed[resource] {
+				t.Errorf("%s: listed: %t, watched from a list on: %t", resource, listed[resource], streamed[resource])
 			}
 		}
-		t.Errorf("no streamed list of EndpointSlices in %d requests", len(requests))
+		if !streamed["servicecidrs"] {
+			t.Error("no watch of ServiceCIDRs begins with a list")
+		}
 	})
 
 	patch := func(name, body string) {
