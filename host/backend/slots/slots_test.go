@@ -19,8 +19,12 @@ func TestPoolsChangeInValidParts(t *testing.T) {
 	weighted, fewAndMany := 0, 0
 	caps := plan.Caps{Ratios: true, MaxTotal: Max, MaxEndpoints: 4000, Balances: []plan.Balance{plan.Random}}
 	fit := func(f *plan.Frontend) *plan.Frontend { x := plan.NewFitter(&caps); return x.Fit(f) }
-	for seed := range uint64(400) {
-		r := rand.New(rand.NewPCG(seed, 31))
+	seeds, enough := uint64(400), 50
+	if testing.Short() {
+		seeds, enough = 100, 12
+	}
+	for seed := range seeds {
+		r, known := rand.New(rand.NewPCG(seed, 31)), map[*plan.Pool]*indexedPool{}
 		addresses, maxWeight := []int{1000}, 1
 		if seed%2 == 0 {
 			addresses, maxWeight = []int{100, 1500, 4000}, 1+r.IntN(3)*r.IntN(1000)
@@ -61,7 +65,7 @@ func TestPoolsChangeInValidParts(t *testing.T) {
 				if scope == 1 && (to == nil || to.Outside == nil) {
 					continue // the pool goes at once: it has the endpoints on this node only
 				}
-				few, err := checkPart(poolOf(now, scope), poolOf(next, scope), poolOf(to, scope), n)
+				few, err := checkPart(indexed(known, poolOf(now, scope)), indexed(known, poolOf(next, scope)), indexed(known, poolOf(to, scope)), n)
 				if err != nil {
 					t.Fatalf("seed %d, step %d: %v", seed, steps, err)
 				}
@@ -75,7 +79,7 @@ func TestPoolsChangeInValidParts(t *testing.T) {
 			now = next
 		}
 	}
-	if weighted < 500 || fewAndMany < 50 {
+	if weighted < 10*enough || fewAndMany < enough {
 		t.Errorf("only %d parts with weights, %d from a pool of few endpoints to one of many or back", weighted, fewAndMany)
 	}
 }
@@ -111,35 +115,43 @@ func poolOf(f *plan.Frontend, scope int) *plan.Pool {
 	return orEmpty(f.Outside)
 }
 
-// slotsByIndex returns the slots that a backend gives to the endpoints of a pool, and how many endpoints have any.
-func slotsByIndex(t *plan.Pool) (slots [4000]int, n int) {
-	f := plan.Frontend{Key: plan.Key{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: model.TCP}, Kind: plan.ClusterIP, Pool: *t}
+// indexedPool is a pool with the slots that a backend gives to its endpoints, by the endpoints' addresses.
+type indexedPool struct {
+	pool      *plan.Pool
+	endpoints [4000]plan.Endpoint
+	slots     [4000]int
+	n         int // endpoints that have any slot
+}
+
+// indexed returns a pool's index, once for each pool: the next part begins with the last one.
+func indexed(known map[*plan.Pool]*indexedPool, pool *plan.Pool) *indexedPool {
+	if known[pool] != nil {
+		return known[pool]
+	} else if len(known) > 10 {
+		clear(known)
+	}
+	x := &indexedPool{pool: pool}
+	at := func(e plan.Endpoint) int { a := e.Addr.Addr().As4(); return int(a[2])<<8 | int(a[3]) }
+	for _, e := range pool.Endpoints {
+		x.endpoints[at(e)] = e
+	}
+	f := plan.Frontend{Key: plan.Key{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: model.TCP}, Kind: plan.ClusterIP, Pool: *pool}
 	p := plan.Normalize(&plan.Plan{Frontends: map[plan.Key]*plan.Frontend{f.Key: &f}},
 		plan.Caps{Ratios: true, MaxTotal: Max, MaxEndpoints: 65536, Balances: []plan.Balance{plan.Random}})
 	for _, e := range p.Frontends[f.Key].Pool.Endpoints {
 		if e.Weight > 0 {
-			n++
+			x.n++
 		}
-		a := e.Addr.Addr().As4()
-		slots[int(a[2])<<8|int(a[3])] = int(e.Weight)
+		x.slots[at(e)] = int(e.Weight)
 	}
-	return slots, n
+	known[pool] = x
+	return x
 }
 
 // checkPart compares a pool on the way from one to another with both, endpoint by endpoint. It reports whether few endpoints have
 // weight in one of the two, and many in the other one.
-func checkPart(from, part, to *plan.Pool, n int) (fewAndMany bool, err error) {
-	index := func(p *plan.Pool) (all [4000]plan.Endpoint) {
-		for _, e := range p.Endpoints {
-			a := e.Addr.Addr().As4()
-			all[int(a[2])<<8|int(a[3])] = e
-		}
-		return all
-	}
-	old, now, wanted := index(from), index(part), index(to)
-	had, before := slotsByIndex(from)
-	has, _ := slotsByIndex(part)
-	_, after := slotsByIndex(to)
+func checkPart(from, part, to *indexedPool, n int) (fewAndMany bool, err error) {
+	before, after := from.n, to.n
 	fewAndMany = min(before, after) > 0 && min(before, after) < Max && max(before, after) >= Max
 	inSlots := before < Max && after < Max // see interpolate and its test
 	counts := func(e plan.Endpoint) plan.Endpoint {
@@ -147,20 +159,21 @@ func checkPart(from, part, to *plan.Pool, n int) (fewAndMany bool, err error) {
 		return e
 	}
 	endpoints, slots := 0, 0
-	for a := range now {
-		was, is := counts(old[a]), counts(now[a])
-		if !inSlots && is != was && is != counts(wanted[a]) {
-			return fewAndMany, fmt.Errorf("%+v: it was %+v and shall be %+v", now[a], old[a], wanted[a])
+	for a, now := range &part.endpoints {
+		old, wanted := from.endpoints[a], to.endpoints[a]
+		was, is := counts(old), counts(now)
+		if !inSlots && is != was && is != counts(wanted) {
+			return fewAndMany, fmt.Errorf("%+v: it was %+v and shall be %+v", now, old, wanted)
 		}
 		if was.Weight != is.Weight || was.Addr != is.Addr {
 			endpoints++
 		}
-		slots += max(had[a]-has[a], has[a]-had[a])
+		slots += max(from.slots[a]-part.slots[a], part.slots[a]-from.slots[a])
 	}
 	if limit := 2 * n; slots > limit || endpoints > limit && !inSlots {
 		return fewAndMany, fmt.Errorf("%d endpoints and %d slots changed, more than %d: %d endpoints with weight, then %d", endpoints, slots, limit, before, after)
 	}
-	if to.Total() > 0 && part.Total() == 0 {
+	if to.pool.Total() > 0 && part.pool.Total() == 0 {
 		return fewAndMany, errors.New("no endpoint has weight")
 	}
 	return fewAndMany, nil
