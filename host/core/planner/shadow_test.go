@@ -82,8 +82,11 @@ func sorted[T any](list []T) (out []string) {
 
 // TestShadowsHaveNoEffectOnPlans plans random changes with and without a shadow, each planner when it wants to be asked.
 func TestShadowsHaveNoEffectOnPlans(t *testing.T) {
-	moved := 0
-	for seed := range uint64(60) {
+	moved, seeds := 0, uint64(60)
+	if testing.Short() {
+		seeds = 20
+	}
+	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 11))
 		plugins := func(name string) (policy.Plugin, error) {
 			if name == "missing/shadow" {

@@ -53,21 +53,20 @@ func changedRanges(d *plan.Delta) (n int) {
 // changes or not, and the Service of another namespace is planned in the same step or the next one.
 func TestChangesOfSourceRangesDoNotDelayAnotherNamespace(t *testing.T) {
 	for _, c := range []struct {
-		name                 string
-		ports, before, after int
+		name                           string
+		services, ports, before, after int
 	}{
-		{"as many others", 1, 1000, 1000},
-		{"others, one less", 1, 1000, 999},
-		{"all are new", 1, 0, 1000},
-		{"all are deleted", 1, 1000, 0},
-		{"of 20 ports", 20, 500, 500},
+		{"as many others", 10, 1, 1000, 1000},
+		{"others, one less", 10, 1, 1000, 999},
+		{"all are new", 10, 1, 0, 1000},
+		{"all are deleted", 10, 1, 1000, 0},
+		{"of 20 ports", 3, 20, 500, 500},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := New(testSettings(), nativePlugins)
 			planInSteps(p)
-			const services = 30
 			apply := func(ranges, generation int) {
-				for i := range services {
+				for i := range c.services {
 					p.Apply([]model.Change{rangedService("tenant", i, c.ports, ranges, generation)})
 				}
 			}
@@ -95,7 +94,7 @@ func TestChangesOfSourceRangesDoNotDelayAnotherNamespace(t *testing.T) {
 				n := changedRanges(step.Delta)
 				all, most, remaining = all+n, max(most, n), step.Remaining
 			}
-			if want := services * c.ports * (c.before + c.after); all < want || all > want+2*steps+2*services*c.ports { // all sources are a range on the way
+			if want := c.services * c.ports * (c.before + c.after); all < want || all > want+2*steps+2*c.services*c.ports { // all sources are a range on the way
 				t.Errorf("%d ranges changed, want %d", all, want)
 			}
 			if most > 2*maxStepCost/elementCost {
