@@ -43,7 +43,8 @@ func TestEndlessResponseBodyIsLimited(t *testing.T) {
 	if n, err := read(http.StatusOK, api, 1<<30); n != maxListBytes || err == nil || !strings.Contains(err.Error(), "larger than 512 MiB") {
 		t.Errorf("a list: %d bytes, %v", n, err)
 	}
-	if n, err := read(http.StatusOK, api+"?allowWatchBookmarks=true&watch=true", 2<<30); n != 2<<30 || err != nil {
+	const stream = maxListBytes + 1<<20
+	if n, err := read(http.StatusOK, api+"?allowWatchBookmarks=true&watch=true", stream); n != stream || err != nil {
 		t.Errorf("a stream: %d bytes, %v", n, err)
 	}
 }
