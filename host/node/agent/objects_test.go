@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/node/agent/api"
 	"github.com/sluice-proxy/sluice/host/node/agent/stateclient"
 	"github.com/sluice-proxy/sluice/host/node/config"
+	"github.com/sluice-proxy/sluice/sdk/tck/hosts"
 )
 
 const objectsOfTests = `
@@ -73,8 +74,11 @@ func TestRestartKeepsDecisionsOfObjectsWhosePluginsAreNotLoaded(t *testing.T) {
 	before := objectsWait
 	defer func() { objectsWait = before }()
 	objectsWait = 0
-	dir := testenv.Plugins(t, "plugins/locality", "plugins/lifecycle")
-	r := newRig(t, noServers+"plugins: [{name: early, file: "+filepath.Join(dir, "lifecycle.wasm")+"}]\npolicies: [{name: early, plugins: [{name: early}]}]\n")
+	dir, early := testenv.Plugins(t, "plugins/locality"), filepath.Join(t.TempDir(), "early.wasm")
+	if err := os.WriteFile(early, testenv.WAT(t, hosts.Guest("good")), 0o600); err != nil { // compiled at once, each time
+		t.Fatal(err)
+	}
+	r := newRig(t, noServers+"plugins: [{name: early, file: "+early+"}]\npolicies: [{name: early, plugins: [{name: early}]}]\n")
 	r.opts.Checkpoint = r.path("checkpoint.json")
 	r.write("manifests/a.yaml", manifests+strings.ReplaceAll(objectsOfTests, "PLUGIN", filepath.Join(dir, "locality.wasm"))+`
 ---
