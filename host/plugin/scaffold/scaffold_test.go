@@ -49,22 +49,25 @@ func TestNewPluginsBuild(t *testing.T) {
 			if l.Name == "as" {
 				testenv.NPM(t, "templates/as/package-lock.json.tmpl")
 			}
-			for _, empty := range []bool{false, true} {
-				checkBuild(t, &l, empty)
-			}
+			first := checkBuild(t, &l, false, "")
+			checkBuild(t, &l, true, filepath.Join(first, "node_modules"))
 		})
 	}
 }
 
-// checkBuild builds a new plugin and runs its native tests.
-func checkBuild(t *testing.T, l *Language, empty bool) {
+// checkBuild builds a new plugin and runs its native tests. It moves what npm has installed for another one, if anything, to the
+// new plugin.
+func checkBuild(t *testing.T, l *Language, empty bool, installed string) (dir string) {
 	t.Helper()
 	// A folder whose path has to be quoted.
 	parent := filepath.Join(t.TempDir(), "my [new] plugins")
 	if err := os.Mkdir(parent, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	dir := create(t, parent, l.Name, empty)
+	dir = create(t, parent, l.Name, empty)
+	if err := os.Rename(installed, filepath.Join(dir, filepath.Base(installed))); installed != "" && err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
 	var log bytes.Buffer
 	module, err := Build(t.Context(), dir, &log)
 	if err != nil || module != filepath.Join(dir, "near.wasm") {
@@ -94,6 +97,7 @@ func checkBuild(t *testing.T, l *Language, empty bool) {
 			t.Errorf("%s: %v\n%s", words, err, out)
 		}
 	}
+	return dir
 }
 
 func TestNewGoPluginPassesVetAndItsTests(t *testing.T) {
