@@ -89,7 +89,7 @@ func (s *session) destinations() {
 	w := s.fixture.Traffic
 	counts := map[string]int{}
 	refused := map[string]bool{} // rejected connections may cost a timeout: one of each kind is enough
-	for i := range 3 * s.depth {
+	for i := range s.times(3) {
 		if s.depth > 1 {
 			clear(refused)
 		}

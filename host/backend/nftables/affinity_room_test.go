@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/host/core/model"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 )
 
 // openLimited opens a backend with bounds of recorded clients.
@@ -193,6 +194,7 @@ func TestAffinityNamesParseAsPrinted(t *testing.T) {
 
 // TestManyServicesWithAffinity programs more Service ports than there are rooms. It counts the cost of a change.
 func TestManyServicesWithAffinity(t *testing.T) {
+	testenv.OnceForAllKernels(t)
 	cost := func(services int) (deltas []int) {
 		d := newTestEnv(t, 0)
 		w := &sizeRecorder{Transport: d.b.conn.Transport}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/util/nfnl"
 )
 
@@ -232,6 +233,7 @@ func TestGlobalSettingsChangeInPlace(t *testing.T) {
 
 // TestLoadDetectsChangedElementsOfLargeMaps is about maps that are read by fetching the expected slots.
 func TestLoadDetectsChangedElementsOfLargeMaps(t *testing.T) {
+	testenv.OnceForAllKernels(t)
 	d := newTestEnv(t, 0)
 	p := cluster(300, 9)
 	d.mustApply(p, nil)

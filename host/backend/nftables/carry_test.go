@@ -190,6 +190,7 @@ func TestReplacementKeepsClientsThatComeMeanwhile(t *testing.T) {
 
 // TestCrashDuringReplacementKeepsEveryClient stops the writer after each of its transactions.
 func TestCrashDuringReplacementKeepsEveryClient(t *testing.T) {
+	testenv.OnceForAllKernels(t)
 	d := newTestEnv(t, 4)
 	p := affinityPlan(t)
 	d.mustApply(p, nil)

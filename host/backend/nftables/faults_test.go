@@ -116,9 +116,9 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 	var done atomic.Bool
 	var connections atomic.Int64
 	loaded := make(chan struct{})
-	states, enough, seeds := 0, 24, uint64(2)
+	states, enough, seeds, step := 0, 24, uint64(2), 1
 	if testing.Short() {
-		enough, seeds = 12, 1
+		enough, seeds, step = 8, 1, 3
 	}
 	for seed := range seeds {
 		g := testgen.NewPlans(seed+1, testgen.PlanOptions{Ports: 15, MaxWeight: 90})
@@ -155,7 +155,7 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 			}()
 		}
 		for _, whole := range []bool{false, true} {
-			for n := 0; ; n++ {
+			for n := 0; ; n += step {
 				what := fmt.Sprintf("seed %d, whole %v, killed after %d transactions", seed, whole, n)
 				b := d.openSmall(nil) // more transactions for a plan of this size
 				if _, err := b.Apply(context.Background(), plans[0], nil); err != nil {
@@ -208,6 +208,7 @@ func TestCrashBetweenTransactionsInterruptsNothing(t *testing.T) {
 
 // TestCrashDuringChangeOfTheMasqueradeBit: the bit is in the rules and in a set, which have to agree in every state.
 func TestCrashDuringChangeOfTheMasqueradeBit(t *testing.T) {
+	testenv.OnceForAllKernels(t)
 	d := newTestEnv(t, 0)
 	text := service(frontend("10.96.0.10:80/TCP ClusterIP masquerade=always", "1 2"))
 	plans := [2]*plan.Plan{parse(t, text), parse(t, strings.Replace(text, "0x4000", "0x8000", 1))}
@@ -298,6 +299,7 @@ var faultErrnos = []unix.Errno{unix.EINTR, unix.EAGAIN, unix.ENOBUFS, unix.EBUSY
 
 // TestApplyConvergesAfterEveryErrno fails each message of a change, including reads.
 func TestApplyConvergesAfterEveryErrno(t *testing.T) {
+	testenv.OnceForAllKernels(t)
 	d := newTestEnv(t, 0)
 	old := parse(t, service(
 		frontend("10.96.0.10:80/TCP ClusterIP masquerade=never affinity=1h", "1 2"),

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/host/backend"
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
@@ -29,6 +30,7 @@ func manyEndpoints(n int) *plan.Plan {
 }
 
 func TestCountedEndpointsAreBounded(t *testing.T) {
+	testenv.OnceForAllKernels(t)
 	d := newTestEnv(t, 0)
 	const beyond = 100
 	prev := manyEndpoints(MaxCountedEndpoints + beyond)
@@ -55,6 +57,7 @@ func TestCountedEndpointsAreBounded(t *testing.T) {
 
 // TestCostOfCountedEndpoints counts messages and elements of a change among many counted endpoints.
 func TestCostOfCountedEndpoints(t *testing.T) {
+	testenv.OnceForAllKernels(t)
 	cost := func(endpoints int) backend.Report {
 		d := newTestEnv(t, 0)
 		prev := manyEndpoints(endpoints)

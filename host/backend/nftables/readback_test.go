@@ -30,6 +30,7 @@ type message struct {
 	kind   uint16
 	family byte
 	body   []byte // without the struct nfgenmsg
+	about  string // the set or chain: NFTA_SET_NAME, NFTA_SET_ELEM_LIST_SET, NFTA_RULE_CHAIN
 }
 
 // replyKinds maps the kind of a request to that of its replies, which is the kind that was written.
@@ -44,7 +45,8 @@ func (e *fakeKernel) Send(b []byte) error {
 	for len(b) >= unix.NLMSG_HDRLEN {
 		size := int(binary.NativeEndian.Uint32(b))
 		typ, flags, seq := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:]), binary.NativeEndian.Uint32(b[8:])
-		m := message{typ & 0xff, b[unix.NLMSG_HDRLEN], slices.Clone(b[unix.NLMSG_HDRLEN+4 : size])}
+		body := slices.Clone(b[unix.NLMSG_HDRLEN+4 : size])
+		m := message{typ & 0xff, b[unix.NLMSG_HDRLEN], body, nfnl.Text(nfnl.Attr(body, 2))}
 		if typ>>8 == unix.NFNL_SUBSYS_NFTABLES {
 			e.take(m, flags, seq)
 		}
@@ -60,13 +62,13 @@ func (e *fakeKernel) take(m message, flags uint16, seq uint32) {
 		e.answer(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN, seq, 0, nfnl.AppendAttr(nil, unix.NFTA_GEN_ID, []byte{0, 0, 0, 7}))
 	case isRequest:
 		for _, w := range e.written {
-			if w.kind == kind && (m.family == w.family || kind == unix.NFT_MSG_NEWTABLE) && e.about(m, w) {
+			if w.kind == kind && (m.family == w.family || kind == unix.NFT_MSG_NEWTABLE) && (m.about == "" || m.about == w.about) {
 				e.answer(unix.NFNL_SUBSYS_NFTABLES<<8|kind, seq, w.family, w.body)
 			}
 		}
 	case m.kind == unix.NFT_MSG_DELRULE: // all rules of a chain
 		e.written = slices.DeleteFunc(e.written, func(w message) bool {
-			return w.kind == unix.NFT_MSG_NEWRULE && w.family == m.family && e.about(m, w)
+			return w.kind == unix.NFT_MSG_NEWRULE && w.family == m.family && (m.about == "" || m.about == w.about)
 		})
 	default:
 		e.written = append(e.written, m)
@@ -76,12 +78,6 @@ func (e *fakeKernel) take(m message, flags uint16, seq uint32) {
 	} else if flags&unix.NLM_F_ACK != 0 {
 		e.queue = append(e.queue, netlinkMessage(unix.NLMSG_ERROR, seq, make([]byte, 20)))
 	}
-}
-
-// about reports whether a message is about the set or chain of a request.
-func (e *fakeKernel) about(request, w message) bool {
-	name := nfnl.Attr(request.body, 2) // NFTA_SET_NAME, NFTA_SET_ELEM_LIST_SET, NFTA_RULE_CHAIN
-	return name == nil || nfnl.Text(name) == nfnl.Text(nfnl.Attr(w.body, 2))
 }
 
 func (e *fakeKernel) answer(typ uint16, seq uint32, family byte, body []byte) {

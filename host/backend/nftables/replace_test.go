@@ -186,6 +186,9 @@ func TestCrashDuringReplacement(t *testing.T) {
 		{what: "from mode ipvs to mode nftables", from: handOff},
 	} {
 		t.Run(c.what, func(t *testing.T) {
+			if c.from != nil {
+				testenv.OnceForAllKernels(t)
+			}
 			d := &testEnv{TB: t, lab: d.lab, pods: d.pods, client: d.client, clock: d.clock}
 			first, states := true, 0
 			stop := func(int64) int64 { return 0 }
@@ -287,6 +290,7 @@ func (d *testEnv) expectNewOrForeign(what string, c Balancing, p *plan.Plan) {
 }
 
 func TestCleanupDuringReplacementLeavesNothing(t *testing.T) {
+	testenv.OnceForAllKernels(t)
 	d := newTestEnv(t, 0)
 	p := largeTestPlan(t, "1 2")
 	for n := 0; ; n += 3 {
@@ -313,6 +317,7 @@ func TestCleanupDuringReplacementLeavesNothing(t *testing.T) {
 
 // TestReplacementConvergesAfterEveryErrno is TestApplyConvergesAfterEveryErrno for the replacement of a table.
 func TestReplacementConvergesAfterEveryErrno(t *testing.T) {
+	testenv.OnceForAllKernels(t)
 	d := newTestEnv(t, 4)
 	plans := [2]*plan.Plan{
 		parse(t, service(frontend("10.97.0.10:80/TCP ClusterIP masquerade=never", "1 2"))),
