@@ -198,28 +198,35 @@ func (m *message) elements() int {
 	if m.global != nil || m.change.Key == (plan.Key{}) {
 		return 1
 	}
-	type slot struct {
-		outside bool
-		plan.Endpoint
-	}
-	list := map[slot]int{}
-	add := func(f *plan.Frontend, by int) {
+	var pools, outside [2][]plan.Endpoint
+	for i, f := range []*plan.Frontend{m.change.Old, m.change.New} {
 		if f == nil {
-			return
+			continue
 		}
-		for _, x := range f.Pool.Endpoints {
-			list[slot{false, x}] += by
-		}
+		pools[i] = f.Pool.Endpoints
 		if f.Outside != nil {
-			for _, x := range f.Outside.Endpoints {
-				list[slot{true, x}] += by
-			}
+			outside[i] = f.Outside.Endpoints
 		}
 	}
-	add(m.change.Old, -1)
-	add(m.change.New, 1)
-	n := 1 // the frontend's own entry
-	for _, by := range list {
+	return 1 + differing(pools[0], pools[1]) + differing(outside[0], outside[1]) // the frontend has an entry of its own
+}
+
+// differing returns how many endpoints are in one of two lists only, or more often than in the other one.
+func differing(a, b []plan.Endpoint) (n int) {
+	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	balance := map[plan.Endpoint]int{}
+	for _, e := range a {
+		balance[e]--
+	}
+	for _, e := range b {
+		balance[e]++
+	}
+	for _, by := range balance {
 		if by != 0 {
 			n++
 		}
