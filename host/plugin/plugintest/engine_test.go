@@ -30,7 +30,14 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/sdktest"
 )
 
-var scenarios = flag.Int("scenarios", 6, "random scenarios of each plugin")
+var scenarioCount = flag.Int("scenarios", 6, "random scenarios of each plugin; with -short, a third")
+
+func scenarios() int {
+	if testing.Short() {
+		return (*scenarioCount + 2) / 3
+	}
+	return *scenarioCount
+}
 
 // bundled are the bundled plugins, with settings for random scenarios.
 var bundled = map[string]struct {
@@ -145,7 +152,7 @@ func TestSandboxAndNativeAgreeOnRandomScenarios(t *testing.T) {
 	for name, p := range bundled {
 		t.Run(name, func(t *testing.T) {
 			load := box.loader(t, name)
-			for seed := range *scenarios {
+			for seed := range scenarios() {
 				text := randomScenario(rand.New(rand.NewPCG(uint64(seed), 14)), p.settings, 60)
 				f, err := scenario.Parse("random", []byte(text))
 				if err != nil {

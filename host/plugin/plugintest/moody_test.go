@@ -124,7 +124,7 @@ func FuzzRun(f *testing.F) {
 
 // TestEnginesAgreeAboutAPluginThatFails compares the two implementations with a plugin that does everything that plugins can.
 func TestEnginesAgreeAboutAPluginThatFails(t *testing.T) {
-	for seed := range 10 * *scenarios {
+	for seed := range 10 * scenarios() {
 		text := randomScenario(rand.New(rand.NewPCG(uint64(seed), 15)), []string{"", `{"salt": 1}`, `{"salt": 2}`}, 60)
 		f, err := scenario.Parse("random", []byte(text))
 		if err != nil {
