@@ -1,12 +1,15 @@
 package testenv
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -19,16 +22,34 @@ func Plugins(t testing.TB, packages ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, p := range packages {
-		module := filepath.Join(dir, path.Base(p)+".wasm")
-		err := buildPlugin(userCache(t, "test-modules"), p, module)
-		if err == nil {
-			err = Embed(module, filepath.Join(root(t), p))
-		}
-		if err != nil {
-			t.Fatalf("build %s: %v", p, err)
+		if err := os.WriteFile(filepath.Join(dir, path.Base(p)+".wasm"), Plugin(t, p), 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
 	return dir
+}
+
+// modules are those that this process has asked for, by package: to find out that a file is up to date takes go build a third of
+// a second.
+var modules sync.Map
+
+// Plugin compiles a package of this module, such as "plugins/locality", to WebAssembly and returns the module.
+func Plugin(t testing.TB, pkg string) []byte {
+	t.Helper()
+	if module, ok := modules.Load(pkg); ok {
+		return bytes.Clone(module.([]byte))
+	}
+	file := filepath.Join(t.TempDir(), "plugin.wasm")
+	err := buildPlugin(userCache(t, "test-modules"), pkg, file)
+	if err == nil {
+		err = Embed(file, filepath.Join(root(t), pkg))
+	}
+	module, readErr := os.ReadFile(file)
+	if err = errors.Join(err, readErr); err != nil {
+		t.Fatalf("build %s: %v", pkg, err)
+	}
+	modules.Store(pkg, bytes.Clone(module))
+	return module
 }
 
 // buildPlugin builds a package in a file of the folder cache, which it copies. Go's build cache has compiled packages, but no
@@ -66,7 +87,8 @@ func Embed(module, dir string) error {
 }
 
 // PluginCache returns the directory for compiled plugins that all tests share, in the user's cache: compiling a Go plugin takes
-// more than a second of CPU time. sluice verifies and bounds what is in it. Tests of compilation have a directory of their own.
+// more than a second of CPU time. sluice verifies and bounds what is in it: there is room for the plugins of this module. Tests
+// with many other modules, and those of compilation, have a directory of their own.
 func PluginCache(t testing.TB) string {
 	t.Helper()
 	return userCache(t, "test-plugins")

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -73,11 +74,7 @@ func (b *built) get(t testing.TB, name, folder string, build func(out string) *e
 // goGuest builds a Go guest from its folder.
 func goGuest(t testing.TB, folder string) []byte {
 	t.Helper()
-	return guests.get(t, strings.ReplaceAll(folder, "/", "_"), folder, func(out string) *exec.Cmd {
-		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./"+folder)
-		cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
-		return cmd
-	})
+	return testenv.Plugin(t, path.Join("host/plugin/wasm", folder))
 }
 
 // cGuest builds a C guest from its file.

@@ -5,8 +5,10 @@ import (
 	"embed"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/sluice-proxy/sluice/sdk/abi"
 	"github.com/sluice-proxy/sluice/sdk/manifest"
@@ -19,7 +21,7 @@ var (
 	repetition = regexp.MustCompile(`@(\d+) ([^@]*)@`)
 	importLine = regexp.MustCompile(`(?m)^;; IMPORT (.*)$`)
 	escaped    = regexp.MustCompile(`\\x[0-9a-f]{2}`)
-	directive  = regexp.MustCompile(`(?m)^ *;; (load|decide|settings|limit|missing|always|role|section|version)(?:: (.*))?$`)
+	directive  = regexp.MustCompile(`^ *;; (load|decide|settings|limit|missing|always|role|section|version)(?:: (.*))?$`)
 )
 
 // Complete returns a complete module in the text format. "@N TEXT@" is TEXT, repeated N times. A text that is not a module is
@@ -57,7 +59,7 @@ func Complete(text string) string {
 // settings. Lines ";; section: TEXT" are the contents of sections instead, "none" for none; \xNN in them is a byte.
 func Describe(text string, module []byte) []byte {
 	var contents []string
-	for _, m := range directive.FindAllStringSubmatch(text, -1) {
+	for _, m := range directiveLines(text) {
 		if m[1] == "section" && m[2] != "none" {
 			contents = append(contents, escaped.ReplaceAllStringFunc(m[2], func(s string) string {
 				n, _ := strconv.ParseUint(s[2:], 16, 8)
@@ -101,7 +103,9 @@ type HostileModule struct {
 }
 
 // Hostile returns the modules of the folder hostile, by name.
-func Hostile() (out []HostileModule) {
+func Hostile() []HostileModule { return slices.Clone(hostile()) }
+
+var hostile = sync.OnceValue(func() (out []HostileModule) {
 	entries, err := modules.ReadDir("hostile")
 	if err != nil {
 		panic(err) // impossible: it is embedded
@@ -121,12 +125,24 @@ func Hostile() (out []HostileModule) {
 		out = append(out, m)
 	}
 	return out
+})
+
+// directiveLines returns the matches of directive, of comments only: a module may have megabytes of code.
+func directiveLines(text string) (out [][]string) {
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(strings.TrimLeft(line, " "), ";;") {
+			if m := directive.FindStringSubmatch(strings.TrimSuffix(line, "\n")); m != nil {
+				out = append(out, m)
+			}
+		}
+	}
+	return out
 }
 
 // directives returns the comments of a module that say what is expected.
 func directives(text string) map[string]string {
 	out := map[string]string{}
-	for _, m := range directive.FindAllStringSubmatch(text, -1) {
+	for _, m := range directiveLines(text) {
 		out[m[1]] = m[2]
 	}
 	return out

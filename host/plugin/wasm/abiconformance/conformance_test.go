@@ -25,26 +25,26 @@ func TestMain(m *testing.M) {
 
 var process = []string{"conformance.test", "plugin"}
 
-// onEngines runs a test with plugins in this process, and in processes of their own.
-func onEngines(t *testing.T, test func(t *testing.T, h *wasm.Host)) {
+// onEngines runs a test with plugins in this process, and in processes of their own, with the code that cache has.
+func onEngines(t *testing.T, cache string, test func(t *testing.T, h *wasm.Host)) {
 	t.Helper()
-	t.Run("in this process", func(t *testing.T) { test(t, newHost(t)) })
+	t.Run("in this process", func(t *testing.T) { test(t, openHost(t, wasm.Options{CacheDir: cache})) })
 	t.Run("in processes", func(t *testing.T) {
 		if testenv.Race {
 			t.Skip("a process without rights needs a build without cgo")
 		}
-		h, err := wasm.New(t.Context(), wasm.Options{CacheDir: testenv.PluginCache(t), Process: process})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { h.Close(t.Context()) })
-		test(t, h)
+		test(t, openHost(t, wasm.Options{CacheDir: cache, Process: process}))
 	})
 }
 
 func newHost(t *testing.T) *wasm.Host {
 	t.Helper()
-	h, err := wasm.New(t.Context(), wasm.Options{CacheDir: testenv.PluginCache(t)})
+	return openHost(t, wasm.Options{CacheDir: testenv.PluginCache(t)})
+}
+
+func openHost(t *testing.T, o wasm.Options) *wasm.Host {
+	t.Helper()
+	h, err := wasm.New(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,15 +77,24 @@ func failures(t *testing.T, h *wasm.Host, module []byte, settings string) map[st
 	return out
 }
 
+// The bundled plugins are proved as nodes run them, in processes; the examples show that this process finds the same.
 func TestBundledPluginsAndExamplesConform(t *testing.T) {
-	onEngines(t, bundledPluginsAndExamplesConform)
+	onEngines(t, testenv.PluginCache(t), func(t *testing.T, h *wasm.Host) {
+		patterns := []string{"examples/plugin-*/main.go", "plugins/*/main.go"}
+		if strings.HasSuffix(t.Name(), "in_this_process") {
+			patterns = patterns[:1]
+		}
+		expectConforms(t, h, patterns...)
+	})
 }
 
-func bundledPluginsAndExamplesConform(t *testing.T, h *wasm.Host) {
+// expectConforms proves the plugins whose main files match patterns.
+func expectConforms(t *testing.T, h *wasm.Host, patterns ...string) {
+	t.Helper()
 	settings := map[string]string{"canary": `{"groups": [{"value": "canary", "percent": 5}]}`} // others: {}
 	const noSettings = "plugin-zone-first"                                                     // ignores any: a warning
 	var packages []string
-	for _, pattern := range []string{"plugins/*/main.go", "examples/plugin-*/main.go"} {
+	for _, pattern := range patterns {
 		files, err := filepath.Glob("../../../../" + pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %v", pattern, err)
@@ -149,7 +158,7 @@ func TestSDKsConform(t *testing.T) {
 
 // Each guest breaks one requirement; others that follow from it are listed.
 func TestBrokenGuestsFailTheRequirementThatTheyBreak(t *testing.T) {
-	onEngines(t, brokenGuestsFailTheRequirementThatTheyBreak)
+	onEngines(t, t.TempDir(), brokenGuestsFailTheRequirementThatTheyBreak)
 }
 
 func brokenGuestsFailTheRequirementThatTheyBreak(t *testing.T, h *wasm.Host) {
