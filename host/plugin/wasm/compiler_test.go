@@ -63,10 +63,13 @@ func childCommands() map[string]func(args []string) int {
 
 func childCommand(name string) []string { return []string{"wasm.test", name} }
 
+// childrenWork reports whether the limits of child processes work.
+const childrenWork = runtime.GOOS == "linux" && !testenv.Race
+
 // requireChildren skips a test of child processes where their limits do not work.
 func requireChildren(t testing.TB) {
 	t.Helper()
-	if runtime.GOOS != "linux" || testenv.Race {
+	if !childrenWork {
 		t.Skip("compiling in a child process needs Linux, and no race detector")
 	}
 }

@@ -155,7 +155,7 @@ func TestCallsEndByTheirDeadlineDuringGarbageCollection(t *testing.T) {
 }
 
 func TestEveryExportHasADeadline(t *testing.T) {
-	h := newDeadlineHost(t, Limits{})
+	h := newDeadlineHost(t, Limits{InitTime: DefaultLimits().InitTime, ConfigureTime: DefaultLimits().ConfigureTime})
 	const forever = "(loop $l (br $l)) (unreachable)"
 	base := mustRead(t, "../../../sdk/tck/hosts/guests/base.wat")
 	base = strings.Replace(base, ";; EVIL", "(func $evil (param i32 i32 i64) (result i64) (local.get 2)) ;; EVIL", 1)

@@ -86,7 +86,7 @@ func (c hostCall) fuel(t testing.TB, h *Host, n int) int64 {
 }
 
 func TestHostCallsAreChargedByTheirWork(t *testing.T) {
-	h := newHost(t, Options{CacheDir: noCache})
+	h := newHost(t, Options{})
 	tried := map[string]bool{}
 	for _, c := range hostCalls() {
 		tried[strings.Split(c.imports, `"`)[3]] = true
@@ -122,7 +122,7 @@ func TestHostCallsEndAGuestWithoutFuel(t *testing.T) {
 
 // A call logs a few lines only, so what it allocates does not grow with what the guest writes.
 func TestHostCallsAllocateLittle(t *testing.T) {
-	h := newHost(t, Options{CacheDir: noCache})
+	h := newHost(t, Options{})
 	for _, c := range hostCalls() {
 		per := c.fuel(t, h, 2) - c.fuel(t, h, 1)
 		p := load(t, h, c.module(t, int(15_000_000/per)), "")

@@ -66,7 +66,7 @@ func TestHostileModulesFailWithinBoundsAndNameTheReason(t *testing.T) {
 		Missing: map[string]string{
 			"connections": "it has no such table", "outcomes": "it has no such table", "podLabels": "it has no Pods",
 		},
-		CacheDir: noCache, Log: slog.New(slog.NewTextHandler(&logged, nil)),
+		Log: slog.New(slog.NewTextHandler(&logged, nil)),
 	})
 	good, err := h.Load(ctx, "good", goodWAT(t), nil)
 	if err != nil {

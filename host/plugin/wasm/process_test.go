@@ -44,7 +44,7 @@ func TestProcessesBehaveAsThisProcess(t *testing.T) {
 		{"purity", TestSelfTestFindsImpurePlugins}, {"repeats", TestRepeatsFindImpurePlugins}, {"failed repeats", TestFailedRepeatsInARowSuspend},
 		{"namespaces", TestNothingIsCarriedBetweenNamespacesWithInstancesOfTheirOwn}, {"eviction", TestLeastRecentlyUsedInstanceMakesRoom},
 		{"suspended namespaces", TestFailuresSuspendTheNamespaceOnly}, {"registers", TestGuestsReadNoRegistersOfOthers},
-		{"metered, unmetered, native", TestGuestsDecideTheSameMeteredUnmeteredAndNatively}, {"fuel", TestFuelIsTheSameOnEveryMachine},
+		{"fuel", TestFuelIsTheSameOnEveryMachine},
 		{"handles", TestOneInstanceHasAnyNumberOfSettings}, {"random settings", TestRandomSettingsOfManyNamespaces},
 		{"refused settings", TestRefusedSettingsOfAServiceHurtNoOther}, {"used instance", TestSettingsThatFailInAUsedInstanceAreTriedInANewOne},
 		{"failing settings", TestSettingsOfAServiceThatMakeThePluginFailSuspendTheirNamespaceOnly},
@@ -241,12 +241,13 @@ func TestKillAtRandomTimesUnderLoad(t *testing.T) {
 	wg.Go(func() {
 		for !stop.Load() {
 			checkGood(t, other, sampleNow)
+			time.Sleep(time.Millisecond) // pace of its calls
 		}
 	})
 	kills := 0
 	for ; kills < enough || time.Now().Before(end); kills++ {
 		for before := answered.Load(); answered.Load() < before+1+int64(random.IntN(300)) && !t.Failed(); {
-			runtime.Gosched()
+			time.Sleep(100 * time.Microsecond) // pace of the kills
 		}
 		r, at := processOf(t, victim), time.Now()
 		_ = r.cmd.Process.Kill()

@@ -209,7 +209,10 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 	} {
 		t.Run(g.name, func(t *testing.T) {
 			h := newHost(t, Options{CacheDir: testenv.PluginCache(t)}) // one for all would exceed its limit of memory
-			metered, plain := load(t, h, g.module, g.settings), newPlain(t, g.module)
+			plain, metered := newPlain(t, g.module), map[string]*Plugin{"in this process": load(t, h, g.module, g.settings)}
+			if childrenWork {
+				metered["in a process"] = load(t, newHost(t, Options{CacheDir: testenv.PluginCache(t), Process: childCommand("plugin")}), g.module, g.settings)
+			}
 			var native *sdk.NativePlugin
 			var keys []string
 			if g.native != nil {
@@ -230,12 +233,15 @@ func TestGuestsDecideTheSameMeteredUnmeteredAndNatively(t *testing.T) {
 				got.Reset(n)
 				s.Request.Settings.Text = g.settings
 				plain.decide(t, s.Request, &want)
-				s.Request.Settings.Text = g.settings
-				if err := metered.Decide(s.Request, &got); err != nil {
-					t.Fatalf("%s: %v", s.Name, err)
-				}
-				if diff := diffResponses(s.Request, &want, &got); diff != "" {
-					t.Errorf("%s: plain and metered: %s", s.Name, diff)
+				for where, p := range metered {
+					got.Reset(n)
+					s.Request.Settings.Text = g.settings
+					if err := p.Decide(s.Request, &got); err != nil {
+						t.Fatalf("%s, %s: %v", s.Name, where, err)
+					}
+					if diff := diffResponses(s.Request, &want, &got); diff != "" {
+						t.Errorf("%s: plain, and metered %s: %s", s.Name, where, diff)
+					}
 				}
 				if native == nil {
 					continue
