@@ -13,6 +13,8 @@ ALL         := ./... github.com/sluice-proxy/sluice/sdk/...
 PLUGINS     := $(patsubst plugins/%/main.go,%,$(wildcard plugins/*/main.go))
 
 export CGO_ENABLED := 0
+# Go's build cache has compiled packages for one set of flags: all targets and tests compile as images are built, and each package once.
+export GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
 
 .PHONY: help build plugins image krew man release test-release demo experiment quick race test test-all test-sdk test-cluster cluster-programs node-programs cluster cluster-down test-realcluster test-nodes test-cni test-handover e2e e2e-faults experiment-pods test-vm test-ipvs test-guide test-compat test-arm64 test-arm64-user test-arm64-guest vm-arm64 vm-kernels \
   compiled-plugins bench bench-peer bench-peer-base bench-dataplane bench-fleet soak fuzz check generate fmt lint format-check vet deps clean
@@ -21,7 +23,7 @@ help:
 	@cat .ci/help.txt
 
 build: plugins
-	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/sluice ./cmd/kubectl-sluice
+	$(GO) build -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/sluice ./cmd/kubectl-sluice
 
 plugins: $(PLUGINS:%=bin/plugins/%.wasm)
 
@@ -70,13 +72,13 @@ man:
 demo: build
 	$(GUEST) -o bin/demo-runaway.wasm ./examples/demo/runaway
 	@$(EMBED) bin/demo-runaway.wasm examples/demo/runaway
-	$(GO) build -trimpath -o bin/demo ./examples/demo
+	$(GO) build -o bin/demo ./examples/demo
 	bin/demo -svg bin/demo-drain.svg
 
 # Rolling restarts, scale-ups and failing endpoints, with and without policies, in mode nftables, and the restarts in mode ipvs, if this
 # kernel has IPVS or there is a test kernel (make vm-kernels), where six times as slow is fast enough.
 experiment: build
-	$(GO) build -trimpath -o bin/drain-experiment ./examples/drain-experiment
+	$(GO) build -o bin/drain-experiment ./examples/drain-experiment
 	$(GO) build -o bin/vm ./host/lab/vm/run
 	bin/drain-experiment -svg bin/experiment.svg
 	@if [ -e /proc/net/ip_vs ]; then set -x; bin/drain-experiment -mode ipvs -run '$(IPVS_RUNS)'; \

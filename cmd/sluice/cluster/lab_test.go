@@ -110,7 +110,7 @@ func (l *lab) build(dir string) error {
 		"locality": "plugins/locality", "lifecycle": "plugins/lifecycle", "utilization": "plugins/utilization", "weighing": "cmd/sluice/testdata/plugins/weighing",
 	} {
 		l.plugins[name] = filepath.Join(dir, name+".wasm")
-		err := run([]string{"GOOS=wasip1", "GOARCH=wasm"}, "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", l.plugins[name], module+path)
+		err := run([]string{"GOOS=wasip1", "GOARCH=wasm"}, "build", "-trimpath", "-buildvcs=false", "-buildmode=c-shared", "-ldflags=-s -w", "-o", l.plugins[name], module+path)
 		if err == nil {
 			err = testenv.Embed(l.plugins[name], filepath.Join("..", "..", "..", path))
 		}
