@@ -12,11 +12,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -29,10 +27,9 @@ import (
 const (
 	serviceAccount = "sluice-viewer"
 	// statePort is the name of the Pod's port for the state API; defaultPort is its number if the Pod names none.
-	statePort    = "state"
-	defaultPort  = 10252
-	tokenSeconds = 600 // the least that the API server issues
-	pageSize     = 500 // objects of a list request
+	statePort   = "state"
+	defaultPort = 10252
+	pageSize    = 500 // objects of a list request
 	// parallel is how many nodes are asked at a time.
 	parallel = 16
 )
@@ -58,8 +55,8 @@ func (o *options) register(root *cobra.Command) {
 // cluster is a cluster and what is asked of it.
 type cluster struct {
 	*options
-	config *rest.Config
-	client kubernetes.Interface
+	config  *rest.Config
+	objects *objects
 }
 
 // cluster reads the kubeconfig.
@@ -81,11 +78,11 @@ func (o *options) cluster() (*cluster, error) {
 	}
 	config.UserAgent = "kubectl-sluice/" + version
 	config.QPS, config.Burst = 50, 2*parallel
-	client, err := kubernetes.NewForConfig(config)
+	objects, err := newObjects(config)
 	if err != nil {
 		return nil, err
 	}
-	o.loaded = &cluster{o, config, client}
+	o.loaded = &cluster{o, config, objects}
 	return o.loaded, nil
 }
 
@@ -112,7 +109,8 @@ func (c *cluster) agents(ctx context.Context) ([]*agent, error) {
 	}
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
-		nodes, err := c.client.CoreV1().Nodes().List(ctx, options)
+		var nodes corev1.NodeList
+		err := c.objects.list(ctx, "nodes", "", options, &nodes)
 		if apierrors.IsForbidden(err) {
 			break // the Nodes without a Pod are not shown
 		} else if err != nil {
@@ -142,8 +140,8 @@ func (c *cluster) agents(ctx context.Context) ([]*agent, error) {
 func (c *cluster) eachPod(ctx context.Context, namespace, selector string, each func(*corev1.Pod)) error {
 	options := metav1.ListOptions{LabelSelector: selector, Limit: pageSize}
 	for {
-		pods, err := c.client.CoreV1().Pods(namespace).List(ctx, options)
-		if err != nil {
+		var pods corev1.PodList
+		if err := c.objects.list(ctx, "pods", namespace, options, &pods); err != nil {
 			return err
 		}
 		for i := range pods.Items {
@@ -234,7 +232,7 @@ func (c *cluster) nodeOf(ctx context.Context, pod string) (string, error) {
 	if !ok {
 		namespace, name = c.namespace, pod
 	}
-	p, err := c.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	p, err := c.objects.pod(ctx, namespace, name)
 	if err != nil {
 		return "", err
 	}
@@ -249,16 +247,14 @@ func (a *agent) connect(ctx context.Context) (*stateclient.Client, error) {
 	if a.problem != "" {
 		return nil, errors.New(a.problem)
 	}
-	c, seconds := a.cluster, int64(tokenSeconds)
-	token, err := c.client.CoreV1().ServiceAccounts(c.agentNamespace).CreateToken(ctx, serviceAccount, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{api.Audience(a.node)}, ExpirationSeconds: &seconds},
-	}, metav1.CreateOptions{})
+	c := a.cluster
+	token, err := c.objects.token(ctx, c.agentNamespace, serviceAccount, api.Audience(a.node))
 	if err != nil {
-		return nil, fmt.Errorf("create a token: %w", err)
+		return nil, err
 	}
 	return stateclient.NewClient("on node "+a.node, func(ctx context.Context) (net.Conn, error) {
 		return c.forward(ctx, a.pod, a.port)
-	}, token.Status.Token), nil
+	}, token), nil
 }
 
 // ask connects to an agent and calls f, for as long as a node may take.

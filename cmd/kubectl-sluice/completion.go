@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -44,7 +45,8 @@ func (o *options) names(list func(context.Context, *cluster, metav1.ListOptions)
 
 func (o *options) completeNamespaces(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return o.names(func(ctx context.Context, c *cluster, options metav1.ListOptions) (out []string, err error) {
-		list, err := c.client.CoreV1().Namespaces().List(ctx, options)
+		var list corev1.NamespaceList
+		err = c.objects.list(ctx, "namespaces", "", options, &list)
 		for i := range list.Items {
 			out = append(out, list.Items[i].Name)
 		}
@@ -55,7 +57,8 @@ func (o *options) completeNamespaces(*cobra.Command, []string, string) ([]string
 func (o *options) completeNodes(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return o.names(func(ctx context.Context, c *cluster, options metav1.ListOptions) (out []string, err error) {
 		options.LabelSelector = c.selector
-		list, err := c.client.CoreV1().Pods(c.agentNamespace).List(ctx, options)
+		var list corev1.PodList
+		err = c.objects.list(ctx, "pods", c.agentNamespace, options, &list)
 		for i := range list.Items {
 			out = append(out, list.Items[i].Spec.NodeName)
 		}
@@ -67,7 +70,8 @@ func (o *options) completeNodes(*cobra.Command, []string, string) ([]string, cob
 func (o *options) completePods(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	return o.names(func(ctx context.Context, c *cluster, options metav1.ListOptions) (out []string, err error) {
 		namespace, of := c.prefix(prefix)
-		list, err := c.client.CoreV1().Pods(namespace).List(ctx, options)
+		var list corev1.PodList
+		err = c.objects.list(ctx, "pods", namespace, options, &list)
 		for i := range list.Items {
 			out = append(out, of+list.Items[i].Name)
 		}
@@ -82,7 +86,8 @@ func (o *options) completeServices(_ *cobra.Command, args []string, prefix strin
 	}
 	return o.names(func(ctx context.Context, c *cluster, options metav1.ListOptions) (out []string, err error) {
 		namespace, of := c.prefix(prefix)
-		list, err := c.client.CoreV1().Services(namespace).List(ctx, options)
+		var list corev1.ServiceList
+		err = c.objects.list(ctx, "services", namespace, options, &list)
 		for i := range list.Items {
 			out = append(out, of+list.Items[i].Name)
 		}

@@ -21,7 +21,7 @@ import (
 // forward connects to a port of a Pod through the API server. There is no local port that other users of this machine could
 // connect to.
 func (c *cluster) forward(ctx context.Context, pod string, port int32) (net.Conn, error) {
-	url := c.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(c.agentNamespace).Name(pod).SubResource("portforward").URL()
+	url := c.objects.portForward(c.agentNamespace, pod)
 	transport, upgrader, err := spdy.RoundTripperFor(c.config)
 	if err != nil {
 		return nil, err
