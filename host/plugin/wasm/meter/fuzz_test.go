@@ -184,7 +184,7 @@ func TestMutatedModulesAreRefusedOrBehaveTheSame(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	tries, accepted := 3000, 0
 	if testing.Short() {
-		tries = 300
+		tries = 150
 	}
 	all := seeds(t)
 	for range tries {
