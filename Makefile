@@ -204,7 +204,7 @@ SDK         := github.com/sluice-proxy/sluice/sdk
 ARM64       := ./host/core/eligibility ./host/core/model ./host/core/outcomes ./host/plugin/wasm/meter $(SDK)/abi $(SDK)/manifest
 ARM64_RULES := TestConformance
 ifdef SHORT
-ARM64_RULES := TestConformance/a_restart|connections_follow
+ARM64_RULES := TestConformance/(a_restart|connections_follow)
 else
 ARM64       += ./host/core/plan $(SDK) $(SDK)/sdktest
 endif
