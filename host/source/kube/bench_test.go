@@ -106,7 +106,7 @@ func BenchmarkSliceUpdate(b *testing.B) {
 }
 
 func benchSource() *Source {
-	return New(Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	return New(Options{Client: &Client{}, Log: slog.New(slog.DiscardHandler), Now: time.Now})
 }
 
 // BenchmarkInitialSync measures memory for the lists of a whole cluster: the peak and what stays.

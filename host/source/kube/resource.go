@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -107,16 +106,8 @@ func (r resource) streamItems(ctx context.Context, accept string, o metav1.ListO
 	if err != nil {
 		return metadata, err
 	}
-	ahead, w := io.Pipe()
-	go func() { // beside fn, as most of it is decompression
-		_, err := io.Copy(w, body)
-		_ = w.CloseWithError(err)
-	}()
-	defer func() {
-		_ = ahead.Close()
-		err = errors.Join(err, body.Close())
-	}()
-	return forEachItem(ahead, fn)
+	defer func() { err = errors.Join(err, body.Close()) }()
+	return forEachItem(body, fn)
 }
 
 func (r resource) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
