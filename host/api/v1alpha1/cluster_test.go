@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -131,6 +132,9 @@ func TestKindsAtAnAPIServer(t *testing.T) {
 }
 
 // object returns a manifest of a kind.
+// absent is the UID of owners of objects that are not stored, or that the garbage collector may delete.
+const absent = "0b5c5f3c-1c4f-4a5e-8f5c-0b5c5f3c1c4f"
+
 func object(kind, namespace, name, spec string) string {
 	field := "spec"
 	switch kind {
@@ -144,7 +148,7 @@ func object(kind, namespace, name, spec string) string {
 		in = ", namespace: " + namespace
 	}
 	if kind == "EndpointLoad" {
-		in += fmt.Sprintf(", ownerReferences: [{apiVersion: v1, kind: Service, name: %s, uid: 0b5c5f3c-1c4f-4a5e-8f5c-0b5c5f3c1c4f}]", name)
+		in += fmt.Sprintf(", ownerReferences: [{apiVersion: v1, kind: Service, name: %s, uid: %s}]", name, absent)
 	}
 	return fmt.Sprintf("apiVersion: sluice.dev/v1alpha1\nkind: %s\nmetadata: {name: %s%s}\n%s: %s\n", kind, name, in, field, spec)
 }
@@ -264,7 +268,9 @@ metadata: {name: loads}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: loads}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: everywhere}]
 `))
-	load := object("EndpointLoad", "shop", "web", `[{address: 10.0.0.1, values: {eps: "1"}}]`)
+	web, err := s.Client.CoreV1().Services("shop").Create(s.t.Context(), testcluster.Service("shop", "web", netip.Addr{}, 80), metav1.CreateOptions{})
+	must(s.t, err)
+	load := strings.Replace(object("EndpointLoad", "shop", "web", `[{address: 10.0.0.1, values: {eps: "1"}}]`), absent, string(web.UID), 1)
 	tenant, everywhere, viewer := s.user("load-tenant", "shop", "loads"), s.user("everywhere", "shop", "view"), s.user("load-viewer", "shop", "view")
 	testenv.Within(s.t, time.Minute, "the admission policy is in force", func() bool {
 		err := s.write(tenant, "POST", load, true)
@@ -359,10 +365,12 @@ subjects: [{kind: ServiceAccount, name: reporter, namespace: kube-system}]
 	report := func(node, owner string) string {
 		return fmt.Sprintf(`{"apiVersion":"sluice.dev/v1alpha1","kind":"NodeReport","metadata":{"name":%q%s},"report":{"version":"0.1","policyCount":3}}`, node, owner)
 	}
-	owner := func(kind, name string) string {
-		return fmt.Sprintf(`,"ownerReferences":[{"apiVersion":"v1","kind":%q,"name":%q,"uid":"0b5c5f3c-1c4f-4a5e-8f5c-0b5c5f3c1c4f"}]`, kind, name)
-	}
 	n1, n2 := s.as(s.nodeToken("reporter", "n1")), s.as(s.nodeToken("reporter", "n2"))
+	first, err := s.Client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
+	must(s.t, err)
+	owner := func(kind, name string) string {
+		return fmt.Sprintf(`,"ownerReferences":[{"apiVersion":"v1","kind":%q,"name":%q,"uid":%q}]`, kind, name, first.UID)
+	}
 	unbound, err := s.Token(ctx, "kube-system", "reporter")
 	must(s.t, err)
 	testenv.Within(s.t, time.Minute, "the admission policy is in force", func() bool {
