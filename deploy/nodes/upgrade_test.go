@@ -84,7 +84,11 @@ func (c *cluster) undecided() string {
 func (c *cluster) expectAdopted(when, tag string) {
 	c.Helper()
 	c.expectPods(when, "sluice-system", sluicePods, fmt.Sprintf("cp sluice:%[1]s\nn1 sluice:%[1]s\nn2 sluice:%[1]s", tag))
-	logs := c.logs()
+	var allowed []string
+	if tag == previousTag { // to which a plugin that is still being compiled has failed
+		allowed = []string{"others do not wait for it"}
+	}
+	logs := c.logs(allowed...)
 	if strings.Count(logs, `"netlink_messages":0`) < len(c.Nodes) {
 		c.Errorf("%s: the new Pods wrote to the kernel:\n%s", when, logs)
 	}

@@ -79,7 +79,8 @@ func (l *lister) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 // listItems lists in one response, of which only the converted items are kept. Without a version that the reflector knows, it
 // asks for the latest state, as a streamed list does: a restart must not bring back an older one.
 func (l *lister) listItems(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	if o.Limit = 0; o.ResourceVersion == "0" {
+	o.Limit = 0
+	if o.ResourceVersion == "0" {
 		o.ResourceVersion = ""
 	}
 	var list metainternalversion.List

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/lab/benchutil"
 	"github.com/sluice-proxy/sluice/host/lab/loadgen"
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
@@ -21,6 +22,7 @@ import (
 // way is a kind of access that is measured: a Service of its own, besides those of loadgen.
 type way struct {
 	name, service string
+	family        model.Family
 	index         int // of its ClusterIP, beyond loadgen's
 	target        uint16
 	workload      workload
@@ -38,16 +40,16 @@ const (
 // ways are what each row of the tables measures.
 func ways() []way {
 	return []way{
-		{"ClusterIP", "plane", 60_000, loadgen.TargetPort, connections, func(*corev1.Service) {}},
-		{"ClusterIP, IPv6", "plane-ipv6", 60_007, loadgen.TargetPort, connections, func(*corev1.Service) {}},
-		{"ClusterIP, session affinity", "plane-affinity", 60_001, loadgen.TargetPort, connections, func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }},
-		{"ClusterIP, a policy weighs endpoints 4 : 1", "plane-weighted", 60_002, loadgen.TargetPort, connections, func(s *corev1.Service) { s.Labels = map[string]string{weighted: "yes"} }},
-		{"NodePort, from outside", "plane-nodeport", 60_003, loadgen.TargetPort, connections, func(s *corev1.Service) {
+		{"ClusterIP", "plane", model.IPv4, 60_000, loadgen.TargetPort, connections, func(*corev1.Service) {}},
+		{"ClusterIP, IPv6", "plane-ipv6", model.IPv6, 60_007, loadgen.TargetPort, connections, func(*corev1.Service) {}},
+		{"ClusterIP, session affinity", "plane-affinity", model.IPv4, 60_001, loadgen.TargetPort, connections, func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }},
+		{"ClusterIP, a policy weighs endpoints 4 : 1", "plane-weighted", model.IPv4, 60_002, loadgen.TargetPort, connections, func(s *corev1.Service) { s.Labels = map[string]string{weighted: "yes"} }},
+		{"NodePort, from outside", "plane-nodeport", model.IPv4, 60_003, loadgen.TargetPort, connections, func(s *corev1.Service) {
 			s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, nodePort
 		}},
-		{"ClusterIP", "plane-rate", 60_004, loadgen.TargetPort, rate, func(*corev1.Service) {}},
-		{"ClusterIP", "plane-request", 60_005, echoPort, requests, func(*corev1.Service) {}},
-		{"ClusterIP", "plane-stream", 60_006, discardPort, stream, func(*corev1.Service) {}},
+		{"ClusterIP", "plane-rate", model.IPv4, 60_004, loadgen.TargetPort, rate, func(*corev1.Service) {}},
+		{"ClusterIP", "plane-request", model.IPv4, 60_005, echoPort, requests, func(*corev1.Service) {}},
+		{"ClusterIP", "plane-stream", model.IPv4, 60_006, discardPort, stream, func(*corev1.Service) {}},
 	}
 }
 
@@ -60,7 +62,7 @@ func (w *way) address(n *node) netip.AddrPort {
 }
 
 func (w *way) clusterIP() netip.Addr {
-	if w.service == "plane-ipv6" {
+	if w.family == model.IPv6 {
 		return netip.MustParseAddr("fd00:96::a")
 	}
 	return loadgen.ClusterIP(w.index)
@@ -69,7 +71,7 @@ func (w *way) clusterIP() netip.Addr {
 // endpoints returns those of a way's Service.
 func (w *way) endpoints(n int) []testcluster.Endpoint {
 	list := loadgen.Endpoints(1<<23+w.index*16, n)
-	if w.service == "plane-ipv6" {
+	if w.family == model.IPv6 {
 		a := pods6.Addr()
 		for i := range list {
 			a = a.Next()
@@ -194,10 +196,8 @@ func (b *bench) planeNode(ctx context.Context, p *proxy, services int) (n *node,
 func (n *node) addRules(endpoints int) error {
 	rules := map[string]string{}
 	for _, w := range ways() {
-		at, to, family := w.address(n), netip.AddrPortFrom(w.endpoints(endpoints)[0].Addr, w.target), "ip"
-		if at.Addr().Is6() {
-			family = "ip6"
-		}
+		at, to := w.address(n), netip.AddrPortFrom(w.endpoints(endpoints)[0].Addr, w.target)
+		family := map[model.Family]string{model.IPv4: "ip", model.IPv6: "ip6"}[w.family]
 		rules[family] += fmt.Sprintf("  %s daddr %s tcp dport %d dnat to %s\n", family, at.Addr(), at.Port(), to)
 	}
 	text := fmt.Sprintf("table ip one {\n chain from { type nat hook postrouting priority srcnat;\n  ip saddr 192.0.2.0/24 ip daddr %s masquerade\n }\n}\n", loadgen.PodCIDR())

@@ -23,7 +23,7 @@ type Status struct {
 }
 
 // Loading reports whether the module of the configuration is on its way: nothing has failed.
-func (s *Status) Loading() bool { return s.Err != nil && Reason(s.Err) == Pulling }
+func (s *Status) Loading() bool { return s.Err != nil && OnlyLoading(s.Err) }
 
 // problem is the error of the last Load of a plugin.
 type problem struct {
