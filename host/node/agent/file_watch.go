@@ -11,6 +11,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/sluice-proxy/sluice/host/plugin/wasm"
+	"github.com/sluice-proxy/sluice/host/util/fswatch"
 	"github.com/sluice-proxy/sluice/host/util/safefile"
 )
 
@@ -31,13 +32,11 @@ const (
 // called again, and whenever something is sent on changed. When something is sent on objects, onObjects is called, at most once
 // in objectsPace, and then onChange if it returns true.
 func watchFiles(ctx context.Context, files func() []string, changed <-chan struct{}, onChange func() error, objects <-chan struct{}, onObjects func() bool) error {
-	w, err := fsnotify.NewWatcher()
+	w, err := fswatch.New(0)
 	if err != nil {
 		return err
 	}
-	// Not waited for: closing an inotify instance waits for a grace period of the kernel (SRCU), seconds on a machine with too
-	// much load.
-	defer func() { go w.Close() }()
+	defer w.Close()
 	watched := map[string]bool{}
 	watchDirs := func() {
 		for _, f := range files() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/source"
+	"github.com/sluice-proxy/sluice/host/util/fswatch"
 )
 
 const (
@@ -52,7 +53,7 @@ func New(root string, opt Options) *Source {
 // watcher decides when a directory is scanned.
 type watcher struct {
 	opt      Options
-	fs       *fsnotify.Watcher
+	fs       *fswatch.Watcher
 	problems []source.Problem // folders that could not be watched
 }
 
@@ -63,13 +64,11 @@ func (s *Source) Run(ctx context.Context, emit func([]model.Change)) error {
 	if err != nil {
 		return fmt.Errorf("source directory %s: %w", s.root, err)
 	}
-	events, err := fsnotify.NewBufferedWatcher(256)
+	events, err := fswatch.New(256)
 	if err != nil {
 		return fmt.Errorf("source directory %s: watch: %w", s.root, err)
 	}
-	// Not waited for: closing an inotify instance waits for a grace period of the kernel (SRCU), seconds on a machine with too
-	// much load.
-	defer func() { go events.Close() }()
+	defer events.Close()
 	d := &directory{root: root, now: s.opt.Now, files: map[string]*file{}}
 	w := &watcher{opt: s.opt, fs: events}
 	l := &problemLog{log: s.opt.Log, onCount: s.opt.OnProblems, logged: map[string]bool{}}
