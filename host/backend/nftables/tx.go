@@ -54,7 +54,7 @@ func (x *tx) commitIfFull() error {
 	if !x.full() {
 		return nil
 	}
-	return x.commit()
+	return x.commitLater()
 }
 
 // shouldCommit reports whether to commit after a complete frontend.
@@ -68,6 +68,20 @@ func (x *tx) commit() error {
 		return err
 	}
 	return commitTogether(x.t.conn, x)
+}
+
+// commitLater is commit, except that the kernel may process the transaction while the next one is built. An error is that of the
+// next commit. Rules, and what waits for them, are committed at once.
+func (x *tx) commitLater() error {
+	x.t.flushRefs(x)
+	if x.endMove(); x.t.rulesDirty || len(x.awaited) > 0 {
+		return x.commit()
+	}
+	out := nfnl.NewBatch(x.t.conn)
+	if err := x.write(out); err != nil {
+		return err
+	}
+	return out.CommitLater()
 }
 
 // commitTogether sends the transactions of several tables as one, with their rules. The masquerade bit needs that: it is

@@ -15,7 +15,12 @@ import (
 )
 
 // write sends the difference between tables and next: only what d names, or all of it if d is nil.
-func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta) error {
+func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta) (err error) {
+	defer func() {
+		if failed := b.conn.Await(); err == nil {
+			err = failed
+		}
+	}()
 	txs := map[model.Family]*tx{}
 	for _, t := range tables {
 		t.large = len(next.Frontends) >= largePlan
@@ -187,8 +192,12 @@ func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps *plan.
 		}
 	}
 	err := t.change(x, k, now, want)
-	if err == nil && (b.isolating || x.shouldCommit()) {
+	switch {
+	case err != nil:
+	case b.isolating:
 		err = x.commit()
+	case x.shouldCommit():
+		err = x.commitLater()
 	}
 	if err != nil && b.isolating && isRejection(err) {
 		return &rejection{k, err}

@@ -42,6 +42,14 @@ func (s *interner) intern(t string) string {
 	return t
 }
 
+// internBytes returns the shared copy of a string, and copies it only if there is none.
+func (s *interner) internBytes(t []byte) string {
+	if known, ok := s.current[string(t)]; ok {
+		return known
+	}
+	return s.intern(string(t))
+}
+
 // internHints returns a shared copy of h if h is for at most one zone and one node, else h with its strings interned.
 func (s *interner) internHints(h *model.Hints) *model.Hints {
 	if h == nil {

@@ -41,14 +41,16 @@ func (p *converted[T]) DeepCopyObject() runtime.Object { c := *p; return &c }
 
 // kind describes a kind of object to its store.
 type kind[T any] struct {
-	name      string                        // the Kind
-	prototype any                           // an empty API object, for the reflector
-	decode    func(raw []byte) (any, error) // from protobuf, for convert, valid until the next one; nil: lists are not read item by item
-	convert   func(s *interner, object any) (*converted[T], error)
-	same      func(a, b *T) bool
-	change    func(model.Name, *T) model.Change
-	narrow    func(*T) *T      // returns the value without what nothing needs; nil: all is needed
-	forget    func(model.Name) // an object is gone; may be nil
+	name      string // the Kind
+	prototype any    // an empty API object, for the reflector
+	// decoder returns what decodes items of a list from protobuf, for convert, valid until the next one; nil: lists are not read
+	// item by item.
+	decoder func(*interner) func(raw []byte) (any, error)
+	convert func(s *interner, object any) (*converted[T], error)
+	same    func(a, b *T) bool
+	change  func(model.Name, *T) model.Change
+	narrow  func(*T) *T      // returns the value without what nothing needs; nil: all is needed
+	forget  func(model.Name) // an object is gone; may be nil
 }
 
 // as asserts the type of an API object.
@@ -60,22 +62,14 @@ func as[O any](object any) (*O, error) {
 	return o, nil
 }
 
-// decode decodes an API object from protobuf.
-func decode[O any, P interface {
+// newDecoder returns a decoder of whole API objects.
+func newDecoder[O any, P interface {
 	*O
 	Unmarshal(raw []byte) error
-}](raw []byte) (any, error) {
-	o := P(new(O))
-	return o, o.Unmarshal(raw)
-}
-
-// sliceDecoder returns a decoder whose objects are valid until the next one: their list of endpoints, the largest part, is used
-// again.
-func sliceDecoder() func(raw []byte) (any, error) {
-	var o discoveryv1.EndpointSlice
+}](*interner) func(raw []byte) (any, error) {
 	return func(raw []byte) (any, error) {
-		o = discoveryv1.EndpointSlice{Endpoints: o.Endpoints[:0]}
-		return &o, o.Unmarshal(raw)
+		o := P(new(O))
+		return o, o.Unmarshal(raw)
 	}
 }
 
@@ -84,7 +78,7 @@ func equal[T any](a, b *T) bool { return a == b || reflect.DeepEqual(a, b) }
 func serviceKind(annotations *serviceAnnotations) kind[model.Service] {
 	return kind[model.Service]{
 		narrow: annotations.narrow, forget: annotations.forget,
-		name: "Service", prototype: &corev1.Service{}, decode: decode[corev1.Service], same: equal[model.Service],
+		name: "Service", prototype: &corev1.Service{}, decoder: newDecoder[corev1.Service], same: equal[model.Service],
 		convert: func(s *interner, object any) (*converted[model.Service], error) {
 			o, err := as[corev1.Service](object)
 			if err != nil {
@@ -104,7 +98,7 @@ func serviceKind(annotations *serviceAnnotations) kind[model.Service] {
 
 func sliceKind() kind[model.EndpointSlice] {
 	return kind[model.EndpointSlice]{
-		name: "EndpointSlice", prototype: &discoveryv1.EndpointSlice{}, decode: sliceDecoder(),
+		name: "EndpointSlice", prototype: &discoveryv1.EndpointSlice{}, decoder: newSliceDecoder,
 		same: func(a, b *model.EndpointSlice) bool { return a.SameContent(b) },
 		convert: func(s *interner, object any) (*converted[model.EndpointSlice], error) {
 			o, err := as[discoveryv1.EndpointSlice](object)

@@ -17,8 +17,9 @@ type store[T any] struct {
 	kind[T]
 	source   *Source
 	interner *interner
-	publish  func([]model.Change) // Source.publish
-	onSynced func()               // Source.wake
+	decode   func(raw []byte) (any, error) // of kind.decoder
+	publish  func([]model.Change)          // Source.publish
+	onSynced func()                        // Source.wake
 
 	mu         sync.Mutex // guards writes, and reads by other goroutines than the reflector's
 	values     map[model.Name]*T
@@ -29,8 +30,12 @@ type store[T any] struct {
 var _ cache.TransformingStore = (*store[model.Service])(nil)
 
 func newStore[T any](s *Source, k kind[T]) *store[T] {
-	return &store[T]{kind: k, source: s, interner: newInterner(), publish: s.publish, onSynced: s.wake,
+	t := &store[T]{kind: k, source: s, interner: newInterner(), publish: s.publish, onSynced: s.wake,
 		values: map[model.Name]*T{}, withErrors: map[model.Name]bool{}}
+	if k.decoder != nil {
+		t.decode = k.decoder(t.interner)
+	}
+	return t
 }
 
 // get returns the current value, nil for none.

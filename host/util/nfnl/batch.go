@@ -26,7 +26,7 @@ type operation struct {
 	share        share
 }
 
-// NewBatch begins a transaction. A Conn has one at a time: they share a buffer.
+// NewBatch begins a transaction. A Conn has one at a time: they share a buffer, but for those of CommitLater.
 func NewBatch(c *Conn) *Batch {
 	b := &Batch{Encoder: Encoder{Buf: c.batchBuf[:0]}, conn: c}
 	b.marker(unix.NFNL_MSG_BATCH_BEGIN)
@@ -81,8 +81,8 @@ func (b *Batch) PutNewElement(t Table, set string, e Element) {
 // Commit sends the batch, unless it is empty. After an error the kernel has the state from before, unless the error is
 // ErrReplyLost: then the batch was either committed whole or not at all.
 func (b *Batch) Commit() error {
-	if b.Count == 0 {
-		return nil
+	if err := b.conn.Await(); err != nil || b.Count == 0 {
+		return err
 	}
 	failed, err := b.send()
 	if err != nil || len(failed) > 0 {
@@ -91,11 +91,25 @@ func (b *Batch) Commit() error {
 	return nil
 }
 
+// CommitLater is Commit, except that it returns while the kernel processes the transaction, so that the next one can be built
+// meanwhile. It waits for the one before. An error is that of the next commit, which then is not sent, or of Conn.Await.
+func (b *Batch) CommitLater() error {
+	c := b.conn
+	if err := c.Await(); err != nil || b.Count == 0 {
+		return err
+	}
+	c.drain()
+	w := &underWay{b, b.seal(), make(chan sent, 1)}
+	c.underWay, c.batchBuf, c.spareBuf = w, c.spareBuf, b.Buf
+	go func() { w.sent <- c.timedSend(b.Buf) }()
+	return nil
+}
+
 // CommitUnless is Commit, except that it returns the messages, counted from zero, that the kernel refused with one of
 // these errors, if there are no others. Then nothing is committed. The kernel names all of them at once.
 func (b *Batch) CommitUnless(errnos ...unix.Errno) (refused map[int]unix.Errno, err error) {
-	if b.Count == 0 {
-		return nil, nil
+	if err := b.conn.Await(); err != nil || b.Count == 0 {
+		return nil, err
 	}
 	first := b.operations[0].seq
 	failed, err := b.send()
@@ -130,14 +144,20 @@ func (b *Batch) DryRun(family byte) error {
 	return b.explain(failed, err)
 }
 
-// send ends the batch and sends it. Its last message asks for an acknowledgement: otherwise success would be silent.
+// send ends the batch and sends it.
 func (b *Batch) send() ([]failure, error) {
-	last := b.operations[len(b.operations)-1].seq
+	last := b.seal()
+	b.conn.batchBuf = b.Buf
+	return b.conn.transact(b.Buf, last)
+}
+
+// seal ends the batch and returns the number of its last message, which asks for an acknowledgement: otherwise success would be
+// silent.
+func (b *Batch) seal() (last uint32) {
 	flags := b.Buf[b.start+6:]
 	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
 	b.marker(unix.NFNL_MSG_BATCH_END)
-	b.conn.batchBuf = b.Buf
-	return b.conn.transact(b.Buf, last)
+	return b.operations[len(b.operations)-1].seq
 }
 
 // explain returns an error that names the operation that failed.

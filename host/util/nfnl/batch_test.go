@@ -3,6 +3,8 @@ package nfnl
 import (
 	"encoding/binary"
 	"errors"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -79,6 +81,61 @@ func TestCommitCountsAcknowledgedTransactions(t *testing.T) {
 	}
 	if err := NewBatch(c).Commit(); err != nil || c.Commits != 1 || len(r.sent) != 1 {
 		t.Errorf("an empty batch: got %v, %d commits, %d datagrams", err, c.Commits, len(r.sent))
+	}
+}
+
+// slow is a transport that sends only when it is let.
+type slow struct {
+	*reply
+	let chan struct{}
+}
+
+func (s slow) Send(b []byte) error { <-s.let; return s.reply.Send(b) }
+
+func TestCommitLaterSendsWhileTheNextIsBuilt(t *testing.T) {
+	r := slow{&reply{n: -1}, make(chan struct{}, 4)}
+	c := New(r)
+	var built [][]byte
+	for range 4 {
+		b := testBatch(c)
+		if len(built) > 0 { // the one before is sent only now
+			r.let <- struct{}{}
+		}
+		if err := b.CommitLater(); err != nil {
+			t.Fatal(err)
+		}
+		built = append(built, slices.Clone(b.Buf))
+	}
+	r.let <- struct{}{}
+	if err := c.Await(); err != nil || c.Commits != 4 || c.Await() != nil {
+		t.Errorf("got %v, %d commits", err, c.Commits)
+	}
+	if !reflect.DeepEqual(r.sent, built) {
+		t.Error("another transaction was sent than was built")
+	}
+}
+
+func TestCommitLaterReturnsItsErrorNext(t *testing.T) {
+	for name, next := range map[string]func(c *Conn) error{
+		"Await":           (*Conn).Await,
+		"Commit":          func(c *Conn) error { return testBatch(c).Commit() },
+		"an empty Commit": func(c *Conn) error { return NewBatch(c).Commit() },
+		"CommitLater":     func(c *Conn) error { return testBatch(c).CommitLater() },
+		"CommitUnless":    func(c *Conn) error { _, err := testBatch(c).CommitUnless(unix.EEXIST); return err },
+		"Send":            func(c *Conn) error { return c.Send(nil) },
+	} {
+		r := &reply{n: 1, errno: unix.ENOENT}
+		c := New(r)
+		if err := testBatch(c).CommitLater(); err != nil {
+			t.Fatal(err)
+		}
+		const want = "nftables: delete table ip other: no such file"
+		if err := next(c); !errors.Is(err, unix.ENOENT) || !strings.Contains(err.Error(), want) || len(r.sent) != 1 {
+			t.Errorf("%s: got %v after %d transactions, want %s", name, err, len(r.sent), want)
+		}
+		if err := c.Await(); err != nil {
+			t.Errorf("%s: the error comes twice: %v", name, err)
+		}
 	}
 }
 

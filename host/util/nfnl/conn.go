@@ -32,6 +32,8 @@ type Conn struct {
 	seq      uint32
 	readBuf  []byte
 	batchBuf []byte
+	spareBuf []byte    // the other of the two that CommitLater takes in turn
+	underWay *underWay // of CommitLater; nil: none
 }
 
 // Transport carries datagrams to nf_tables and back.
@@ -156,8 +158,11 @@ func (c *Conn) NextSeq() uint32 {
 	return c.seq
 }
 
-// Send sends messages, after discarding replies that earlier requests may have left.
+// Send sends messages, after discarding replies that earlier requests may have left. It returns the error of Await, too.
 func (c *Conn) Send(b []byte) error {
+	if err := c.Await(); err != nil {
+		return err
+	}
 	c.drain()
 	return c.send(b)
 }

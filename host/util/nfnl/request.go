@@ -3,6 +3,7 @@ package nfnl
 import (
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,15 +18,34 @@ type failure struct {
 // transact sends a batch whose last message but one has the sequence number last and asks for an acknowledgement. It
 // returns the messages that failed, none if the batch was committed, and ErrReplyLost if that is not known.
 func (c *Conn) transact(b []byte, last uint32) (failed []failure, err error) {
-	c.drain()
-	start := c.Pacer.now()
-	err = c.send(b)
-	c.Pacer.observe(len(b), c.Pacer.now().Sub(start))
-	if err != nil {
-		if err == unix.ENOBUFS {
-			return nil, fmt.Errorf("%w (%w)", ErrReplyLost, err)
-		}
+	if err := c.Await(); err != nil {
 		return nil, err
+	}
+	c.drain()
+	return c.result(c.timedSend(b), last)
+}
+
+// sent is how a transaction was sent.
+type sent struct {
+	bytes int
+	took  time.Duration
+	err   error
+}
+
+func (c *Conn) timedSend(b []byte) sent {
+	start := c.Pacer.now()
+	err := c.send(b)
+	return sent{len(b), c.Pacer.now().Sub(start), err}
+}
+
+// result receives what the kernel says of a transaction that was sent.
+func (c *Conn) result(s sent, last uint32) (failed []failure, err error) {
+	c.Pacer.observe(s.bytes, s.took)
+	if s.err != nil {
+		if s.err == unix.ENOBUFS {
+			return nil, fmt.Errorf("%w (%w)", ErrReplyLost, s.err)
+		}
+		return nil, s.err
 	}
 	acked := false
 	err = c.Receive(func(typ, flags uint16, seq uint32, body []byte) bool {
@@ -49,6 +69,27 @@ func (c *Conn) transact(b []byte, last uint32) (failed []failure, err error) {
 	}
 	c.Commits++
 	return nil, nil
+}
+
+// underWay is a transaction that the kernel processes.
+type underWay struct {
+	batch *Batch
+	last  uint32 // as in transact
+	sent  chan sent
+}
+
+// Await waits for the transaction of Batch.CommitLater, if there is one, and returns its error.
+func (c *Conn) Await() error {
+	w := c.underWay
+	if w == nil {
+		return nil
+	}
+	c.underWay = nil
+	failed, err := c.result(<-w.sent, w.last)
+	if err != nil || len(failed) > 0 {
+		return w.batch.explain(failed, err)
+	}
+	return nil
 }
 
 func extendedText(flags uint16, body []byte) string {
