@@ -58,8 +58,8 @@ func checkSliceDecoder(t testing.TB, decode func([]byte) (any, error), raw []byt
 	}
 }
 
-// checkDamagedSlice decodes bytes that may be no slice: that must not panic, nor leave anything to the next slice. What Kubernetes'
-// decoder makes of them is then decoded from its proper form: it accepts some bytes that are not protobuf.
+// checkDamagedSlice decodes bytes that may be no slice: that must not panic, nor leave anything to the next slice. What
+// Kubernetes' decoder makes of them is then decoded from its proper form: it accepts some bytes that are not protobuf.
 func checkDamagedSlice(t testing.TB, decode func([]byte) (any, error), raw []byte) (isSlice bool) {
 	_, _ = decode(raw)
 	var o discoveryv1.EndpointSlice

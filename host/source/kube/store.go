@@ -148,6 +148,9 @@ func (s *store[T]) Replace(list []any, _ string) error {
 	present := make(map[model.Name]bool, len(list))
 	var changes []model.Change
 	s.mu.Lock()
+	if len(s.values) == 0 { // the first list: grown one by one, map and changes would be copied often
+		s.values, changes = make(map[model.Name]*T, len(list)), make([]model.Change, 0, len(list))
+	}
 	for i, object := range list {
 		p, err := s.asConverted(object)
 		if err != nil {
