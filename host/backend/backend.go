@@ -97,6 +97,25 @@ type Resetter interface {
 	ResetTCP(ctx context.Context, list []plan.Connection) (left int, err error)
 }
 
+// Offloader is implemented by backends whose data plane has flowtables.
+type Offloader interface {
+	// SyncOffload makes the data plane forward established connections of frontends with LongLived by a flowtable, on the links
+	// that the node has now, or stops that. filters returns which rules of other programs connections would pass by, "" if there
+	// are none; while there are, or it fails, connections are not offloaded. It is called only if there are such frontends. An
+	// error is in the result only: Apply does not depend on it. Calls may overlap with those of Backend, not with each other.
+	SyncOffload(ctx context.Context, filters func() (string, error)) Offload
+}
+
+// Offload is whether connections of frontends with LongLived go by a flowtable.
+type Offload struct {
+	Frontends int
+	// Links are in the flowtable; packets that arrive on one of the Others, which are beyond the limit, go by all rules.
+	Links, Others int
+	// Reason is why no connection goes by a flowtable, or not on all links; "": all do.
+	Reason string
+	Failed uint64 // transactions, since the start
+}
+
 // UDPRemover is implemented by backends that remember which frontends of UDP they have removed without a delta that names them.
 // Calls are serialized with those of Backend.
 type UDPRemover interface {

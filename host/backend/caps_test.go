@@ -60,6 +60,11 @@ func rows() []row {
 			return "counted"
 		}
 		return "not counted"
+	}}, row{"established connections offloaded (LongLived)", func(f *plan.Frontend) { f.LongLived = true }, func(f *plan.Frontend) string {
+		if f.LongLived {
+			return "offloaded"
+		}
+		return "not offloaded"
 	}})
 }
 

@@ -134,6 +134,9 @@ func printPool(w io.Writer, p *api.Pool, plugins []string) {
 	if p.Balance != "" {
 		fmt.Fprintf(w, ", balance %s", p.Balance)
 	}
+	if p.TrafficHint != "" {
+		fmt.Fprintf(w, ", trafficHint %s", p.TrafficHint)
+	}
 	if p.Topology != "none" && p.Pool == "cluster" {
 		fmt.Fprintf(w, ", hints followed: %s", p.Topology)
 	}

@@ -126,14 +126,16 @@ type ClusterServicePolicySpec struct {
 // Chain is what a policy does.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.guard) || !has(self.mode) || self.mode == 'Enforce'",message="a guard is for mode Enforce: a shadow changes no traffic"
+// +kubebuilder:validation:XValidation:rule="has(self.plugins) || has(self.trafficHint)",message="plugins or trafficHint required"
+// +kubebuilder:validation:XValidation:rule="has(self.plugins) || !(has(self.guard) || has(self.ignoreHints) && self.ignoreHints || has(self.mode) && self.mode == 'Shadow')",message="plugins are required with mode Shadow, guard and ignoreHints"
 type Chain struct {
-	// Plugins are asked one after the other.
+	// Plugins are asked one after the other. A policy with a trafficHint needs none.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=map
 	// +listMapKey=name
-	// +required
-	Plugins []PluginStep `json:"plugins"`
+	// +optional
+	Plugins []PluginStep `json:"plugins,omitempty"`
 	// Mode Shadow compares the policy with what is in force without it, and enforces nothing.
 	// +kubebuilder:validation:Enum=Enforce;Shadow
 	// +kubebuilder:default=Enforce
@@ -162,7 +164,15 @@ type Chain struct {
 	// +kubebuilder:default=1
 	// +optional
 	MaxShedPercentPerSecond int32 `json:"maxShedPercentPerSecond,omitempty"`
+	// TrafficHint LongLived lets packets of established connections, over TCP and UDP, go by a flowtable, where the node can
+	// (mode nftables, no rules of other programs that filter forwarded packets). Mode Shadow ignores it.
+	// +kubebuilder:validation:Enum=LongLived
+	// +optional
+	TrafficHint string `json:"trafficHint,omitempty"`
 }
+
+// LongLived is the value of Chain.TrafficHint.
+const LongLived = "LongLived"
 
 // Mode is whether a policy is enforced.
 type Mode string

@@ -33,6 +33,7 @@ func (Table) CountConnections(ctx context.Context, count map[model.EndpointKey]u
 const (
 	statusSeenReply = 1 << 1
 	statusDstNAT    = 1 << 5
+	statusOffload   = 1 << 14 // in a flowtable
 
 	statusCounted = statusSeenReply | statusDstNAT
 )

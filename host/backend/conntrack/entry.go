@@ -111,7 +111,17 @@ func (e *entry) decode(b []byte) error {
 		return nil
 	})
 	e.replyFrom = netip.AddrPortFrom(e.addr, e.port)
+	e.tcpState = stateOf(e.tcpState, e.protocol, e.status)
 	return err
+}
+
+// stateOf returns the state of a TCP connection. The kernel leaves out that of a connection in a flowtable, which is established:
+// a FIN or RST takes it out of there.
+func stateOf(tcpState, protocol uint8, status uint32) uint8 {
+	if tcpState == 0 && protocol == unix.IPPROTO_TCP && status&statusOffload != 0 {
+		return tcpEstablished
+	}
+	return tcpState
 }
 
 func (e *entry) tuple(kind uint16, value []byte) error {

@@ -131,7 +131,7 @@ func (c *flowEntry) decode(b []byte) error {
 		}
 		return nil
 	})
-	c.tcpState = e.tcpState
+	c.tcpState = stateOf(e.tcpState, c.protocol, c.status)
 	return err
 }
 

@@ -15,8 +15,6 @@ import (
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
-const statusOffload = 1 << 14 // IPS_OFFLOAD
-
 // offload is a node with rules that translate a frontend to an endpoint, and a flowtable, which forwards the packets of
 // established flows past all rules.
 type offload struct {

@@ -44,7 +44,10 @@ type Backend struct {
 	mu     sync.Mutex
 	tables [2]*table
 	inSync bool // the tables represent the kernel's state
+	closed bool
 	failed bool // the last Apply failed
+
+	offload backend.Offload // of the last SyncOffload
 
 	balancing Balancing
 	limits    AffinityLimits
@@ -113,6 +116,9 @@ func (b *Backend) Caps() plan.Caps { return b.balancing.Caps() }
 
 // Close closes the socket. The tables stay and keep forwarding.
 func (b *Backend) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
 	err := b.conn.Close()
 	if b.netns != 0 {
 		err = errors.Join(err, unix.Close(b.netns))

@@ -70,6 +70,8 @@ func (t *table) changeEntry(x *tx, k plan.Key, key []byte, now, want *elements) 
 		t.need(t.retries)
 	}
 	x.toggle(ss.retried, key, now.retried, want.retried)
+	x.toggle(ss.longLived, key, now.longLived, want.longLived)
+	t.longLived += countTrue(want.longLived) - countTrue(now.longLived)
 	for m := plan.MasqueradeOutside; m <= plan.MasqueradeFromNode; m++ {
 		x.toggle(ss.masq[m], key, now.masq&(1<<m) != 0, want.masq&(1<<m) != 0)
 	}
@@ -116,4 +118,11 @@ func (t *table) changeRanges(x *tx, ss *lookupSets, key []byte, now, want *eleme
 	})
 	x.toggle(ss.sourceRanged, key, now.sourceRanged, want.sourceRanged)
 	x.toggle(ss.uncommon, key, now.uncommon, want.uncommon)
+}
+
+func countTrue(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

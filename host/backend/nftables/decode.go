@@ -189,6 +189,8 @@ func (ss *lookupSets) flag(s *set) func(*elements) {
 		return func(h *elements) { h.uncommon = true }
 	case ss.split:
 		return func(h *elements) { h.split = true }
+	case ss.longLived:
+		return func(h *elements) { h.longLived = true }
 	case ss.retried:
 		return func(h *elements) { h.retried = true }
 	}
@@ -236,6 +238,7 @@ func (t *table) countRefs() {
 		slices.SortFunc(h.ranges, netip.Prefix.Compare)
 		t.refer(x, k, h, 1)
 		t.countChains(h, 1)
+		t.longLived += countTrue(h.longLived)
 		for l := range scopes {
 			for i := range h.scopes[l].slots.len() {
 				if a := h.scopes[l].slots.at(i); a.IsValid() {

@@ -20,6 +20,7 @@ type elements struct {
 	uncommon     bool // of its source ranges, see isUncommon
 	split        bool
 	retried      bool         // plan.Frontend.RetryRefused
+	longLived    bool         // plan.Frontend.LongLived
 	groups       []affinityID // at most one if we wrote them, like learn
 	learn        []learnChain
 	ranges       []netip.Prefix // sorted
@@ -72,7 +73,7 @@ func (s *schema) encode(f *plan.Frontend, before *elements) (*elements, error) {
 	if f.Masquerade != plan.MasqueradeNever {
 		h.masq = 1 << f.Masquerade
 	}
-	h.retried = f.RetryRefused
+	h.retried, h.longLived = f.RetryRefused, f.LongLived
 	if len(f.SourceRanges) > maxRanges {
 		return nil, fmt.Errorf("nftables: %s %s: %d source ranges, more than the %d of a frontend", f.Owner, f.Key, len(f.SourceRanges), maxRanges)
 	}
@@ -93,7 +94,9 @@ func (s *schema) encode(f *plan.Frontend, before *elements) (*elements, error) {
 
 // decode is the inverse of encode, as far as the elements are consistent.
 func (h *elements) decode(k plan.Key) *plan.Frontend {
-	f := &plan.Frontend{Key: k, Pool: h.scopes[inside].decode(), Outcomes: strings.HasSuffix(h.comment, outcomesWord), RetryRefused: h.retried}
+	f := &plan.Frontend{
+		Key: k, Pool: h.scopes[inside].decode(), Outcomes: strings.HasSuffix(h.comment, outcomesWord), RetryRefused: h.retried, LongLived: h.longLived,
+	}
 	f.Owner, f.Kind, f.Balance, _ = parseComment(h.comment, k.Protocol)
 	for m := plan.MasqueradeOutside; m <= plan.MasqueradeFromNode; m++ {
 		if h.masq&(1<<m) != 0 {

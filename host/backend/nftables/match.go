@@ -46,10 +46,12 @@ func (r *ruleBuilder) interfaceType(k expr.MetaKey, arphrd uint16) *ruleBuilder 
 }
 
 // ctNew matches packets whose connection has the state NEW.
-func (r *ruleBuilder) ctNew() *ruleBuilder {
+func (r *ruleBuilder) ctNew() *ruleBuilder { return r.ctState(expr.CtStateBitNEW) }
+
+func (r *ruleBuilder) ctState(bit uint32) *ruleBuilder {
 	return r.emit(
 		&expr.Ct{Key: expr.CtKeySTATE, Register: r.reg},
-		&expr.Bitwise{SourceRegister: r.reg, DestRegister: r.reg, Len: 4, Mask: native(expr.CtStateBitNEW), Xor: native(0)},
+		&expr.Bitwise{SourceRegister: r.reg, DestRegister: r.reg, Len: 4, Mask: native(bit), Xor: native(0)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: r.reg, Data: native(0)},
 	)
 }
@@ -117,13 +119,7 @@ func (r *ruleBuilder) ctReply() *ruleBuilder {
 	)
 }
 
-func (r *ruleBuilder) ctRelated() *ruleBuilder {
-	return r.emit(
-		&expr.Ct{Key: expr.CtKeySTATE, Register: r.reg},
-		&expr.Bitwise{SourceRegister: r.reg, DestRegister: r.reg, Len: 4, Mask: native(expr.CtStateBitRELATED), Xor: native(0)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: r.reg, Data: native(0)},
-	)
-}
+func (r *ruleBuilder) ctRelated() *ruleBuilder { return r.ctState(expr.CtStateBitRELATED) }
 
 // ctProtocol matches the protocol of a connection, also for an ICMP error about it.
 func (r *ruleBuilder) ctProtocol(proto byte) *ruleBuilder {

@@ -178,7 +178,10 @@ func countTrial() trial {
 	}
 }
 
-const featureIPv6 = "tables of IPv6"
+const (
+	featureIPv6       = "tables of IPv6"
+	featureFlowtables = "flowtables"
+)
 
 // trials returns all trials, dependent ones later.
 func trials() []trial {
@@ -251,6 +254,16 @@ func trials() []trial {
 				p.rules.rule().ctFlow().change(p.outcomes.flows, unix.NFT_DYNSET_OP_ADD, replyMemory))
 			c.filter = true
 			p.add(c)
+		}),
+		optional(featureFlowtables, "CONFIG_NF_FLOW_TABLE, CONFIG_NFT_FLOW_OFFLOAD", "policies with a trafficHint", model.IPv4, func(p *prober) {
+			p.set(p.lookups[byAddress].longLived)
+			p.b.NewFlowtable(p.Table, flowtable, []string{})
+			base, flow := p.rules.offloadChains()[0], p.rules.offloadChains()[1]
+			p.b.NewChain(flow.of(p.Table))
+			p.add(base)
+			if err := p.writeRules(p.b, flow); err != nil {
+				p.err = err
+			}
 		}),
 		late(countTrial()),
 		{Feature: Feature{Name: "a whole ruleset", Kernel: "all of the above together", For: services, Required: true}, needsCommit: true, wholeRuleset: true},

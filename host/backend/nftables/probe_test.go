@@ -60,6 +60,8 @@ func TestProbeFindsAllFeaturesAndLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	lacking := missingFeatures(t)
+	_, err = d.nft("table ip other {\nflowtable f { hook ingress priority 0; }\n}\ndelete table ip other\n", "-c", "-f", "-")
+	lacking[featureFlowtables] = err != nil
 	for _, f := range features {
 		if (f.Err != nil) != lacking[f.Name] {
 			t.Errorf("%s (from Linux %s): %v", f.Name, f.Kernel, f.Err)

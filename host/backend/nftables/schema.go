@@ -55,6 +55,7 @@ type lookupSets struct {
 	split        *set    // frontends with a pool for sources outside the cluster
 	scopes       [scopes]scopeSets
 	retried      *set // frontends whose refused connections are retried
+	longLived    *set // frontends whose established connections go by the flowtable, if there is one: see SyncOffload
 	groups       *set // frontends with affinity: to the id of their affinity group
 	learn        *set // frontends whose clients are recorded: to the learnChain
 }
@@ -140,6 +141,7 @@ func (s *schema) newLookupSets(l lookup) lookupSets {
 	ls.masq[plan.MasqueradeFromNode] = s.addSet(p+"masq_from_node", key...)
 	ls.split = s.addSet(p+"split", key...)
 	ls.retried = s.addSet(p+"retry_refused", key...)
+	ls.longLived = s.addSet(p+"long_lived", key...)
 	ls.groups = s.addSet(p+"affinity_groups", key...).mapTo(idField).hostData()
 	ls.learn = s.addSet(p+"learn_affinity", key...).mapTo(verdictField)
 	for scope := range scopes {

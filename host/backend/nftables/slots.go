@@ -28,7 +28,7 @@ func (Slots) Caps() plan.Caps {
 		Client:   clientOf,
 		Balances: []plan.Balance{plan.Random, plan.SourceHash},
 
-		MaxEndpoints: 1 << maxSizeClass, MaxName: MaxName, CoarseAffinity: true, Outcomes: true,
+		MaxEndpoints: 1 << maxSizeClass, MaxName: MaxName, CoarseAffinity: true, Outcomes: true, LongLived: true,
 	}
 }
 

@@ -32,6 +32,9 @@ type table struct {
 	frontends map[plan.Key]*elements
 	globals   globals
 
+	longLived int  // frontends with LongLived
+	offloads  bool // it has, or may have, what SyncOffload creates
+
 	groups affinityGroups
 
 	counted *countedEndpoints
@@ -73,6 +76,7 @@ func (t *table) reset() {
 	t.present, t.rulesDirty, t.grace, t.newSets = false, false, nil, nil
 	t.chains, t.masqueradeBit = map[string]string{}, 0
 	t.frontends, t.globals = map[plan.Key]*elements{}, globals{}
+	t.longLived, t.offloads = 0, false
 	t.groups = newAffinityGroups()
 	t.hairpins = newRefCounts(t.hairpin, true)
 	t.refusingAddrs = newRefCounts(t.refusing, false)

@@ -21,6 +21,12 @@ func (t *table) loadRules() error {
 			count(&t.affinity, t.affinity.find, c, 0)
 		}
 	}
+	for _, name := range offloadChainNames { // SyncOffload checks them
+		if _, ok := have[name]; ok {
+			t.offloads = true
+			delete(have, name)
+		}
+	}
 	want := t.wantedChains()
 	for _, c := range want {
 		rules, ok := have[c.name]

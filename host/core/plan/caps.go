@@ -31,6 +31,8 @@ type Caps struct {
 	CoarseAffinity bool
 	// Outcomes means that the backend counts the outcomes of connections: it is a backend.OutcomeCounter.
 	Outcomes bool
+	// LongLived means that the backend takes frontends with LongLived; see backend.Offloader.
+	LongLived bool
 	// Step returns the next step from one frontend to another one, and its cost in units of about 0.15 µs of one core; a nil
 	// frontend does not exist. The step is to itself if the budget has room for the rest, the change cannot be divided, or the
 	// budget is math.MaxInt. Step is a pure function. A nil Step does not divide changes, which cost nothing then.
@@ -43,7 +45,8 @@ type Caps struct {
 // fits reports whether nothing of a frontend is lost. That is so for nearly all frontends, so it must not allocate.
 func (c *Caps) fits(f *Frontend) bool {
 	return c == nil || len(c.Balances) == 0 ||
-		slices.Contains(c.Balances, f.Balance) && c.affinity(f.Affinity) == f.Affinity && (c.Outcomes || !f.Outcomes) && c.names(&f.Owner) &&
+		slices.Contains(c.Balances, f.Balance) && c.affinity(f.Affinity) == f.Affinity && (c.Outcomes || !f.Outcomes) &&
+			(c.LongLived || !f.LongLived) && c.names(&f.Owner) &&
 			c.fitsPool(&f.Pool, f.Balance) && (f.Outside == nil || c.fitsPool(f.Outside, f.Balance))
 }
 

@@ -114,6 +114,7 @@ func (f *Frontend) Equal(g *Frontend) bool {
 	}
 	return f.Key == g.Key && f.Kind == g.Kind && f.Owner == g.Owner &&
 		f.Masquerade == g.Masquerade && f.Affinity == g.Affinity && f.Balance == g.Balance && f.Outcomes == g.Outcomes && f.RetryRefused == g.RetryRefused &&
+		f.LongLived == g.LongLived &&
 		(f.SourceRanges == nil) == (g.SourceRanges == nil) &&
 		slices.EqualFunc(f.SourceRanges, g.SourceRanges, func(a, b netip.Prefix) bool { return a == b }) &&
 		f.Pool.Equal(&g.Pool) && f.Degraded.equal(g.Degraded) &&

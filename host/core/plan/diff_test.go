@@ -138,6 +138,7 @@ func TestDiffDetectsChangeOfEveryField(t *testing.T) {
 		"outside pool":  func(_ *plan.Plan, f *plan.Frontend) { f.Outside.Verdict = plan.Reject },
 		"masquerade":    func(_ *plan.Plan, f *plan.Frontend) { f.Masquerade = plan.MasqueradeNever },
 		"affinity":      func(_ *plan.Plan, f *plan.Frontend) { f.Affinity++ },
+		"flows":         func(_ *plan.Plan, f *plan.Frontend) { f.LongLived = !f.LongLived },
 		"refused":       func(_ *plan.Plan, f *plan.Frontend) { f.RetryRefused = !f.RetryRefused },
 		"outcomes":      func(_ *plan.Plan, f *plan.Frontend) { f.Outcomes = !f.Outcomes },
 		"balance":       func(_ *plan.Plan, f *plan.Frontend) { f.Balance = plan.SourceHash },

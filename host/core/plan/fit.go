@@ -34,6 +34,9 @@ func (f *Frontend) Degradations() (lost []Degradation) {
 	if f.Outcomes != w.Outcomes {
 		lose("outcomes counted", "outcomes not counted", "the data plane does not count them")
 	}
+	if f.LongLived != w.LongLived {
+		lose("flows offloaded", "flows not offloaded", "the data plane does not forward by flowtables")
+	}
 	if !c.names(&f.Owner) { // which the plan needs; the backend shortens them
 		lose("owner "+f.Owner.String(), "owner "+c.shorten(f.Owner).String(), fmt.Sprintf("names have at most %d bytes", c.MaxName))
 	}
@@ -94,7 +97,7 @@ func (x *Fitter) Fit(f *Frontend) *Frontend {
 	if !slices.Contains(c.Balances, f.Balance) {
 		out.Balance = c.Balances[0]
 	}
-	out.Affinity, out.Outcomes = c.affinity(f.Affinity), f.Outcomes && c.Outcomes
+	out.Affinity, out.Outcomes, out.LongLived = c.affinity(f.Affinity), f.Outcomes && c.Outcomes, f.LongLived && c.LongLived
 	rounded := x.fitPool(&out.Pool, out.Balance)
 	if f.Outside != nil {
 		outside := *f.Outside

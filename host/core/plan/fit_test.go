@@ -17,7 +17,7 @@ var allBalances = []plan.Balance{plan.Random, plan.RoundRobin, plan.SourceHash, 
 
 // someCaps are like those of the real backends, and at the edges.
 var someCaps = []plan.Caps{
-	{Name: "all", ZeroWeight: true, Outcomes: true, Balances: allBalances},
+	{Name: "all", ZeroWeight: true, Outcomes: true, LongLived: true, Balances: allBalances},
 	{Name: "slots", Ratios: true, MaxTotal: 1000, Outcomes: true, Balances: allBalances[:1]},
 	{Name: "few", Ratios: true, MaxTotal: 16, ZeroWeight: true, CoarseAffinity: true, MaxName: 20, Balances: allBalances[1:2]},
 	{Name: "hash", Ratios: true, MaxTotal: 1000, MaxHashTotal: 7, Balances: allBalances},
@@ -110,7 +110,7 @@ func checkDegradations(t *testing.T, seed uint64, p, q *plan.Plan, lost []plan.D
 	for k, f := range p.Frontends {
 		g := q.Frontends[k]
 		reported := slices.ContainsFunc(lost, func(d plan.Degradation) bool { return d.Frontend == k && d.Owner == f.Owner })
-		same := g != nil && g.Balance == f.Balance && g.Affinity == f.Affinity && g.Outcomes == f.Outcomes && g.Owner == f.Owner && sameShares(&f.Pool, &g.Pool) &&
+		same := g != nil && g.Balance == f.Balance && g.Affinity == f.Affinity && g.Outcomes == f.Outcomes && g.LongLived == f.LongLived && g.Owner == f.Owner && sameShares(&f.Pool, &g.Pool) &&
 			(f.Outside == nil || sameShares(f.Outside, g.Outside))
 		if same == reported {
 			t.Fatalf("seed %d: %s: same behavior %v, degradation reported %v", seed, k, same, reported)

@@ -42,6 +42,7 @@ type frontendJSON struct {
 	Balance      Balance        `json:"balance"`
 	Outcomes     bool           `json:"outcomes,omitempty"` // whether they are counted
 	RetryRefused bool           `json:"retryRefused,omitempty"`
+	LongLived    bool           `json:"longLived,omitempty"` // whether flows are offloaded
 	SourceRanges []netip.Prefix `json:"sourceRanges,omitempty"`
 	Pool         poolJSON       `json:"pool"`
 	Outside      *poolJSON      `json:"outside,omitempty"`
@@ -73,7 +74,8 @@ func (p *Plan) MarshalJSON() ([]byte, error) {
 		j := frontendJSON{
 			Namespace: f.Owner.Service.Namespace, Service: f.Owner.Service.Name, PortName: f.Owner.Port,
 			Kind: &f.Kind, Family: f.Key.Family().String(), Port: f.Key.Port, Protocol: f.Key.Protocol.String(),
-			Masquerade: f.Masquerade, Balance: f.Balance, Outcomes: f.Outcomes, RetryRefused: f.RetryRefused, SourceRanges: f.SourceRanges, Pool: poolToJSON(&f.Pool),
+			Masquerade: f.Masquerade, Balance: f.Balance, Outcomes: f.Outcomes, RetryRefused: f.RetryRefused, LongLived: f.LongLived,
+			SourceRanges: f.SourceRanges, Pool: poolToJSON(&f.Pool),
 		}
 		if !f.Key.IsNodePort() {
 			j.Address = &f.Key.Addr
@@ -137,7 +139,7 @@ func (p *Plan) UnmarshalJSON(data []byte) error {
 
 func (j *frontendJSON) frontend() (*Frontend, error) {
 	f := &Frontend{
-		Masquerade: j.Masquerade, Balance: j.Balance, Outcomes: j.Outcomes, RetryRefused: j.RetryRefused, SourceRanges: j.SourceRanges,
+		Masquerade: j.Masquerade, Balance: j.Balance, Outcomes: j.Outcomes, RetryRefused: j.RetryRefused, LongLived: j.LongLived, SourceRanges: j.SourceRanges,
 		Owner: model.PortName{Service: model.Name{Namespace: j.Namespace, Name: j.Service}, Port: j.PortName},
 	}
 	if j.Kind == nil {

@@ -208,8 +208,12 @@ func (r *parser) readPort(rest []string) error {
 			if f.RetryRefused = text == refusedRetried; !f.RetryRefused {
 				err = fmt.Errorf("refused %q: want %s", text, refusedRetried)
 			}
+		case "flows":
+			if f.LongLived = text == flowsOffloaded; !f.LongLived {
+				err = fmt.Errorf("flows %q: want %s", text, flowsOffloaded)
+			}
 		default:
-			err = fmt.Errorf("%q: want masquerade=, affinity=, balance=, outcomes= or refused=", w)
+			err = fmt.Errorf("%q: want masquerade=, affinity=, balance=, outcomes=, refused= or flows=", w)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", k, err)

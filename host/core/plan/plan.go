@@ -76,6 +76,9 @@ type Frontend struct {
 	// RetryRefused means that a connection over TCP which its endpoint refuses does not fail at once: its client repeats the SYN,
 	// after a second, and that is balanced again. A second refusal is the client's.
 	RetryRefused bool
+	// LongLived means that packets of established connections may pass by the rules, by a flowtable: Kubernetes' TrafficHint
+	// (KEP-4963). Only TCP and UDP. A node that cannot do so forwards them like those of others.
+	LongLived bool
 	// SourceRanges are the only sources that may connect, also for Pods and this node; others are dropped. Nil: all sources.
 	// Sorted and unique; one may contain others.
 	SourceRanges []netip.Prefix

@@ -11,6 +11,9 @@ import (
 // refusedRetried is the value of refused= in the text form.
 const refusedRetried = "retried"
 
+// flowsOffloaded is the value of flows= in the text form.
+const flowsOffloaded = "offloaded"
+
 // outcomesCounted is the value of outcomes= in the text form.
 const outcomesCounted = "counted"
 
@@ -96,6 +99,9 @@ func formatService(b *strings.Builder, list []*Frontend) {
 		}
 		if f.RetryRefused {
 			b.WriteString(" refused=" + refusedRetried)
+		}
+		if f.LongLived {
+			b.WriteString(" flows=" + flowsOffloaded)
 		}
 		b.WriteByte('\n')
 		if len(f.SourceRanges) > 0 {

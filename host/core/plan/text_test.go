@@ -63,7 +63,7 @@ func shopPlan(t testing.TB) *plan.Plan {
 	add("10.96.0.10:80/TCP", "shop", "web", "http", plan.Frontend{
 		Pool: web, Masquerade: plan.MasqueradeOutside, Affinity: 3 * time.Hour})
 	add("203.0.113.7:80/TCP", "shop", "web", "http", plan.Frontend{
-		RetryRefused: true, Kind: plan.LoadBalancer, Pool: web, Outside: &plan.Pool{Verdict: plan.Drop}, Masquerade: plan.MasqueradeFromNode, Affinity: 3 * time.Hour,
+		RetryRefused: true, LongLived: true, Kind: plan.LoadBalancer, Pool: web, Outside: &plan.Pool{Verdict: plan.Drop}, Masquerade: plan.MasqueradeFromNode, Affinity: 3 * time.Hour,
 		SourceRanges: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.7/32")}})
 	add("*4:30080/TCP", "shop", "web", "http", plan.Frontend{
 		Kind: plan.NodePort, Pool: web, Outside: &local, Masquerade: plan.MasqueradeFromNode, Affinity: 3 * time.Hour})
@@ -273,7 +273,7 @@ func TestFormatDiffContainsChangesOnly(t *testing.T) {
 -   port -  10.96.0.11:53/UDP  ClusterIP  masquerade=never balance=least-connections
 -     reject
   service shop/web
-    port http  203.0.113.7:80/TCP  LoadBalancer  masquerade=from-node affinity=3h0m0s balance=random refused=retried
+    port http  203.0.113.7:80/TCP  LoadBalancer  masquerade=from-node affinity=3h0m0s balance=random refused=retried flows=offloaded
       source-ranges 198.51.100.0/24 203.0.113.7/32
       forward 3 endpoints, total 7
         10.244.1.5:8080   weight 2   28.6 %  active

@@ -87,6 +87,9 @@ func checkFrontend(k Key, f *Frontend) []error {
 	if !knownProtocol(k.Protocol) {
 		fail("protocol", "%s", k.Protocol)
 	}
+	if f.LongLived && k.Protocol == model.SCTP {
+		fail("flows", "the kernel has no flowtables for SCTP")
+	}
 	if f.Owner.Protocol != k.Protocol {
 		fail("owner", "its protocol is %s", f.Owner.Protocol)
 	}

@@ -200,15 +200,16 @@ func (rs *rounds) addPort(r *round, o *portRound, budget *cost.Budget) {
 	}
 	r.addDecision(&o.decision, o.policy)
 	if r.routeOf(o.next) == nil {
-		rs.addFrontends(r, &o.decision, o.policy, r.counted.Outcomes, budget)
+		rs.addFrontends(r, o.next, &o.decision, o.policy, r.counted.Outcomes, budget)
 	}
 	rs.releasePort(o.decision.Port)
 }
 
-// addFrontends adds the frontends of a port, with outcomes or without. Its sheds are those of a policy.
-func (rs *rounds) addFrontends(r *round, d *policy.PortDecision, by *policy.Policy, outcomes bool, budget *cost.Budget) {
+// addFrontends adds the frontends of a port, next, with outcomes or without. Its sheds are those of a policy.
+func (rs *rounds) addFrontends(r *round, next int, d *policy.PortDecision, by *policy.Policy, outcomes bool, budget *cost.Budget) {
 	r.udp.add(d.Port)
-	frontends := rs.rules.frontends(r, d, outcomes)
+	own := r.policies[next/len(model.Families)] // also of a port with a route
+	frontends := rs.rules.frontends(r, d, outcomes, own != nil && own.LongLived)
 	budget.Spend(cost.Frontend * (1 + len(frontends)))
 	r.addSheds(d, by, frontends)
 	r.add(&rs.settings.ServiceLimits, d, frontends)
@@ -233,7 +234,7 @@ func (rs *rounds) addSplits(r *round, s *serviceState, budget *cost.Budget) (don
 		}
 		budget.Spend(cost.Look * len(split.Parts) * (1 + len(split.from)))
 		r.counted.Add(split.Decision.Port)
-		rs.addFrontends(r, &split.Decision, split.by, r.counted.Outcomes || split.outcomes, budget)
+		rs.addFrontends(r, r.nextSplit, &split.Decision, split.by, r.counted.Outcomes || split.outcomes, budget)
 	}
 	return true
 }

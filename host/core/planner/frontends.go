@@ -20,8 +20,8 @@ type rules struct {
 }
 
 // frontends returns the frontends of a Service port in one family that the Service's quota has room for. outcomes: those of their
-// connections are counted.
-func (r *rules) frontends(round *round, d *policy.PortDecision, outcomes bool) []*plan.Frontend {
+// connections are counted. longLived: their policy says so.
+func (r *rules) frontends(round *round, d *policy.PortDecision, outcomes, longLived bool) []*plan.Frontend {
 	svc, p, f := round.svc, d.Port, d.Port.Family
 	empty := plan.Reject
 	if p.HasEligible {
@@ -45,6 +45,7 @@ func (r *rules) frontends(round *round, d *policy.PortDecision, outcomes bool) [
 			Key:  plan.Key{Addr: addr, Port: port, Protocol: p.Name.Protocol},
 			Kind: kind, Owner: p.Name, Affinity: svc.Affinity, Outcomes: outcomes,
 			RetryRefused: svc.RetryRefused && p.Name.Protocol == model.TCP,
+			LongLived:    longLived && p.Name.Protocol != model.SCTP,
 		}
 		switch {
 		case kind == plan.ClusterIP:

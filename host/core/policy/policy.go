@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/sdk/abi"
 )
 
-// Policy is a named chain of plugins, which may be empty if it has a shadow or Panic is set.
+// Policy is a named chain of plugins, which may be empty if it has a shadow, or Panic or LongLived is set.
 type Policy struct {
 	Name   string
 	Preset string // that Steps are from, for people; "": none
@@ -21,6 +21,7 @@ type Policy struct {
 	// IgnoreHints gives plugins all ready endpoints of the cluster pool as chosen, whatever topology hints say. The default
 	// rules, which decide without an answer of the plugins, follow hints.
 	IgnoreHints bool
+	LongLived   bool // see plan.Frontend
 	OnFailure   OnFailure
 	Panic       Panic
 	// MaxShedPercentPerSecond bounds which part of an endpoint's connections is reset in a second because of Shed.
@@ -32,7 +33,7 @@ type Policy struct {
 
 // equal reports whether two policies are equal; reading a configuration again makes new ones.
 func (p *Policy) equal(q *Policy) bool {
-	return p == q || p.Name == q.Name && p.Preset == q.Preset && p.IgnoreHints == q.IgnoreHints && p.OnFailure == q.OnFailure && p.Panic == q.Panic &&
+	return p == q || p.Name == q.Name && p.Preset == q.Preset && p.IgnoreHints == q.IgnoreHints && p.LongLived == q.LongLived && p.OnFailure == q.OnFailure && p.Panic == q.Panic &&
 		p.MaxShedPercentPerSecond == q.MaxShedPercentPerSecond && equalSteps(p.Steps, q.Steps) && equalSteps(p.Shadow, q.Shadow)
 }
 

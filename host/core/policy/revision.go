@@ -44,6 +44,9 @@ func (d *digester) policy(p *Policy, codes []string) string {
 	if p.IgnoreHints {
 		d.addString("ignoreHints")
 	}
+	if p.LongLived {
+		d.addString("longLived")
+	}
 	d.addUint64(uint64(p.Panic.Below))
 	d.addUint64(uint64(p.Panic.Hold))
 	d.addUint64(uint64(p.MaxShedPercentPerSecond))

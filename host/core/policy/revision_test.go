@@ -21,7 +21,7 @@ var notInRevision = map[string]bool{
 var otherFields = map[string]any{
 	"Policy.Name":        "q",
 	"Policy.Steps":       []Step{{Plugin: "a", Settings: `{"x":1}`, ServiceSettings: []string{"x"}}, {Plugin: "a"}},
-	"Policy.IgnoreHints": true, "Policy.OnFailure": Default, "Policy.Panic": Panic{50, time.Minute}, "Policy.MaxShedPercentPerSecond": 2,
+	"Policy.IgnoreHints": true, "Policy.LongLived": true, "Policy.OnFailure": Default, "Policy.Panic": Panic{50, time.Minute}, "Policy.MaxShedPercentPerSecond": 2,
 	"Step.Plugin": "b", "Step.Settings": `{"x":2}`, "Step.ServiceSettings": []string{"y"},
 }
 

@@ -33,6 +33,7 @@ type Plans struct {
 	rng     *rand.Rand
 	counts  *rand.Rand // of Outcomes
 	retries *rand.Rand // of RetryRefused
+	hints   *rand.Rand // of LongLived
 	options PlanOptions
 }
 
@@ -56,7 +57,8 @@ func NewPlans(seed uint64, o PlanOptions) *Plans {
 	if o.Balances == nil {
 		o.Balances = []plan.Balance{plan.Random, plan.Random, plan.Random, plan.Random, plan.RoundRobin, plan.SourceHash, plan.LeastConnections}
 	}
-	return &Plans{rng: rand.New(rand.NewPCG(seed, 0x5105)), counts: rand.New(rand.NewPCG(seed, 0xc017)), retries: rand.New(rand.NewPCG(seed, 0x2e7)), options: o}
+	return &Plans{rng: rand.New(rand.NewPCG(seed, 0x5105)), counts: rand.New(rand.NewPCG(seed, 0xc017)), retries: rand.New(rand.NewPCG(seed, 0x2e7)),
+		hints: rand.New(rand.NewPCG(seed, 0x4963)), options: o}
 }
 
 // Plan returns a random plan.
@@ -106,10 +108,10 @@ func (g *Plans) changePort(p *plan.Plan, owner model.PortName) {
 	case 1: // delete one of its frontends
 		delete(p.Frontends, keys[g.rng.IntN(len(keys))])
 	case 2: // change its settings
-		affinity, outcomes, retry := g.affinity(), g.countsOutcomes(), g.retries.IntN(4) == 0
+		affinity, outcomes, retry, longLived := g.affinity(), g.countsOutcomes(), g.retries.IntN(4) == 0, g.longLived(owner)
 		for _, k := range keys {
 			f := *p.Frontends[k]
-			f.Outcomes, f.RetryRefused = outcomes, retry
+			f.Outcomes, f.RetryRefused, f.LongLived = outcomes, retry, longLived
 			f.Affinity, f.Balance, f.Masquerade = affinity, g.balance(), g.masquerade(f.Kind)
 			if f.Kind == plan.LoadBalancer {
 				f.SourceRanges = g.sourceRanges(k.Family())
@@ -150,6 +152,10 @@ func (g *Plans) changePort(p *plan.Plan, owner model.PortName) {
 	}
 }
 
+func (g *Plans) longLived(owner model.PortName) bool {
+	return g.hints.IntN(4) == 0 && owner.Protocol != model.SCTP
+}
+
 // addPort adds a Service port to p: a ClusterIP in one or both families, and often frontends of other kinds.
 func (g *Plans) addPort(p *plan.Plan) {
 	n := g.rng.IntN(200)
@@ -165,7 +171,7 @@ func (g *Plans) addPort(p *plan.Plan) {
 	// Ports of a Service share its address, and protocols may share a port number.
 	port := uint16(pick(g.rng, []int{53, 80, 443, 8080, 1 + g.rng.IntN(65535)}))
 	nodePort := uint16(30000 + g.rng.IntN(2768))
-	affinity, outcomes, retry := g.affinity(), g.countsOutcomes(), g.retries.IntN(4) == 0
+	affinity, outcomes, retry, longLived := g.affinity(), g.countsOutcomes(), g.retries.IntN(4) == 0, g.longLived(owner)
 	local := g.oneIn(3)
 	kinds := []plan.Kind{plan.ClusterIP}
 	for _, k := range []plan.Kind{plan.ExternalIP, plan.LoadBalancer, plan.NodePort} {
@@ -184,7 +190,7 @@ func (g *Plans) addPort(p *plan.Plan) {
 			f := &plan.Frontend{
 				Key:  plan.Key{Addr: vip(family, kind, owner.Service.Namespace, n/2), Port: port, Protocol: owner.Protocol},
 				Kind: kind, Owner: owner, Pool: pool, Affinity: affinity,
-				Masquerade: g.masquerade(kind), Balance: g.balance(), Outcomes: outcomes, RetryRefused: retry,
+				Masquerade: g.masquerade(kind), Balance: g.balance(), Outcomes: outcomes, RetryRefused: retry, LongLived: longLived,
 			}
 			if kind == plan.NodePort {
 				f.Key.Port = nodePort

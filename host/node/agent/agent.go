@@ -64,6 +64,7 @@ type Agent struct {
 	calls        *dispatch.Dispatcher
 	telemetry    *telemetry
 	localhost    *localhostproxy.Proxy
+	offload      *offloader
 	source       clusterSource
 	pluginsReady func() // signals the engine that the plugins are loaded
 	engine       *engine.Engine
@@ -244,6 +245,7 @@ func (a *Agent) build(ctx context.Context) {
 		events.NodeEvent(false, kube.ReasonStarting, "sluice "+a.opts.Version+", mode "+cfg.Mode)
 	}
 	a.localhost = newLocalhostProxy(a.log)
+	a.offload = &offloader{backend: a.plane.Backend, log: a.log}
 	a.telemetry = a.newTelemetry(events)
 	a.source = a.openSource(a.telemetry.metrics.SetSourceProblems)
 	a.telemetry.attachSource(a.opts.Client, a.source.kube)
@@ -286,6 +288,7 @@ func (a *Agent) startBackground(ctx context.Context) {
 	})
 	a.background.Go(func() { a.watchAddrs(ctx) })
 	a.background.Go(func() { a.watchAffinity(ctx) })
+	a.background.Go(func() { a.offload.run(ctx) })
 	a.background.Go(func() { a.tuneMemory(ctx, a.config().SyncPeriod) })
 	a.background.Go(func() { a.backlog.Run(ctx, time.After) })
 }

@@ -116,6 +116,9 @@ func (a *Agent) report(ctx context.Context) *api.Status {
 		}
 		s.AddDegraded(text, "ss -ltnp")
 	}
+	if o := a.offload.last.Load(); o != nil && o.Reason != "" {
+		s.AddDegraded(fmt.Sprintf("trafficHint: connections to %d frontends are not offloaded: %s", o.Frontends, o.Reason), "nft list ruleset")
+	}
 	s.Assess()
 	return s
 }

@@ -55,6 +55,7 @@ func (a *Agent) newTelemetry(events *kube.EventRecorder) *telemetry {
 		Mode: t.mode(), CurrentMode: t.mode, Version: a.opts.Version, Started: time.Now(),
 		Configuration: a.configurationMetrics, Plugins: a.pluginStats, PluginMemory: a.plugins.Memory, Now: time.Now, IPVS: t.ipvsStats,
 		Affinity: t.affinity.Load, Recording: a.recordingMetrics, LocalhostNodePorts: a.localhostMetrics, Retries: a.retryMetrics,
+		Offload: a.offload.metrics,
 	})
 	t.health = health.New(health.Options{
 		Now: time.Now, After: time.After, Log: a.log, SyncPeriod: cfg.SyncPeriod,

@@ -135,7 +135,7 @@ pluginImages.plainHTTP[1]: "registry" is not a registry, such as registry.lab:50
 pluginImages.plainHTTP[2]: "a.b": duplicate
 policies[0].mode: unknown field
 policies[0].failurePolicy: "Never": must be LastGood or Default
-policies[0].plugins: at least one plugin, shadow, or panic, is required
+policies[0].plugins: at least one plugin, shadow, panic, or trafficHint, is required
 policies[1].maxShedPercentPerSecond: 0 is not between 1 and 100
 policies[1].panic.belowPercent: 101 is not between 1 and 100
 policies[1].panic.hold: 1.5s is not a whole number of seconds

@@ -333,8 +333,16 @@ func newObject(c *Config, n model.ObjectName, object any) (*policy.Object, error
 // newChain converts what a policy does. The settings of a namespace's owner are tried apart, as those of Services are.
 func newChain(c *Config, chain *v1alpha1.Chain, own bool) (*policy.Policy, error) {
 	q := &policy.Policy{IgnoreHints: chain.IgnoreHints, MaxShedPercentPerSecond: max(1, int(chain.MaxShedPercentPerSecond))}
-	if k := len(chain.Plugins); k == 0 || k > 8 {
+	if q.LongLived = chain.TrafficHint != ""; q.LongLived {
+		if err := checkTrafficHint(chain.TrafficHint); err != nil {
+			return nil, fmt.Errorf("trafficHint: %w", err)
+		}
+	}
+	switch k := len(chain.Plugins); {
+	case k > 8, k == 0 && !q.LongLived:
 		return nil, fmt.Errorf("plugins: %d plugins; 1 to 8 are allowed", k)
+	case k == 0 && (chain.Mode == v1alpha1.Shadow || chain.Guard != nil || chain.IgnoreHints):
+		return nil, errors.New("plugins: required with mode Shadow, guard and ignoreHints")
 	}
 	for i := range chain.Plugins {
 		s := &chain.Plugins[i]

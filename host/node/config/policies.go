@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-proxy/sluice/host/api/v1alpha1"
 	"github.com/sluice-proxy/sluice/host/core/policy"
 )
 
@@ -26,6 +27,7 @@ type Policy struct {
 	IgnoreHints   bool             `json:"ignoreHints"`
 	Panic         *Panic           `json:"panic"`
 	Guard         *Guard           `json:"guard"`
+	TrafficHint   string           `json:"trafficHint" check:"trafficHint?"`
 	MaxShed       int              `json:"maxShedPercentPerSecond" default:"1" min:"1" max:"100"`
 }
 
@@ -86,7 +88,7 @@ type Allow struct {
 func (p *Policy) Build() policy.Policy {
 	q := policy.Policy{
 		Name: p.Name, Preset: p.Preset, Steps: buildSteps(p.Plugins), Shadow: buildSteps(p.Shadow), IgnoreHints: p.IgnoreHints, OnFailure: p.FailurePolicy,
-		MaxShedPercentPerSecond: p.MaxShed,
+		MaxShedPercentPerSecond: p.MaxShed, LongLived: p.TrafficHint == v1alpha1.LongLived,
 	}
 	for i := range q.Shadow {
 		q.Shadow[i].Plugin = policy.ShadowPlugin(q.Shadow[i].Plugin)
@@ -255,8 +257,8 @@ func (p *parser) policyList(c *Config) {
 	for i := range c.Policies {
 		q, path := &c.Policies[i], fmt.Sprintf("policies[%d]", i)
 		none := len(q.Plugins) == 0 && len(q.Shadow) == 0
-		if none && q.Panic == nil {
-			p.errorf(path+".plugins", "at least one plugin, shadow, or panic, is required")
+		if none && q.Panic == nil && q.TrafficHint == "" {
+			p.errorf(path+".plugins", "at least one plugin, shadow, panic, or trafficHint, is required")
 		}
 		if q.IgnoreHints && none {
 			p.errorf(path+".ignoreHints", "without plugins the default rules decide, which follow hints")
@@ -276,6 +278,13 @@ func (p *parser) policyList(c *Config) {
 			}
 		}
 	}
+}
+
+func checkTrafficHint(s string) error {
+	if s != v1alpha1.LongLived {
+		return fmt.Errorf("%.100q: must be %s", s, v1alpha1.LongLived)
+	}
+	return nil
 }
 
 // bindings checks what the tags of bindings and of allow do not say.

@@ -265,7 +265,8 @@ var checks = map[string]func(p *parser, s string) (string, error){
 		}
 		return s, nil
 	},
-	"server": func(_ *parser, s string) (string, error) { return s, CheckServer(s) },
+	"server":      func(_ *parser, s string) (string, error) { return s, CheckServer(s) },
+	"trafficHint": func(_ *parser, s string) (string, error) { return s, checkTrafficHint(s) },
 	"settingName": func(_ *parser, s string) (string, error) {
 		if s == "" {
 			return s, errRequired

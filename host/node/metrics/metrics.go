@@ -39,6 +39,8 @@ type Options struct {
 	// Retries returns what has become of refused connections, at each scrape, and false if it cannot; nil means that nobody
 	// counts them.
 	Retries func() (Retries, bool)
+	// Offload returns how connections of policies with a trafficHint are forwarded, at each scrape; nil means there are none.
+	Offload func() Offload
 }
 
 // AffinityUsage is how many clients with session affinity are recorded.
@@ -130,6 +132,9 @@ func New(o Options) *Metrics {
 	}
 	if o.Retries != nil {
 		r.MustRegister(&retriesCollector{read: o.Retries})
+	}
+	if o.Offload != nil {
+		r.MustRegister(&offloadCollector{read: o.Offload})
 	}
 	if o.IPVS != nil {
 		r.MustRegister(&ipvsCollector{now: o.Now, read: o.IPVS})

@@ -115,7 +115,8 @@ type Pool struct {
 	// HintsIgnored is why topology hints of the endpoints are not followed; "": they are, or there are none.
 	HintsIgnored string      `json:"hintsIgnored,omitempty"`
 	DecidedBy    string      `json:"decidedBy"`
-	Balance      string      `json:"balance,omitempty"` // how a plugin wants connections to be balanced; "": as the default rules do, at random
+	Balance      string      `json:"balance,omitempty"`     // how a plugin wants connections to be balanced; "": as the default rules do, at random
+	TrafficHint  string      `json:"trafficHint,omitempty"` // of the policy
 	Pending      *Pending    `json:"pending,omitempty"`
 	Shadow       *PoolShadow `json:"shadow,omitempty"`
 	Panic        *Panic      `json:"panic,omitempty"`  // of a policy with panic

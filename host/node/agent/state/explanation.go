@@ -194,6 +194,9 @@ func newPool(p *eligibility.Port, d *policy.Decision, pool uint8, of *policy.Pol
 	if h := d.Hold; h != nil && of != nil {
 		out.Panic = &api.Panic{Panicking: h.Panicking, Ready: h.Ready, Total: h.Total, Held: h.Held, Below: of.Panic.Below, Hold: of.Panic.Hold.String(), OutcomesCounted: h.Counted}
 	}
+	if of != nil && of.LongLived && p.Name.Protocol != model.SCTP {
+		out.TrafficHint = "LongLived"
+	}
 	if pool == abi.PoolCluster {
 		out.HintsIgnored = p.Hints.String()
 	}
