@@ -9,14 +9,14 @@ import (
 // kubeProxyMetrics have the names, labels and meaning of kube-proxy's metrics, so that existing dashboards and alerts work
 // unchanged. Metrics of one of kube-proxy's modes are exported in that mode only.
 type kubeProxyMetrics struct {
-	sync, full, partial *prometheus.HistogramVec // ip_family
-	last, lastQueued    *prometheus.GaugeVec     // ip_family
-	programming         *prometheus.HistogramVec // ip_family
+	sync, full, partial byFamily[prometheus.Observer]
+	last, lastQueued    byFamily[prometheus.Gauge]
+	programming         byFamily[prometheus.Observer]
 	endpointsPending    prometheus.Gauge
 	endpointsTotal      prometheus.Counter
 	servicesPending     prometheus.Gauge
 	servicesTotal       prometheus.Counter
-	noLocal             *prometheus.GaugeVec     // traffic_policy, ip_family
+	noLocal             struct{ internal, external byFamily[prometheus.Gauge] }
 	healthz, livez      *prometheus.CounterVec   // code
 	syncFailures        *prometheus.CounterVec   // ip_family, nftables only
 	cleanupFailures     *prometheus.CounterVec   // ip_family, nftables only
@@ -24,6 +24,22 @@ type kubeProxyMetrics struct {
 	staleDeleted        *prometheus.CounterVec   // ip_family
 	preserved           prometheus.Gauge
 	deferred, flushed   prometheus.Counter
+}
+
+// byFamily are the metrics of a vector by IP family, each looked up once: a lookup costs more than what is done with the metric.
+// A metric is exported from its first use on. It is not safe for concurrent use.
+type byFamily[T any] struct {
+	lookUp func(labels ...string) T
+	found  [len(families)]bool
+	all    [len(families)]T
+}
+
+func (b *byFamily[T]) of(f model.Family) T {
+	i := familyIndex(f)
+	if !b.found[i] {
+		b.found[i], b.all[i] = true, b.lookUp(f.String())
+	}
+	return b.all[i]
 }
 
 func newKubeProxyMetrics(r prometheus.Registerer) *kubeProxyMetrics {
@@ -60,18 +76,29 @@ func newKubeProxyMetrics(r prometheus.Registerer) *kubeProxyMetrics {
 		r.MustRegister(c)
 		return c
 	}
+	observers := func(name, help string, buckets []float64) byFamily[prometheus.Observer] {
+		return byFamily[prometheus.Observer]{lookUp: histogram(name, help, buckets).WithLabelValues}
+	}
+	gauges := func(name, help string) byFamily[prometheus.Gauge] {
+		return byFamily[prometheus.Gauge]{lookUp: gauge(name, help, "ip_family").WithLabelValues}
+	}
+	noLocal := gauge("sync_proxy_rules_no_local_endpoints_total",
+		"Number of Services with traffic policy Local that have endpoints but none on this node.", "traffic_policy", "ip_family")
+	noLocalOf := func(policy string) byFamily[prometheus.Gauge] {
+		return byFamily[prometheus.Gauge]{lookUp: noLocal.MustCurryWith(prometheus.Labels{"traffic_policy": policy}).WithLabelValues}
+	}
 	k := &kubeProxyMetrics{
-		sync: histogram("sync_proxy_rules_duration_seconds",
+		sync: observers("sync_proxy_rules_duration_seconds",
 			"Duration of planning and programming in seconds, of full and partial syncs.", syncBuckets),
-		full: histogram("sync_full_proxy_rules_duration_seconds",
+		full: observers("sync_full_proxy_rules_duration_seconds",
 			"Duration of planning and programming in seconds, of syncs that compare the whole plan with the data plane.", syncBuckets),
-		partial: histogram("sync_partial_proxy_rules_duration_seconds",
+		partial: observers("sync_partial_proxy_rules_duration_seconds",
 			"Duration of planning and programming in seconds, of syncs that write only changes.", syncBuckets),
-		last: gauge("sync_proxy_rules_last_timestamp_seconds",
-			"Unix timestamp of the last time the data plane was known to match the plan.", "ip_family"),
-		lastQueued: gauge("sync_proxy_rules_last_queued_timestamp_seconds",
-			"Unix timestamp of the last time a change was queued.", "ip_family"),
-		programming: histogram("network_programming_duration_seconds",
+		last: gauges("sync_proxy_rules_last_timestamp_seconds",
+			"Unix timestamp of the last time the data plane was known to match the plan."),
+		lastQueued: gauges("sync_proxy_rules_last_queued_timestamp_seconds",
+			"Unix timestamp of the last time a change was queued."),
+		programming: observers("network_programming_duration_seconds",
 			"Time from the trigger of an endpoint change, taken from the annotation endpoints.kubernetes.io/last-change-trigger-time "+
 				"of its EndpointSlice, until the change is programmed, in seconds.", programmingBuckets()),
 		endpointsPending: gauge("sync_proxy_rules_endpoint_changes_pending",
@@ -82,8 +109,6 @@ func newKubeProxyMetrics(r prometheus.Registerer) *kubeProxyMetrics {
 			"Number of Service changes that are not programmed yet.").WithLabelValues(),
 		servicesTotal: counter("sync_proxy_rules_service_changes_total",
 			"Number of Service changes received.").WithLabelValues(),
-		noLocal: gauge("sync_proxy_rules_no_local_endpoints_total",
-			"Number of Services with traffic policy Local that have endpoints but none on this node.", "traffic_policy", "ip_family"),
 		healthz: counter("proxy_healthz_total", "Number of /healthz responses by HTTP status code.", "code"),
 		livez:   counter("proxy_livez_total", "Number of /livez responses by HTTP status code.", "code"),
 		staleDuration: histogram("conntrack_reconciler_sync_duration_seconds",
@@ -97,6 +122,7 @@ func newKubeProxyMetrics(r prometheus.Registerer) *kubeProxyMetrics {
 		flushed: counter("conntrack_safety_valve_flushes_total",
 			"Number of endpoints that still terminate and whose UDP flows have been kept for as long as they may.").WithLabelValues(),
 	}
+	k.noLocal.internal, k.noLocal.external = noLocalOf("internal"), noLocalOf("external")
 	k.syncFailures = unregistered("sync_proxy_rules_nftables_sync_failures_total",
 		"Number of failures to program nftables.", "ip_family")
 	k.cleanupFailures = unregistered("sync_proxy_rules_nftables_cleanup_failures_total",
@@ -116,3 +142,10 @@ func programmingBuckets() []float64 {
 }
 
 var families = [...]model.Family{model.IPv4, model.IPv6}
+
+func familyIndex(f model.Family) int {
+	if f == model.IPv6 {
+		return 1
+	}
+	return 0
+}

@@ -50,7 +50,7 @@ func (m *Metrics) OnEnqueue(changes []model.Change, at time.Time) {
 	m.setPending()
 	for _, f := range families {
 		if seen[familyIndex(f)] {
-			m.kubeProxy.lastQueued.WithLabelValues(f.String()).Set(seconds(at))
+			m.kubeProxy.lastQueued.of(f).Set(seconds(at))
 		}
 	}
 }
@@ -83,9 +83,9 @@ func (m *Metrics) OnPlan(p *engine.PlannedStep) {
 		}
 	}
 	if s.Planned > 0 || !s.Delta.Empty() {
-		m.sluice.phaseDuration.WithLabelValues("plan").Observe(p.Duration.Seconds())
+		m.sluice.planned.Observe(p.Duration.Seconds())
 	}
-	m.sluice.failures.WithLabelValues("policy").Add(float64(len(s.Errors)))
+	m.sluice.policyFailures.Add(float64(len(s.Errors)))
 	m.kubeProxy.deferred.Add(float64(s.UDPDrains.Kept))
 	m.kubeProxy.flushed.Add(float64(s.UDPDrains.Expired))
 	m.shadows.update(s.Shadows)
@@ -95,8 +95,8 @@ func (m *Metrics) OnPlan(p *engine.PlannedStep) {
 	m.connections.update(s.Connections, s.PolicyConnections)
 	for _, f := range families {
 		t := s.Totals.Family.At(f)
-		m.kubeProxy.noLocal.WithLabelValues("internal", f.String()).Set(float64(t.NoLocalInternal))
-		m.kubeProxy.noLocal.WithLabelValues("external", f.String()).Set(float64(t.NoLocalExternal))
+		m.kubeProxy.noLocal.internal.of(f).Set(float64(t.NoLocalInternal))
+		m.kubeProxy.noLocal.external.of(f).Set(float64(t.NoLocalExternal))
 	}
 }
 
@@ -129,11 +129,11 @@ func (m *Metrics) OnApply(p *engine.ApplyResult) {
 	m.dequeued = changeCounts{}
 	m.setPending()
 	for _, f := range families {
-		m.kubeProxy.last.WithLabelValues(f.String()).Set(seconds(p.At))
+		m.kubeProxy.last.of(f).Set(seconds(p.At))
 	}
 	for _, t := range m.triggers {
 		took := p.At.Sub(time.UnixMilli(t.At))
-		m.kubeProxy.programming.WithLabelValues(t.Family.String()).Observe(max(0, took.Seconds()))
+		m.kubeProxy.programming.of(t.Family).Observe(max(0, took.Seconds()))
 	}
 	m.triggers = m.triggers[:0]
 }
@@ -141,14 +141,14 @@ func (m *Metrics) OnApply(p *engine.ApplyResult) {
 func (m *Metrics) observeProgrammed(p *engine.ApplyResult) {
 	m.sluice.messages.Add(float64(p.Report.Messages))
 	m.sluice.elements.Add(float64(p.Report.Elements))
-	phase, failures := "program", m.kubeProxy.syncFailures
+	phase, durations, failures := "program", m.sluice.programmed, m.kubeProxy.syncFailures
 	if p.FullSync || p.Cleanup {
 		m.markProgrammedFamilies()
 	}
 	if p.Cleanup {
-		phase, failures = "cleanup", m.kubeProxy.cleanupFailures
+		phase, durations, failures = "cleanup", m.sluice.cleanedUp, m.kubeProxy.cleanupFailures
 	}
-	m.sluice.phaseDuration.WithLabelValues(phase).Observe(p.Duration.Seconds())
+	durations.Observe(p.Duration.Seconds())
 	if p.Err != nil {
 		m.sluice.failures.WithLabelValues(phase).Inc()
 		m.sluice.failuresByErrno.WithLabelValues(errno(p.Err)).Inc()
@@ -164,11 +164,11 @@ func (m *Metrics) observeProgrammed(p *engine.ApplyResult) {
 			continue
 		}
 		took := (m.planTook + p.Duration).Seconds()
-		m.kubeProxy.sync.WithLabelValues(f.String()).Observe(took)
+		m.kubeProxy.sync.of(f).Observe(took)
 		if p.FullSync {
-			m.kubeProxy.full.WithLabelValues(f.String()).Observe(took)
+			m.kubeProxy.full.of(f).Observe(took)
 		} else {
-			m.kubeProxy.partial.WithLabelValues(f.String()).Observe(took)
+			m.kubeProxy.partial.of(f).Observe(took)
 		}
 	}
 }
@@ -229,13 +229,6 @@ func errno(err error) string {
 		}
 	}
 	return "other"
-}
-
-func familyIndex(f model.Family) int {
-	if f == model.IPv6 {
-		return 1
-	}
-	return 0
 }
 
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }

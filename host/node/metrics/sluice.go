@@ -15,10 +15,11 @@ import (
 
 // sluiceMetrics are the sluice_ metrics that are updated by events.
 type sluiceMetrics struct {
-	phaseDuration                     *prometheus.HistogramVec // phase
-	failures                          *prometheus.CounterVec   // operation
-	failuresByErrno                   *prometheus.CounterVec   // errno
-	evictedConnections                *prometheus.CounterVec   // server
+	planned, programmed, cleanedUp    prometheus.Observer    // the durations of the phases
+	failures                          *prometheus.CounterVec // operation
+	policyFailures                    prometheus.Counter     // of failures
+	failuresByErrno                   *prometheus.CounterVec // errno
+	evictedConnections                *prometheus.CounterVec // server
 	messages, elements                prometheus.Counter
 	connectionsReset, externalChanges prometheus.Counter
 	connectionsShed, uncertainResets  prometheus.Counter
@@ -33,13 +34,14 @@ func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
 		r.MustRegister(c)
 		return c
 	}
+	phases := prometheus.NewHistogramVec(native(prometheus.HistogramOpts{
+		Namespace: "sluice", Name: "sync_phase_duration_seconds",
+		Help: "Duration of a sync phase in seconds: plan (evaluates Services and policies), program (writes the data plane), " +
+			"cleanup (deletes replaced objects).",
+		Buckets: prometheus.ExponentialBuckets(0.0001, 2.5, 13), // 0.1 ms to 6 s
+	}), []string{"phase"})
 	m := &sluiceMetrics{
-		phaseDuration: prometheus.NewHistogramVec(native(prometheus.HistogramOpts{
-			Namespace: "sluice", Name: "sync_phase_duration_seconds",
-			Help: "Duration of a sync phase in seconds: plan (evaluates Services and policies), program (writes the data plane), " +
-				"cleanup (deletes replaced objects).",
-			Buckets: prometheus.ExponentialBuckets(0.0001, 2.5, 13), // 0.1 ms to 6 s
-		}), []string{"phase"}),
+		planned: phases.WithLabelValues("plan"), programmed: phases.WithLabelValues("program"), cleanedUp: phases.WithLabelValues("cleanup"),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "sluice", Name: "failures_total",
 			Help: "Number of failed operations: program and cleanup (data plane), policy (evaluation), reset and shed (of connections), " +
@@ -68,16 +70,14 @@ func newSluiceMetrics(r prometheus.Registerer) *sluiceMetrics {
 		staleOmitted:    counter("stale_udp_frontends_omitted_total", "Number of frontends that were gone and whose UDP flows were not deleted because too many went at once."),
 		externalChanges: counter("external_changes_total", "Number of changes to sluice's data plane objects by other processes. Each is reverted."),
 	}
-	r.MustRegister(m.phaseDuration, m.failures, m.failuresByErrno, m.evictedConnections)
+	r.MustRegister(phases, m.failures, m.failuresByErrno, m.evictedConnections)
 	for _, server := range []string{"healthz", "metrics", "health_check_node_port", "status_page", "state"} {
 		m.evictedConnections.WithLabelValues(server)
-	}
-	for _, phase := range []string{"plan", "program", "cleanup"} {
-		m.phaseDuration.WithLabelValues(phase)
 	}
 	for _, operation := range []string{"program", "cleanup", "policy", "reset", "shed", "conntrack", "checkpoint", "outcomes", "connections"} {
 		m.failures.WithLabelValues(operation)
 	}
+	m.policyFailures = m.failures.WithLabelValues("policy")
 	return m
 }
 
