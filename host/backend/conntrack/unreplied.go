@@ -13,30 +13,31 @@ import (
 
 // DeleteUnreplied deletes the entries of connections through the given frontends to the given endpoints that have had no answer,
 // and returns their number. Without an entry, the next packet of the client is balanced again: a repeated SYN, or a new
-// connection from a port that the client uses again. The table is listed once per IP family, streamed; memory does not depend on
-// its size.
+// connection from a port that the client uses again. The table is listed once, streamed; memory does not depend on its size.
 func (t *Table) DeleteUnreplied(ctx context.Context, to []plan.Reset) (n int, err error) {
-	wanted, families := map[plan.Reset]bool{}, map[model.Family]bool{}
-	for _, r := range to {
-		wanted[r], families[r.Frontend.Family()] = true, true
-	}
-	var errs []error
-	for f := range families {
-		var failed error
-		err := listFlows(ctx, f, 0, statusSeenReply, func(c *flowEntry) {
-			if failed != nil || !c.unreplied() || !lookUpFlow(wanted, c) {
-				return
-			}
-			deleted, err := deleteUnreplied(f, c)
-			if failed = err; deleted {
-				n++
-			}
-		})
-		if err = errors.Join(err, failed); err != nil {
-			errs = append(errs, fmt.Errorf("conntrack: delete entries without a reply, %s: %w", f, err))
+	wanted, family := make(map[plan.Reset]bool, len(to)), byte(0)
+	for i, r := range to {
+		wanted[r] = true
+		if f := familyOf(r.Frontend.Family()); i == 0 || f == family {
+			family = f
+		} else {
+			family = unix.AF_UNSPEC // both: most of the time goes into walking the table
 		}
 	}
-	return n, errors.Join(errs...)
+	var failed error
+	err = listMatching(ctx, dumpRequest(family, 0, statusSeenReply), func(c *flowEntry) {
+		if failed != nil || !c.unreplied() || !lookUpFlow(wanted, c) {
+			return
+		}
+		deleted, err := deleteUnreplied(model.FamilyOf(c.endpoint.Addr()), c)
+		if failed = err; deleted {
+			n++
+		}
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return n, fmt.Errorf("conntrack: delete entries without a reply: %w", err)
+	}
+	return n, nil
 }
 
 // deleteUnreplied deletes an entry that was listed, unless a reply has come since, or the client has used its port for another
