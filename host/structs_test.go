@@ -32,16 +32,15 @@ var largeStructs = map[string]string{
 	"host/backend/fake.Kernel":          "an operation of the kernel each",
 	"host/whatif/simulation.timeline":   "a verb of scenarios each",
 	// One owner of one state that one goroutine changes; to be divided by job.
-	"host/core/planner.round":        "what is known of a Service while it is planned, released as a whole",
-	"host/core/planner.serviceState": "what a Service has left behind when it was planned, deleted as a whole",
-	"host/engine.Engine":             "the loop that owns planner and backend",
-	"host/node/agent.Agent":          "connects all parts of a node",
-	"host/source/kube.Source":        "a reflector for each kind of objects",
-	"host/backend/ipvs.Backend":      "the state of the kernel's virtual servers and its companion in nftables",
-	"host/backend/nftables.Backend":  "the state of the kernel's table, with what Apply, Read and Watch share",
-	"host/backend/nftables.table":    "the elements of the kernel's table, which each transaction changes together",
-	"host/plugin/wasm.Plugin":        "a loaded plugin with its processes and what it is blamed for",
-	"host/plugin/wasm.sandbox":       "an instance of a module, discarded as a whole",
+	"host/core/planner.round":       "what is known of a Service while it is planned, released as a whole",
+	"host/engine.Engine":            "the loop that owns planner and backend",
+	"host/node/agent.Agent":         "connects all parts of a node",
+	"host/source/kube.Source":       "a reflector for each kind of objects",
+	"host/backend/ipvs.Backend":     "the state of the kernel's virtual servers and its companion in nftables",
+	"host/backend/nftables.Backend": "the state of the kernel's table, with what Apply, Read and Watch share",
+	"host/backend/nftables.table":   "the elements of the kernel's table, which each transaction changes together",
+	"host/plugin/wasm.Plugin":       "a loaded plugin with its processes and what it is blamed for",
+	"host/plugin/wasm.sandbox":      "an instance of a module, discarded as a whole",
 }
 
 // structSize is the size of a struct, as text counts it: an embedded field is one.

@@ -33,7 +33,8 @@ func (p *Planner) AddOutcomes(now time.Time, length time.Duration, changes []out
 		c := &changes[i]
 		names, mark := p.outcomes.ServicesOf(c)
 		for _, name := range names {
-			s := p.services[name]
+			state := p.services[name]
+			s := state.policy
 			p.outcomes.Add(name, &s.counted, c)
 			for _, g := range s.guards {
 				if g.mark != mark && g.counts(&s.counted, &s.shift, settled) {
@@ -44,9 +45,9 @@ func (p *Planner) AddOutcomes(now time.Time, length time.Duration, changes []out
 			switch {
 			case !c.Failed:
 			case s.counted.Enforced&abi.NeedOutcomes != 0:
-				p.schedule(s, queue.Due)
+				p.schedule(state, queue.Due)
 			case s.counted.Needs&abi.NeedOutcomes != 0:
-				p.schedule(s, queue.ShadowDue)
+				p.schedule(state, queue.ShadowDue)
 			}
 		}
 	}
@@ -84,7 +85,7 @@ func (c *connections) FrontendsToCount() (frontends []plan.Key) {
 }
 
 // setInForce records which policy decides about a Service whose outcomes are counted.
-func (c *connections) setInForce(s *serviceState, r *round, now time.Time) {
+func (c *connections) setInForce(s *policyState, r *round, now time.Time) {
 	name, revision := "", ""
 	// Connections are counted by Service: those of all ports count for the policy of the first one that has one.
 	if i := slices.IndexFunc(r.policies, func(of *policy.Policy) bool { return of != nil }); i >= 0 && r.counted.Outcomes {

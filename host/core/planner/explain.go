@@ -86,7 +86,7 @@ func (rs *rounds) Explain(name model.Name) (*Explanation, error) {
 	if svc == nil || s == nil {
 		return nil, rs.NotFound(name)
 	}
-	e := &Explanation{Service: svc, Node: rs.settings.Node, Zone: rs.nodeInfo.Zone, NodeWarnings: rs.NodeWarnings(), Settings: s.settings, Err: s.err, LocalhostAddrs: rs.LocalhostAddrs()}
+	e := &Explanation{Service: svc, Node: rs.settings.Node, Zone: rs.nodeInfo.Zone, NodeWarnings: rs.NodeWarnings(), LocalhostAddrs: rs.LocalhostAddrs()}
 	ports, choice := rs.evaluator.Chosen(rs.settings.Policies, svc, nil)
 	e.Choice = choice
 	for i, of := range ports[:min(len(ports), len(svc.Ports))] {
@@ -98,8 +98,11 @@ func (rs *rounds) Explain(name model.Name) (*Explanation, error) {
 		e.NodeBindings = rs.settings.Policies.NodeBindings(svc)
 	}
 	e.Shadow = s.summary.ServiceShadow(name)
-	for _, g := range s.guards {
-		e.Guards = append(e.Guards, g.status())
+	if q := s.policy; q != nil {
+		e.Settings, e.Err = q.settings, q.err
+		for _, g := range q.guards {
+			e.Guards = append(e.Guards, g.status())
+		}
 	}
 	if rs.evaluator.Declares(ports...).Pods {
 		state := rs.cluster.PodsOf(name)

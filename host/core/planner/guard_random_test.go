@@ -198,7 +198,11 @@ func TestGuardsAndNodesMatchTheRules(t *testing.T) {
 					explained = append(explained, e.Guards[i].Policy)
 					phases[e.Guards[i].State.Phase]++
 				}
-				if in, ok := p.services[name].counted.DecidedBy(now); got != want || !slices.Equal(explained, guards) || ok && in != want || !ok && len(guards) > 0 {
+				q := p.services[name].policy
+				if q == nil {
+					q = &policyState{}
+				}
+				if in, ok := q.counted.DecidedBy(now); got != want || !slices.Equal(explained, guards) || ok && in != want || !ok && len(guards) > 0 {
 					t.Fatalf("seed %d, step %d: %s: policy %q with guards %q (counted for %q), want %q with %q", seed, step, name, got, explained, in, want, guards)
 				}
 				for _, g := range guards {

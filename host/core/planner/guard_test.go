@@ -120,7 +120,7 @@ func (g *guarded) policies() string {
 		if len(e.Guards) != 1 || e.Guards[0].Policy != "trial" {
 			g.t.Errorf("%s: guards %+v", name, e.Guards)
 		}
-		if in, ok := g.services[name].counted.DecidedBy(g.now); !ok || in != strings.TrimSuffix(text, "none") {
+		if in, ok := g.services[name].policy.counted.DecidedBy(g.now); !ok || in != strings.TrimSuffix(text, "none") {
 			g.t.Errorf("%s: connections are counted for %q, want policy %s", name, in, text)
 		}
 		out = append(out, text)

@@ -56,7 +56,7 @@ func (x *guards) refresh(now time.Time) {
 		if !slices.Contains(x.list, g) {
 			x.replan(g)
 			for name := range g.services {
-				s := x.services[name]
+				s := x.services[name].policy
 				s.guards = slices.DeleteFunc(slices.Clone(s.guards), func(h *guard) bool { return h == g })
 			}
 		}
@@ -168,7 +168,7 @@ func (x *guards) report(result *Result) {
 }
 
 // setGuards replaces the guards that concern a Service.
-func (s *serviceState) setGuards(name model.Name, guards []*guard) {
+func (s *policyState) setGuards(name model.Name, guards []*guard) {
 	if slices.Equal(s.guards, guards) {
 		return
 	}

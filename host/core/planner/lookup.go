@@ -78,7 +78,7 @@ func (l *roster) servicesWith(limit int, ok func(*serviceState) bool) (names []m
 // Shadows returns the Services whose policy has a shadow, those that diverge the most first.
 func (l *roster) Shadows() (out []tally.ServiceShadow) {
 	for name, s := range l.services {
-		if s.summary.Shadow.Exists {
+		if s.summary.Shadow().Exists {
 			out = append(out, s.summary.ServiceShadow(name))
 		}
 	}

@@ -31,8 +31,13 @@ func (p *Planner) planService(s *serviceState, now time.Time, result *Result, bu
 		budget.Spend(len(svc.SourceRanges) * cost.Look)
 		r.udp = udpRound{svc: svc, at: now.UnixMilli(), before: s.udp}
 		p.queue.BeginRound(&s.place)
-		p.indexValues(name, s, r.policies)
-		s.setGuards(name, r.guards)
+		if s.policy == nil && r.governed() {
+			s.policy = &policyState{}
+		}
+		if s.policy != nil {
+			p.indexValues(name, s.policy, r.policies)
+			s.policy.setGuards(name, r.guards)
+		}
 	}
 	s.round = r
 	if !r.evaluated {
@@ -63,12 +68,16 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 	}
 	p.evaluator.DeleteSettings(name)
 	p.evaluator.DeleteChoice(name)
-	p.values.replace(name, s.values.names, nil)
 	p.sheds.set(name, nil, 0)
-	p.outcomes.Delete(name, &s.counted)
-	result.addShadow(name, &s.summary, &tally.Summary{})
-	s.setGuards(name, nil)
-	p.replaceSummary(&s.summary, &tally.Summary{Health: tally.HealthCheck{Service: s.summary.Health.Service}}, result)
+	if q := s.policy; q != nil {
+		p.values.replace(name, q.values.names, nil)
+		p.outcomes.Delete(name, &q.counted)
+		q.setGuards(name, nil)
+	}
+	var none tally.Summary
+	none.EndHealth(&s.summary)
+	result.addShadow(name, &s.summary, &none)
+	p.replaceSummary(&s.summary, &none, result)
 	delete(p.keepsUDP, name)
 	p.setRecord(name, s, nil, p.classNow())
 	delete(p.services, name)
@@ -79,19 +88,12 @@ func (p *Planner) deleteService(name model.Name, s *serviceState, result *Result
 // finish records a round whose frontends are set, and adds the consequences to result.
 func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Result) {
 	name := r.svc.Name
-	if reportOnce(r.err, &s.reported) {
-		result.Errors = append(result.Errors, &ServiceError{name, r.err})
-	}
-	s.reportChoice(r.choiceErr, result)
-	s.err, s.failed, s.decisions = r.err, r.failed, r.decisions
-	s.settings = p.settingsOf(r.svc, r.policies)
-	s.reportSettings(name, result)
+	s.decisions = r.decisions
+	settings := p.settingsOf(r.svc, r.policies)
 	sum := r.summary.Summary(r.svc, r.err != nil && !errors.Is(r.err, policy.ErrPending))
 	sum.Choice = tally.ChoiceOf(r.svc, r.choiceErr)
-	sum.OwnSettings, sum.RefusedSettings = s.settings.Text != "" && s.settings.Err == nil, s.settings.Err != nil
-	if sum.Health.Port == 0 {
-		sum.Health.Service = s.summary.Health.Service // of the port that the Service had
-	}
+	sum.OwnSettings, sum.RefusedSettings = settings.Text != "" && settings.Err == nil, settings.Err != nil
+	sum.EndHealth(&s.summary)
 	omitted := append(r.omitted(&p.settings.ServiceLimits), r.longAnnotations(p.evaluator)...)
 	if sum.Limited = len(omitted) > 0; sum.Limited && !s.summary.Limited {
 		result.NewlyLimited = append(result.NewlyLimited, omitted...)
@@ -99,8 +101,8 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	s.omitted = omitted
 	result.addHold(r, &s.summary, &sum)
 	result.addShadow(name, &s.summary, &sum)
-	if w := &sum.Shadow; (w.Err != nil || !w.Pending) && reportOnce(w.Err, &s.shadowFailed) {
-		result.ShadowErrors = append(result.ShadowErrors, &ServiceError{name, w.Err})
+	if s.policy != nil {
+		p.finishPolicy(r, s.policy, settings, sum.Shadow(), now, result)
 	}
 	p.replaceSummary(&s.summary, &sum, result)
 	s.summary = sum
@@ -118,17 +120,30 @@ func (p *Planner) finish(r *round, s *serviceState, now time.Time, result *Resul
 	p.forget(s.ports, r.ports)
 	s.ports = r.ports
 	s.enforced.awaited, s.shadow.awaited = r.enforced.awaited, r.shadow.awaited
-	p.outcomes.Set(name, &s.counted, r.counted)
 	p.setRequeue(name, s, false, earlier(earlier(r.enforced.requeueAt, r.udp.requeueAt), s.dueResets(r.frontends, now.UnixMilli(), result)))
 	p.setRequeue(name, s, true, r.shadow.requeueAt)
-	s.shift = r.shift
-	p.setInForce(s, r, now)
+}
+
+// finishPolicy records the part of a round that policies need, and adds its consequences to result.
+func (c *connections) finishPolicy(r *round, s *policyState, settings policy.ServiceSettings, shadow tally.ShadowSummary, now time.Time, result *Result) {
+	name := r.svc.Name
+	if reportOnce(r.err, &s.reported) {
+		result.Errors = append(result.Errors, &ServiceError{name, r.err})
+	}
+	s.reportChoice(r.choiceErr, result)
+	s.err, s.failed, s.settings, s.shift = r.err, r.failed, settings, r.shift
+	s.reportSettings(name, result)
+	if (shadow.Err != nil || !shadow.Pending) && reportOnce(shadow.Err, &s.shadowFailed) {
+		result.ShadowErrors = append(result.ShadowErrors, &ServiceError{name, shadow.Err})
+	}
+	c.outcomes.Set(name, &s.counted, r.counted)
+	c.setInForce(s, r, now)
 }
 
 // replaceSummary replaces what a Service contributes to the totals.
 func (p *Planner) replaceSummary(old, now *tally.Summary, result *Result) {
 	p.counters.Replace(old, now)
-	if old.Health != now.Health {
-		result.HealthChecks = append(result.HealthChecks, now.Health)
+	if h := now.Health(); h != old.Health() {
+		result.HealthChecks = append(result.HealthChecks, h)
 	}
 }

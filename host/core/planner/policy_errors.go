@@ -31,7 +31,9 @@ func (w *world) PolicyErrors() (out []PolicyError) {
 		return nil
 	}
 	for _, s := range w.services {
-		out = append(out, s.failed...)
+		if s.policy != nil {
+			out = append(out, s.policy.failed...)
+		}
 	}
 	slices.SortFunc(out, func(a, b PolicyError) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), a.Service.Compare(b.Service))

@@ -95,7 +95,7 @@ func (res *Result) addHold(r *round, before, now *tally.Summary) {
 	if (before.Held > 0) == (now.Held > 0) {
 		return
 	}
-	c := HoldChange{Service: r.svc.Name, Policy: before.Policy.Policy, Held: now.Held > 0, Cluster: before.HeldCluster || now.HeldCluster}
+	c := HoldChange{Service: r.svc.Name, Policy: before.Policy(), Held: now.Held > 0, Cluster: before.HeldCluster || now.HeldCluster}
 	if i := slices.IndexFunc(r.policies, func(of *policy.Policy) bool { return of != nil && of.Panic.Below > 0 }); i >= 0 {
 		c.Policy, c.Panic = r.policies[i].Name, r.policies[i].Panic
 	}

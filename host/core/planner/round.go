@@ -74,6 +74,11 @@ type portRound struct {
 
 func (o *portRound) asks() bool { return o.asked != [2]bool{} }
 
+// governed reports whether the Service has a policy or an annotation about it, or whether its connections are counted.
+func (r *round) governed() bool {
+	return r.decisions != nil || r.choiceErr != nil || r.svc.Settings != "" || r.counted.Outcomes
+}
+
 // waitsFor reports whether a round goes on with the decision about a pool.
 func (r *round) waitsFor(k policy.PoolKey) bool {
 	for i := range r.open {

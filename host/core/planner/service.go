@@ -13,30 +13,35 @@ import (
 
 // serviceState is the state of a planned Service.
 type serviceState struct {
-	decisions    *decisionCache      // the last decisions; nil without a policy
+	decisions *decisionCache // the last decisions; nil without a policy
+	policy    *policyState   // nil: none of its rounds was governed; most Services of a cluster have none
+	enforced  chainWait
+	shadow    chainWait
+	resetDone map[resetKey]int64 // deadlines that a Result has reported in Resets
+	udp       map[udpPort]udpEndpoints
+	ports     []model.PortName
+	summary   tally.Summary
+	draining  map[netip.AddrPort]int64 // since when endpoints drain, Unix milliseconds; nil: none does
+	omitted   []plan.Degradation       // what the limits left out
+	round     *round                   // nil: none has begun
+	record    *Record                  // nil: it is no backend of a route
+	place     queue.Place
+	planned   bool // it is in Planner.services
+}
+
+// policyState is the part of the state of a Service that policies, and counting its connections, need.
+type policyState struct {
 	err          error               // of the policy's chain
 	failed       []PolicyError       // of each policy whose chain fails
 	reported     bool                // a Result has reported the error
 	shadowFailed bool                // a Result has reported the error of the shadow
 	choiceErr    *policy.ChoiceError // of the annotation, that a Result has reported; nil: none
-	enforced     chainWait
-	shadow       chainWait
-	settings     policy.ServiceSettings // of the last round
-	settingsErr  string                 // that a Result has reported; "" for none
-	resetDone    map[resetKey]int64     // deadlines that a Result has reported in Resets
-	udp          map[udpPort]udpEndpoints
-	ports        []model.PortName
-	summary      tally.Summary
-	draining     map[netip.AddrPort]int64 // since when endpoints drain, Unix milliseconds; nil: none does
-	omitted      []plan.Degradation       // what the limits left out
-	round        *round                   // nil: none has begun
+	settings     policy.ServiceSettings
+	settingsErr  string // that a Result has reported; "" for none
 	counted      tally.Counted
 	guards       []*guard     // that concern it
 	shift        policy.Shift // of the guarded policy that decides
 	values       indexedValues
-	record       *Record // nil: it is no backend of a route
-	place        queue.Place
-	planned      bool // it is in Planner.services
 }
 
 // reportOnce returns whether the error of a chain is to be reported, and remembers it in reported: once while it lasts. Its text
@@ -50,7 +55,7 @@ func reportOnce(err error, reported *bool) bool {
 }
 
 // reportChoice adds an error of the annotation that names the policy to the result, once while it lasts.
-func (s *serviceState) reportChoice(err *policy.ChoiceError, result *Result) {
+func (s *policyState) reportChoice(err *policy.ChoiceError, result *Result) {
 	if err != nil && !err.Equal(s.choiceErr) {
 		result.ChoiceErrors = append(result.ChoiceErrors, err)
 	}
@@ -58,7 +63,7 @@ func (s *serviceState) reportChoice(err *policy.ChoiceError, result *Result) {
 }
 
 // reportSettings adds an error of the Service's own settings to the result, once while it lasts.
-func (s *serviceState) reportSettings(name model.Name, result *Result) {
+func (s *policyState) reportSettings(name model.Name, result *Result) {
 	text := ""
 	if err := s.settings.Err; err != nil {
 		if text = err.Error(); text != s.settingsErr {

@@ -53,13 +53,16 @@ func (l *roster) seesLoad(c *model.Change) bool {
 		return false
 	}
 	s := l.services[c.Name]
-	return s != nil && s.values.declared.Load
+	return s != nil && s.policy != nil && s.policy.values.declared.Load
 }
 
 // readers returns the Services whose policy sees labels of Nodes, of namespaces, or load, sorted.
 func (l *roster) readers(kind model.Kind) (names []model.Name) {
 	for name, s := range l.services {
-		d := s.values.declared
+		if s.policy == nil {
+			continue
+		}
+		d := s.policy.values.declared
 		if kind == model.NodeLabelsKind && d.Nodes || kind == model.NamespaceLabelsKind && d.Namespace || kind == model.LoadReadKind && d.Load {
 			names = append(names, name)
 		}
@@ -76,7 +79,7 @@ type indexedValues struct {
 }
 
 // indexValues indexes the objects of a Service's endpoints and its namespace if the policy of a port declares keys of them.
-func (p *Planner) indexValues(name model.Name, s *serviceState, ports []*policy.Policy) {
+func (p *Planner) indexValues(name model.Name, s *policyState, ports []*policy.Policy) {
 	now := indexedValues{declared: p.evaluator.Declares(ports...)}
 	if now.declared != (policy.Declared{}) {
 		if now.slices = p.cluster.Slices[name]; now.declared == s.values.declared && slices.Equal(now.slices, s.values.slices) {

@@ -68,24 +68,26 @@ func (c *Counters) add(s *Summary, sign int) {
 	for i := range s.family {
 		of, all := &s.family[i], &t.Family[i]
 		for phase, n := range of.endpoints {
-			all.Endpoints[phase] += sign * n
+			all.Endpoints[phase] += sign * int(n)
 		}
 		count(&all.NoLocalInternal, of.noLocalInternal)
 		count(&all.NoLocalExternal, of.noLocalExternal)
 	}
-	if s.Policy.Policy != "" {
-		p := c.policies[s.Policy.Policy]
-		if p == nil {
-			p = &PolicyTotals{Policy: s.Policy.Policy}
-			c.policies[p.Policy] = p
-		}
-		for origin, n := range s.Policy.Decisions {
-			p.Decisions[origin] += sign * n
-		}
-		p.Shadow.add(&s.Shadow, sign)
-		c.listsDirty = true
+	of := s.policy
+	if of == nil {
+		return
 	}
-	for _, fb := range s.fallbacks {
+	p := c.policies[of.name]
+	if p == nil {
+		p = &PolicyTotals{Policy: of.name}
+		c.policies[p.Policy] = p
+	}
+	for origin, n := range of.decisions {
+		p.Decisions[origin] += sign * n
+	}
+	p.Shadow.add(&of.shadow, sign)
+	c.listsDirty = true
+	for _, fb := range of.fallbacks {
 		f := c.fallbacks[fb.Plugin]
 		if f == nil {
 			f = &PluginFallback{Plugin: fb.Plugin}
@@ -93,7 +95,6 @@ func (c *Counters) add(s *Summary, sign int) {
 		}
 		f.LastGood += sign * fb.LastGood
 		f.Default += sign * fb.Default
-		c.listsDirty = true
 	}
 }
 

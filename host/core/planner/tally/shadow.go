@@ -57,8 +57,8 @@ func (s *ShadowSummary) mean() int {
 // ServiceShadow returns how the shadow of the Service compares.
 func (s *Summary) ServiceShadow(name model.Name) ServiceShadow {
 	out := ServiceShadow{Service: name}
-	if w := &s.Shadow; w.Exists {
-		out.Policy, out.Compared, out.Failing, out.Pending = s.Policy.Policy, w.pools > 0, w.Err != nil, w.Pending
+	if w := s.Shadow(); w.Exists {
+		out.Policy, out.Compared, out.Failing, out.Pending = s.Policy(), w.pools > 0, w.Err != nil, w.Pending
 		out.Divergence = float64(w.mean()) / perMillion
 	}
 	return out

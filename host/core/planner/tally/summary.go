@@ -24,15 +24,51 @@ type Summary struct {
 	HeldCluster bool
 	hints       eligibility.HintsIgnored // why topology hints are not followed
 	family      ByFamily[familySummary]
-	Policy      PolicyTotals
-	Shadow      ShadowSummary
-	fallbacks   []PluginFallback
-	Health      HealthCheck
+	policy      *policySummary // nil: none has decided
+	health      *HealthCheck   // nil: the Service has had no port for it
 }
 
 type familySummary struct {
-	endpoints                        [plan.Draining + 1]int
+	endpoints                        [plan.Draining + 1]int32
 	noLocalInternal, noLocalExternal bool
+}
+
+type policySummary struct {
+	name      string
+	decisions [policy.FromLastGood + 1]int
+	shadow    ShadowSummary
+	fallbacks []PluginFallback
+}
+
+// Policy returns the name of the policy that has decided, "" for none.
+func (s *Summary) Policy() string {
+	if s.policy == nil {
+		return ""
+	}
+	return s.policy.name
+}
+
+// Shadow returns the summary of the shadow of the policy.
+func (s *Summary) Shadow() ShadowSummary {
+	if s.policy == nil {
+		return ShadowSummary{}
+	}
+	return s.policy.shadow
+}
+
+// Health returns the health check of the Service.
+func (s *Summary) Health() HealthCheck {
+	if s.health == nil {
+		return HealthCheck{}
+	}
+	return *s.health
+}
+
+// EndHealth makes the health check, if there is none, the end of that before.
+func (s *Summary) EndHealth(before *Summary) {
+	if s.health == nil && before.health != nil {
+		s.health = &HealthCheck{Service: before.health.Service}
+	}
 }
 
 // Builder adds up the ports of a Service.
@@ -83,17 +119,17 @@ func (b *Builder) Summary(svc *model.Service, failing bool) Summary {
 	s := b.summary
 	s.counted, s.Failing = true, failing
 	if svc.HealthCheckNodePort != 0 {
-		s.Health = HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort}
+		s.health = &HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort}
 		for _, f := range model.Families {
-			*s.Health.Serves.At(f) = svc.HasFamily(f)
-			*s.Health.Local.At(f) = countAddrs(*b.local.At(f))
+			*s.health.Serves.At(f) = svc.HasFamily(f)
+			*s.health.Local.At(f) = countAddrs(*b.local.At(f))
 		}
 	}
 	return s
 }
 
 // countEndpoints counts the endpoints that are in a pool of a Service port.
-func (b *Builder) countEndpoints(endpoints *[plan.Draining + 1]int, d *policy.PortDecision) {
+func (b *Builder) countEndpoints(endpoints *[plan.Draining + 1]int32, d *policy.PortDecision) {
 	for i := range d.Port.Endpoints {
 		switch active, draining := d.Use(i); {
 		case active:
@@ -110,24 +146,28 @@ func (s *Summary) countDecision(d *policy.Decision) {
 	if d.Policy == "" {
 		return
 	}
-	s.Policy.Policy = d.Policy
-	s.Policy.Decisions[d.Origin]++
+	if s.policy == nil {
+		s.policy = &policySummary{}
+	}
+	p := s.policy
+	p.name = d.Policy
+	p.decisions[d.Origin]++
 	if d.Shadow != nil {
-		s.Shadow.add(d.Shadow)
+		p.shadow.add(d.Shadow)
 	}
 	if d.Err == nil || errors.Is(d.Err, policy.ErrPending) || len(d.Steps) == 0 {
 		return
 	}
 	plugin := d.Steps[len(d.Steps)-1].Plugin // a chain stops at the plugin that fails
-	i := slices.IndexFunc(s.fallbacks, func(f PluginFallback) bool { return f.Plugin == plugin })
+	i := slices.IndexFunc(p.fallbacks, func(f PluginFallback) bool { return f.Plugin == plugin })
 	if i < 0 {
-		i = len(s.fallbacks)
-		s.fallbacks = append(s.fallbacks, PluginFallback{Plugin: plugin})
+		i = len(p.fallbacks)
+		p.fallbacks = append(p.fallbacks, PluginFallback{Plugin: plugin})
 	}
 	if d.Origin == policy.FromLastGood {
-		s.fallbacks[i].LastGood++
+		p.fallbacks[i].LastGood++
 	} else {
-		s.fallbacks[i].Default++
+		p.fallbacks[i].Default++
 	}
 }
 
