@@ -47,6 +47,13 @@ func (e *PartialError) Error() string {
 // Unwrap returns the reasons.
 func (e *PartialError) Unwrap() error { return e.Err }
 
+// Preloader is implemented by backends that can read the data plane's state ahead of the first Apply, which then has less to do.
+// Calls are serialized with those of Backend.
+type Preloader interface {
+	// Preload reads the state. An error is of no consequence: Apply reads the state again, as after a change by another process.
+	Preload(ctx context.Context) error
+}
+
 // Watcher is implemented by backends that detect changes made to their state by other processes.
 type Watcher interface {
 	// Watch calls onChange for each external change since Apply has read the state, until stop is called. onChange runs in

@@ -178,6 +178,9 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer e.sheds.wait(true)
 	defer e.unreplied.job.wait(true)
 	defer e.stopSignals()
+	if b, ok := e.Backend.(backend.Preloader); ok {
+		_ = b.Preload(ctx) // while the source reads the cluster; Apply reports what is wrong
+	}
 	wake := time.Now()
 	for {
 		select {

@@ -14,9 +14,9 @@ type unreplied struct {
 	due     map[plan.Reset]time.Time
 	omitted int // that were not added because of maxUnreplied, since the last deletion
 	job     job
-	dueAt   time.Time // the earliest of due
-	pause   time.Time // no deletion before
-	quiet   time.Time // endpoints that have lost their weight before wait until then
+	dueAt   time.Time     // the earliest of due
+	pause   time.Time     // no deletion before
+	idle    time.Duration // the pause after a listing that finds nothing
 }
 
 const (
@@ -31,9 +31,9 @@ const (
 	maxUnrepliedShare = 20
 	unrepliedTimeout  = 5 * time.Second
 
-	// After a listing that finds nothing, as most do, what changes in this time has one more: listing an empty table takes 8 ms
-	// of a processor where it has 262,144 buckets, ten times as much as programming a change.
-	quietTime = 16 * time.Second
+	// A listing that finds nothing, as most do, is followed by a pause, which doubles from one to the next: listing an empty
+	// table takes 8 ms of a processor where it has 262,144 buckets, ten times as much as programming a change.
+	minIdlePause, maxIdlePause = 4 * time.Second, 16 * time.Second
 )
 
 // addLost adds the endpoints that lose their weight.
@@ -55,7 +55,7 @@ func (u *unreplied) add(r plan.Reset, now time.Time) {
 	if r.Frontend.Protocol == model.UDP {
 		wait = datagramWait
 	}
-	u.due[r] = later(now.Add(wait), u.quiet)
+	u.due[r] = now.Add(wait)
 	u.dueAt = earliest(u.dueAt, u.due[r])
 }
 
@@ -102,23 +102,24 @@ func (e *Engine) deleteUnreplied(ctx context.Context) time.Time {
 	return time.Time{}
 }
 
-// beQuiet begins the time after a listing that finds nothing. Of the endpoints that have lost their weight before, those that
-// would be due at once wait, too.
-func (u *unreplied) beQuiet(now time.Time) {
-	u.quiet, u.dueAt = now.Add(quietTime), time.Time{}
-	for r, at := range u.due {
-		if at.Before(now.Add(handshakeWait)) {
-			at = u.quiet
-			u.due[r] = at
-		}
-		u.dueAt = earliest(u.dueAt, at)
+// idlePause returns and remembers the pause for a listing that finds nothing: the shortest one again after a time without
+// listings.
+func (u *unreplied) idlePause(found bool, now time.Time) time.Duration {
+	switch {
+	case found:
+		u.idle = 0
+	case now.Sub(u.pause) > maxIdlePause:
+		u.idle = minIdlePause
+	default:
+		u.idle = min(max(minIdlePause, 2*u.idle), maxIdlePause)
 	}
+	return u.idle
 }
 
 // unrepliedDeleted takes the result of a deletion. One that has failed is repeated.
 func (e *Engine) unrepliedDeleted(ctx context.Context, list []plan.Reset, n int, cpu time.Duration, err error) {
 	u, now := &e.unreplied, time.Now()
-	u.pause = now.Add(max(handshakeWait, maxUnrepliedShare*cpu))
+	u.pause = now.Add(max(handshakeWait, maxUnrepliedShare*cpu, u.idlePause(n > 0, now)))
 	e.Observer.OnEvent(Event{Kind: UnrepliedDeleted, At: now, Duration: cpu, Count: n, Omitted: u.omitted, Err: err})
 	u.omitted = 0
 	switch {
@@ -128,10 +129,7 @@ func (e *Engine) unrepliedDeleted(ctx context.Context, list []plan.Reset, n int,
 			u.add(r, now)
 		}
 		e.Log.Error("deleting connections without an answer failed", "endpoints", len(list), "first", list[0].Endpoint, "err", err, "retry_after", u.pause.Sub(now))
-	case n == 0 && !now.Before(u.quiet):
-		u.beQuiet(now)
 	case n > 0:
-		u.quiet = time.Time{}
 		e.Log.Info("deleted connections without an answer to endpoints that get no new ones", "endpoints", len(list), "connections", n)
 	}
 }

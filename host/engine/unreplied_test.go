@@ -200,7 +200,7 @@ func TestFruitlessListingsAreSeldom(t *testing.T) {
 			r.run(fake.Open(r.kernel), nil, false)
 			t.Cleanup(r.end)
 			r.emit(svc(), eps(1, 2), synced)
-			least, most := int64(4), int64(4) // in a minute: after 0.3, 16, 32 and 48 s
+			least, most := int64(5), int64(5) // in a minute: after 0.3, 4, 12, 28 and 44 s
 			if found > 0 {
 				least, most = 120, 240
 			}
@@ -217,55 +217,11 @@ func TestFruitlessListingsAreSeldom(t *testing.T) {
 				r.emit(eps(1, 2+i))
 				r.advance(50 * time.Millisecond)
 			}
-			if n := table.calls.Load() - before; n < 1 || found == 0 && n > 1 || found > 0 && n < 10 {
-				t.Errorf("%d listings that find %d in 5 s after a minute without changes", n, found)
+			if n := table.calls.Load() - before; n < 2 || found == 0 && n > 2 {
+				t.Errorf("%d listings in 5 s after a minute without changes, want one soon, and one more", n)
 			}
 		})
 	}
-}
-
-// TestAFruitlessListingDelaysWhatFollows by 16 s, and not what came before it.
-func TestAFruitlessListingDelaysWhatFollows(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, fake.NewKernel(fake.Options{Now: time.Now}))
-		table := &countingTable{Kernel: r.kernel}
-		r.connTable = table
-		r.run(fake.Open(r.kernel), nil, false)
-		t.Cleanup(r.end)
-		both, slice := svc(), func(last ...int) model.Change {
-			c := eps(last...)
-			udp := c.Slice.Ports[0]
-			udp.Protocol = model.UDP
-			c.Slice.Ports = append(c.Slice.Ports, udp)
-			return c
-		}
-		udp := both.Service.Ports[0]
-		udp.Protocol = model.UDP
-		both.Service.Ports = append(both.Service.Ports, udp)
-		r.emit(both, slice(1, 2, 3), synced)
-		r.emit(slice(2, 3))
-		begin := time.Now()
-		for _, step := range []struct {
-			until  time.Duration
-			calls  int64
-			change bool
-		}{
-			{200 * time.Millisecond, 0, false},
-			{300 * time.Millisecond, 1, false}, // TCP
-			{4900 * time.Millisecond, 1, true},
-			{5100 * time.Millisecond, 2, false}, // UDP
-			{16 * time.Second, 2, false},
-			{17 * time.Second, 3, false}, // the second change
-		} {
-			r.advance(step.until - time.Since(begin))
-			if n := table.calls.Load(); n != step.calls {
-				t.Errorf("%d listings after %v, want %d", n, step.until, step.calls)
-			}
-			if step.change {
-				r.emit(slice(3))
-			}
-		}
-	})
 }
 
 // countingTable finds as many connections at each listing.

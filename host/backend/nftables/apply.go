@@ -51,10 +51,31 @@ func (b *Backend) apply(ctx context.Context, next *plan.Plan, d *plan.Delta) (er
 	return err
 }
 
+// Preload implements backend.Preloader.
+func (b *Backend) Preload(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	err := b.load(ctx)
+	b.preloaded = err == nil
+	return err
+}
+
+// usePreloaded reports whether the kernel's state is what Preload has read, once.
+func (b *Backend) usePreloaded(ctx context.Context) bool {
+	preloaded := b.preloaded
+	if b.preloaded = false; !preloaded {
+		return false
+	}
+	gen, err := b.generation(ctx)
+	return err == nil && gen-b.knownCommits() == b.gen.distance
+}
+
 // writeAll reads the kernel's state and writes the difference to next.
 func (b *Backend) writeAll(ctx context.Context, next *plan.Plan) error {
-	if err := b.load(ctx); err != nil {
-		return err
+	if !b.usePreloaded(ctx) {
+		if err := b.load(ctx); err != nil {
+			return err
+		}
 	}
 	if err := b.replaceTables(ctx, next); err != nil {
 		return err

@@ -45,6 +45,8 @@ type Backend struct {
 	tables [2]*table
 	inSync bool // the tables represent the kernel's state
 	closed bool
+	// preloaded: the tables represent the kernel's state at the generation of gen, and no Apply has used that.
+	preloaded bool
 	failed bool // the last Apply failed
 
 	offload backend.Offload // of the last SyncOffload

@@ -19,6 +19,7 @@ type proxyResult struct {
 	StartAll     []float64 // s: … through each of probes Services, all over the list
 	StartCPU     []float64 // s, until quiet
 	StartMiB     []float64 // from the API server
+	Restart      []float64 // s: process start → connections follow a change that was made while no proxy ran
 	Changes      []float64 // ms: API write → first connection on the new endpoint
 	ChangeCPU    []float64 // ms a change, the mean of a repetition
 	RSS          []float64 // MiB, after the start
@@ -35,8 +36,8 @@ const probedServices = 20
 // updateTimeout limits the wait for an update to take effect.
 const updateTimeout = time.Minute
 
-// measureProxy starts a proxy on a new node in a cluster of services Services, updates endpoints, and stops it. The rules
-// of the node stay.
+// measureProxy starts a proxy on a new node in a cluster of services Services, updates endpoints, restarts it, and stops it. The
+// rules of the node stay.
 func (b *bench) measureProxy(ctx context.Context, p *proxy, services int, into *proxyResult) (n *node, err error) {
 	if n, err = b.env.addNode(ctx); err != nil {
 		return nil, err
@@ -62,7 +63,28 @@ func (b *bench) measureProxy(ctx context.Context, p *proxy, services int, into *
 	}
 	into.Watches = loadgen.AddedWatches(b.env.watches, watches)
 	into.PeakRSS = append(into.PeakRSS, r.PeakRSS())
-	return n, nil
+	return n, b.measureRestart(ctx, r, into)
+}
+
+// measureRestart stops the proxy, moves a Service to another endpoint, and starts the proxy again, with its rules in the kernel.
+func (b *bench) measureRestart(ctx context.Context, r *runningProxy, into *proxyResult) error {
+	r.end()
+	if _, _, err := b.updater.Update(ctx, r.node.endpoint((r.changes+1)%2)); err != nil {
+		return err
+	}
+	if err := b.waitUntilIdle(); err != nil {
+		return err
+	}
+	again, err := r.proxy.start(b.env, r.node)
+	if err != nil {
+		return err
+	}
+	defer again.stop()
+	return again.withLog(r.node.client.Do(func() error {
+		at, err := awaitServer(loadgen.ServiceAddr(movingService), '0'+byte((r.changes+1)%2), again.started, again.started.Add(b.startTimeout))
+		into.Restart = append(into.Restart, at.Sub(again.started).Seconds())
+		return err
+	}))
 }
 
 // waitUntilIdle waits up to 20 s for an idle machine, so that earlier work such as freeing rules does not affect a start.

@@ -88,7 +88,7 @@ func TestBothProxiesAreMeasured(t *testing.T) {
 	for i, name := range []string{"kube-proxy", "sluice"} {
 		c := &b.Rows[0].Proxies[i]
 		for what, v := range map[string][]float64{
-			"start": c.Start, "spread": c.StartAll, "CPU at the start": c.StartCPU, "bytes at the start": c.StartMiB, "changes": c.Changes,
+			"start": c.Start, "spread": c.StartAll, "CPU at the start": c.StartCPU, "bytes at the start": c.StartMiB, "restart": c.Restart, "changes": c.Changes,
 			"CPU of changes": c.ChangeCPU, "resident": c.RSS, "peak": c.PeakRSS,
 		} {
 			if len(v) == 0 || median(v) <= 0 {

@@ -93,10 +93,12 @@ func (p *proxy) start(s *environment, n *node) (*runningProxy, error) {
 
 // stop stops the proxy; its rules stay. It returns the peak memory of its children in MiB.
 func (r *runningProxy) stop() (childrenPeak float64) {
-	childrenPeak = r.children.Stop()
-	_ = r.program.End(syscall.SIGTERM, 10*time.Second)
-	return childrenPeak
+	r.end()
+	return r.children.Stop()
 }
+
+// end ends the process; it may have ended.
+func (r *runningProxy) end() { _ = r.program.End(syscall.SIGTERM, 10*time.Second) }
 
 // logTail returns the end of the proxy's log.
 func (r *runningProxy) logTail() string {

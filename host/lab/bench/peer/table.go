@@ -74,6 +74,7 @@ func (r *results) print(w io.Writer) {
 	}
 	both("process start → first connection through the last Service, s", func(c *proxyResult) float64 { return median(c.Start) })
 	both(fmt.Sprintf("… through each of %d Services spread over the list, s", probedServices), func(c *proxyResult) float64 { return median(c.StartAll) })
+	both("restart, rules in the kernel: process start → connections follow a change that was made meanwhile, s", func(c *proxyResult) float64 { return median(c.Restart) })
 	both("API write → first connection to the new endpoint, ms: median", func(c *proxyResult) float64 { return median(c.Changes) })
 	both("… p99", func(c *proxyResult) float64 { return stats.Summarize(slices.Clone(c.Changes)).P99 })
 	both("… maximum", func(c *proxyResult) float64 { return maxOf(c.Changes) })
