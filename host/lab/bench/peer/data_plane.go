@@ -96,7 +96,7 @@ func DataPlaneMain(args []string) error {
 	flags.StringVar(&o.policy, "policy", "bin/zone-first.wasm", "module of examples/plugin-zone-first")
 	o.register(flags, "1000,10000")
 	_ = flags.Parse(args) // it exits
-	return benchutil.RunInNamespace(func(ctx context.Context) error {
+	return o.inNamespace(func(ctx context.Context) error {
 		results, planes, err := o.measure(ctx)
 		if err != nil {
 			return err

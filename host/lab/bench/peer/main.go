@@ -51,7 +51,17 @@ func Main(args []string) error {
 	if o.quick {
 		o.setQuick()
 	}
-	return benchutil.RunInNamespace(o.run)
+	return o.inNamespace(o.run)
+}
+
+// inNamespace runs f in a network namespace of its own. kube-proxy is built before: modules are not downloaded from in there.
+func (o *options) inNamespace(f func(ctx context.Context) error) (err error) {
+	if o.kubeProxy == "" && o.base == "" {
+		if o.kubeProxy, err = programs.BuildKubeProxy(context.Background(), os.Stderr); err != nil {
+			return err
+		}
+	}
+	return benchutil.RunInNamespace(f)
 }
 
 // register adds the flags that all commands have, with their default of -sizes.
@@ -141,12 +151,6 @@ func (o *options) measureAll(ctx context.Context) (*results, error) {
 
 // findPrograms finds the measured programs and their versions.
 func (b *bench) findPrograms(ctx context.Context) error {
-	if b.kubeProxy == "" && b.base == "" {
-		var err error
-		if b.kubeProxy, err = programs.BuildKubeProxy(ctx, os.Stderr); err != nil {
-			return err
-		}
-	}
 	own, err := filepath.Abs(filepath.Join(b.bin, "sluice"))
 	if err != nil {
 		return err
