@@ -47,7 +47,7 @@ type Backend struct {
 	closed bool
 	// preloaded: the tables represent the kernel's state at the generation of gen, and no Apply has used that.
 	preloaded bool
-	failed bool // the last Apply failed
+	failed    bool // the last Apply failed
 
 	offload backend.Offload // of the last SyncOffload
 
