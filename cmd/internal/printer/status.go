@@ -121,12 +121,13 @@ func pluginsText(s *api.Status) string {
 			loaded++
 		}
 	}
-	if len(s.Plugins) == 0 && len(s.Policies) > 0 {
-		return "none loaded yet, " + count(len(s.Policies), "policy", "policies")
-	} else if len(s.Plugins) == 0 {
-		return "none"
+	text, lacking := fmt.Sprintf("%d of %d loaded", loaded, len(s.Plugins)), 0
+	if len(s.Plugins) == 0 {
+		text = "none"
 	}
-	text, lacking := fmt.Sprintf("%d of %d loaded, %s", loaded, len(s.Plugins), count(len(s.Policies), "policy", "policies")), 0
+	if len(s.Policies) > 0 {
+		text += ", " + count(len(s.Policies), "policy", "policies")
+	}
 	for i := range s.Policies {
 		if s.Policies[i].Revision == "" {
 			lacking++
