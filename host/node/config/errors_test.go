@@ -156,7 +156,7 @@ bindings[0].selector.matchExpressions[1].key: "" is not a label key
 bindings[0].selector.matchExpressions[1].values: required with operator In
 bindings[0].selector.matchExpressions[2].values: must be empty with operator Exists
 bindings[0].policy: no policy "c"
-bindings[1].selector: matchLabels, matchExpressions, namespaces or nodes required; use defaultPolicy to select all Services
+bindings[1]: selector (matchLabels, matchExpressions), namespaces or nodes required; use defaultPolicy to select all Services
 allow[0].policies: required
 allow[1].namespaces[0]: "S" is not a name of lowercase letters, digits, '-' and '.'
 allow[1].policies[1]: no policy "bb" (did you mean "b"?)

@@ -292,7 +292,7 @@ func (p *parser) bindings(c *Config) {
 	for i := range c.Bindings {
 		b, path := &c.Bindings[i], fmt.Sprintf("bindings[%d]", i)
 		if b.Selector.empty() && len(b.Namespaces) == 0 && b.Nodes == nil {
-			p.errorf(path+".selector", "matchLabels, matchExpressions, namespaces or nodes required; use defaultPolicy to select all Services")
+			p.errorf(path, "selector (matchLabels, matchExpressions), namespaces or nodes required; use defaultPolicy to select all Services")
 		}
 		p.selector(path+".selector", &b.Selector)
 		p.nodes(path+".nodes", b.Nodes)
