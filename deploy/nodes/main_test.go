@@ -3,10 +3,12 @@
 package nodes
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/host/lab/helm"
 	"github.com/sluice-proxy/sluice/host/lab/realcluster"
 )
 
@@ -19,6 +21,12 @@ func TestMain(m *testing.M) {
 	if os.Getenv(enabledNodes)+os.Getenv(enabledPlugins)+os.Getenv(enabledHandOver) == "" {
 		fmt.Println("SKIPPED: these tests start clusters with real kubelets: make test-nodes, make test-cni, make test-handover")
 		return
+	}
+	if os.Getenv(enabledNodes) != "" {
+		if _, err := helm.Build(context.Background(), os.Stderr); err != nil { // before the namespaces, which have no network
+			fmt.Fprintln(os.Stderr, "build helm:", err)
+			os.Exit(1)
+		}
 	}
 	realcluster.Main(m)
 }

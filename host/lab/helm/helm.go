@@ -2,6 +2,8 @@
 package helm
 
 import (
+	"context"
+	"io"
 	"path/filepath"
 	"testing"
 
@@ -14,12 +16,19 @@ var programs = buildcache.Programs{
 	Command: func([]string) string { return "make test-all" },
 }
 
-// Program returns the path of helm, after building it if the user's cache does not have it, which takes minutes.
+// Build returns the path of helm, after building it if the user's cache does not have it, which takes minutes. Modules cannot be
+// downloaded from within a namespace without a network: there, it must have been built before.
+func Build(ctx context.Context, log io.Writer) (path string, err error) {
+	dir, err := programs.Build(ctx, log, "helm")
+	return filepath.Join(dir, "helm"), err
+}
+
+// Program is Build for a test.
 func Program(t testing.TB) string {
 	t.Helper()
-	dir, err := programs.Build(t.Context(), t.Output(), "helm")
+	path, err := Build(t.Context(), t.Output())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return filepath.Join(dir, "helm")
+	return path
 }
