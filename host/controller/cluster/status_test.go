@@ -17,11 +17,17 @@ import (
 	"github.com/sluice-proxy/sluice/host/controller"
 	"github.com/sluice-proxy/sluice/host/lab/testcluster"
 	"github.com/sluice-proxy/sluice/host/lab/testenv"
+	"github.com/sluice-proxy/sluice/host/lab/testnet"
 	"github.com/sluice-proxy/sluice/host/node/config"
 	"github.com/sluice-proxy/sluice/host/source/kube"
 )
 
-func TestMain(m *testing.M) { testcluster.Main(m) }
+func TestMain(m *testing.M) {
+	if !testnet.Inside() { // in the namespace of the tests there is no network
+		downloadGatewayAPI()
+	}
+	testcluster.Main(m)
+}
 
 const (
 	namespace = "sluice-system"
