@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/host/core/model"
 	"github.com/sluice-proxy/sluice/host/core/plan"
+	"github.com/sluice-proxy/sluice/host/lab/testenv"
 	"github.com/sluice-proxy/sluice/host/lab/testnet"
 )
 
@@ -64,7 +65,7 @@ func newOffload(t *testing.T, frontend netip.AddrPort, endpoints ...netip.AddrPo
 		chain forward { type filter hook forward priority filter; meta l4proto udp flow add @fast; }
 	}`, strings.Join(links, ", "))
 	if out, err := o.node.Run(rules, "nft", "-f", "-"); err != nil {
-		t.Skipf("this kernel has no flowtables: %s", out)
+		testenv.RequireOfTestKernels(t, fmt.Errorf("flowtables: %w: %s", err, out))
 	}
 	o.translate(t, endpoints[0])
 	if o.client, err = source.Dial(t.Context(), "udp", frontend); err != nil {

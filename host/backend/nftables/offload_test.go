@@ -38,8 +38,8 @@ func newOffloadEnv(t *testing.T, pods int) offloadEnv {
 		t.Fatal(err)
 	}
 	for _, f := range probed {
-		if f.Name == featureFlowtables && f.Err != nil {
-			t.Skipf("this kernel has no flowtables: %v", f.Err)
+		if f.Name == featureFlowtables {
+			testenv.RequireOfTestKernels(t, f.Err)
 		}
 	}
 	if out, err := d.nft(`table inet watch { chain forward { type filter hook forward priority 0; counter; }; }`, "-f", "-"); err != nil {

@@ -23,6 +23,18 @@ func Require(t testing.TB, err error) {
 	}
 }
 
+// RequireOfTestKernels is Require for a feature that the kernel of the machine need not have, but those of the test guests do.
+func RequireOfTestKernels(t testing.TB, err error) {
+	t.Helper()
+	switch {
+	case err == nil:
+	case os.Getenv("SLUICE_VM") != "":
+		t.Fatal(err)
+	default:
+		t.Skip(err)
+	}
+}
+
 // OnceForAllKernels skips a test in a virtual machine with -short: what it checks does not depend on the kernel, and it runs
 // outside.
 func OnceForAllKernels(t testing.TB) {
