@@ -19,6 +19,7 @@ const endedPerCall = 500
 // picked is a connection to end. Its entry is deleted by its addresses, and only if it is still the same one: the client may have
 // used its port again.
 type picked struct {
+	conn plan.Connection
 	hash uint32 // of a shed
 	id   uint32
 	tcp  bool   // to be answered with RST
@@ -26,7 +27,7 @@ type picked struct {
 }
 
 func pickEntry(c *flowEntry, hash uint32) picked {
-	return picked{hash: hash, id: c.id, tcp: c.continues(), what: c.identity()}
+	return picked{plan.Connection{Client: c.client, Frontend: c.frontend}, hash, c.id, c.continues(), c.identity()}
 }
 
 // end deletes the entries of connections of a family, in order, after the data plane has been told of the TCP connections among
@@ -63,14 +64,9 @@ func resetTCP(ctx context.Context, list []picked, tcp backend.Resetter) (left in
 	}
 	var known []plan.Connection
 	for _, p := range list {
-		var c flowEntry
-		if !p.tcp {
-			continue
+		if p.tcp {
+			known = append(known, p.conn)
 		}
-		if err := c.decode([]byte(p.what)); err != nil {
-			return 0, fmt.Errorf("conntrack: decode an entry: %w", err)
-		}
-		known = append(known, plan.Connection{Client: c.client, Frontend: c.frontend})
 	}
 	if len(known) == 0 {
 		return 0, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -62,3 +63,44 @@ func TestDataPlaneIsToldBeforeEntriesAreDeleted(t *testing.T) {
 type resetter func(list []plan.Connection) (left int, err error)
 
 func (r resetter) ResetTCP(_ context.Context, list []plan.Connection) (int, error) { return r(list) }
+
+// TestPortUsedAgainForAnotherEndpoint: an entry that was listed is deleted, but not the entry that the client's port has got for
+// another endpoint since, though the kernel gives some of these the same id: the memory of the first.
+func TestPortUsedAgainForAnotherEndpoint(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+		sameID := 0
+		for i := 0; i < 2000 && sameID < 3; i++ {
+			flush(t)
+			c := conn{shedClient(i), shedFrontend, shedEndpoint, protocol, tcpEstablished}
+			createConns(t, c)
+			list, id := picksOf(t)
+			flush(t)
+			c.endpoint = otherOne
+			createConns(t, c)
+			if idOfConn(t, c) != id {
+				continue
+			}
+			sameID++
+			if n, done, err := (&Table{}).end(t.Context(), model.IPv4, list, nil); n.Connections != 0 || done != 1 || err != nil {
+				t.Fatalf("protocol %d: %d connections to another endpoint were ended, %d done: %v", protocol, n.Connections, done, err)
+			}
+			if !clients(t)[c.client] {
+				t.Fatalf("protocol %d: the connection to another endpoint is gone", protocol)
+			}
+		}
+		if sameID == 0 {
+			t.Errorf("protocol %d: of 2,000 pairs of entries none had the same id: the test shows nothing", protocol)
+		}
+	}
+}
+
+// picksOf returns the only entry of the table, as one to end, and its id.
+func picksOf(t *testing.T) (list []picked, id uint32) {
+	t.Helper()
+	if err := listFlows(t.Context(), model.IPv4, 0, 0, func(c *flowEntry) { list, id = append(list, pickEntry(c, 0)), c.id }); err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	return list, id
+}

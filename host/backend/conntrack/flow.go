@@ -19,7 +19,7 @@ type flowEntry struct {
 	tcpState         uint8
 	status           uint32
 	id               uint32
-	orig, zone       []byte // values of attributes
+	reply, zone      []byte // values of attributes
 }
 
 // established reports whether both sides have sent packets, and none has closed the connection.
@@ -39,9 +39,11 @@ func (c *flowEntry) continues() bool {
 	return c.protocol == unix.IPPROTO_TCP && c.tcpState >= tcpSynReceived && c.tcpState <= tcpCloseWait
 }
 
-// identity returns the attributes by which the kernel finds the entry.
+// identity returns the attributes by which the kernel finds the entry: the addresses of the replies. They differ if the client
+// uses its port again for another endpoint. The addresses of the client's packets do not, and the entry's id need not: the kernel
+// computes it from these addresses and from where the entry is in memory (nf_ct_get_id, Linux 5.2).
 func (c *flowEntry) identity() string {
-	b := appendAttr(make([]byte, 0, len(c.orig)+12), attrTupleOrig|unix.NLA_F_NESTED, c.orig)
+	b := appendAttr(make([]byte, 0, len(c.reply)+12), attrTupleReply|unix.NLA_F_NESTED, c.reply)
 	if c.zone != nil {
 		b = appendAttr(b, attrZone, c.zone)
 	}
@@ -116,9 +118,9 @@ func (c *flowEntry) decode(b []byte) error {
 	err := attributes(b, func(kind uint16, value []byte) error {
 		switch {
 		case kind == attrTupleOrig:
-			c.orig = value
 			return c.tuple(value, &c.client, &c.frontend)
 		case kind == attrTupleReply:
+			c.reply = value
 			return c.tuple(value, &c.endpoint, &client)
 		case kind == attrProtoInfo:
 			return attributes(value, e.protoInfo)

@@ -17,7 +17,7 @@ const (
 	// listedPerCall is how many entries may be listed for each call of Shed, on average. Calls are at least 1 s apart and an
 	// entry takes some 2 µs (BenchmarkListToShed), so listing takes about 1 % of a processor.
 	listedPerCall = 5000
-	// maxPicked bounds how many connections are remembered. Some 230 bytes are allocated for each (BenchmarkListToShed).
+	// maxPicked bounds how many connections are remembered. Some 280 bytes are allocated for each (BenchmarkListToShed).
 	maxPicked = 100_000
 )
 

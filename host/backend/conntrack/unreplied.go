@@ -41,11 +41,11 @@ func (t *Table) DeleteUnreplied(ctx context.Context, to []plan.Reset) (n int, er
 }
 
 // deleteUnreplied deletes an entry that was listed, unless a reply has come since, or the client has used its port for another
-// connection. The entry's id does not tell these apart: the kernel computes it from where the entry is in memory.
+// endpoint.
 func deleteUnreplied(f model.Family, c *flowEntry) (deleted bool, err error) {
 	identity := c.identity()
 	now, err := getEntry(f, identity)
-	if err == nil && (now.endpoint != c.endpoint || !now.unreplied()) {
+	if err == nil && (!now.unreplied()) {
 		return false, nil
 	}
 	if err == nil {

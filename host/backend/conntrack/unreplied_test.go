@@ -109,7 +109,7 @@ func TestAnAnswerSavesAListedConnection(t *testing.T) {
 		var listed *flowEntry
 		if err := listFlows(t.Context(), model.IPv4, 0, statusSeenReply, func(c *flowEntry) {
 			one := *c
-			one.orig = append([]byte{}, c.orig...)
+			one.reply = append([]byte{}, c.reply...)
 			listed = &one
 		}); err != nil || listed == nil {
 			t.Fatal(listed, err)
