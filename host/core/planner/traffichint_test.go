@@ -34,3 +34,29 @@ func TestFrontendsHaveTheHintOfTheirPolicy(t *testing.T) {
 		}
 	}
 }
+
+// TestSplitFrontendsHaveTheHintOfTheirOwnPolicy, not that of the backends, to which the same connections are not offloaded
+// elsewhere.
+func TestSplitFrontendsHaveTheHintOfTheirOwnPolicy(t *testing.T) {
+	p := countedPlanner(needy(0), func(s *Settings) {
+		s.Policies = &policy.Set{Policies: map[string]*policy.Policy{"long": {Name: "long", LongLived: true}},
+			Bindings: []policy.Binding{{Selector: policy.Selector{{Key: "zoned", Op: policy.Exists}}, Policy: "long"}}}
+	})
+	for step, parent := range []string{"", "zoned", "plain", ""} {
+		route := split(1)
+		route.Route.Parents, route.Route.Backends[0].Service = []model.RouteParent{{Service: parent}}, map[string]string{"zoned": "plain", "plain": "zoned"}[parent]
+		if parent == "" {
+			route.Route = nil
+		}
+		p.Apply([]model.Change{route})
+		p.PlanNow(time.Unix(int64(1000+step), 0))
+		for _, f := range p.Current().Frontends {
+			if name := f.Owner.Service.Name; f.LongLived != (name == "zoned") {
+				t.Errorf("with a route at %q: the frontend of %s is offloaded: %t", parent, name, f.LongLived)
+			}
+			if name := f.Owner.Service.Name; name == parent && f.Pool.Endpoints[0].Addr != countedKey(map[string]int{"zoned": 1, "plain": 0}[parent]).Addr {
+				t.Errorf("with a route at %q: connections go to %v", parent, f.Pool.Endpoints)
+			}
+		}
+	}
+}

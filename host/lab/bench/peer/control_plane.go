@@ -36,8 +36,8 @@ const probedServices = 20
 // updateTimeout limits the wait for an update to take effect.
 const updateTimeout = time.Minute
 
-// measureProxy starts a proxy on a new node in a cluster of services Services, updates endpoints, restarts it, and stops it. The
-// rules of the node stay.
+// measureProxy starts a proxy on a new node in a cluster of services Services, updates endpoints, restarts it, and stops it; if
+// there are no updates to measure, it is not restarted. The rules of the node stay.
 func (b *bench) measureProxy(ctx context.Context, p *proxy, services int, into *proxyResult) (n *node, err error) {
 	if n, err = b.env.addNode(ctx); err != nil {
 		return nil, err
@@ -63,6 +63,9 @@ func (b *bench) measureProxy(ctx context.Context, p *proxy, services int, into *
 	}
 	into.Watches = loadgen.AddedWatches(b.env.watches, watches)
 	into.PeakRSS = append(into.PeakRSS, r.PeakRSS())
+	if p.changes == 0 {
+		return n, nil
+	}
 	return n, b.measureRestart(ctx, r, into)
 }
 

@@ -15,7 +15,6 @@ type results struct {
 	Machine   string
 	Versions  []string
 	Other     string // the name of the proxy beside sluice
-	Endpoints int
 	MinSync   time.Duration
 	Quick     bool
 	Rows      []sizeResult
@@ -23,7 +22,7 @@ type results struct {
 
 // sizeResult has the results at one size.
 type sizeResult struct {
-	Services                 int
+	size                     size
 	AckLatency, WatchLatency []float64      // ms: lower bounds for every proxy
 	Proxies                  [2]proxyResult // the other one and sluice
 }
@@ -59,7 +58,7 @@ func (r *results) print(w io.Writer) {
 	if r.Quick {
 		fmt.Fprint(w, "Quick run: a smoke test, not a measurement.\n")
 	}
-	fmt.Fprintf(w, "\n**%s / sluice = ratio**, Services of %d endpoints each\n\n", r.Other, r.Endpoints)
+	fmt.Fprintf(w, "\n**%s / sluice = ratio**\n\n", r.Other)
 	line := func(name string, cell func(*sizeResult) string) {
 		fmt.Fprintf(w, "| %s |", name)
 		for i := range r.Rows {
@@ -67,7 +66,7 @@ func (r *results) print(w io.Writer) {
 		}
 		fmt.Fprintln(w)
 	}
-	line("Services", func(r *sizeResult) string { return fmt.Sprint(r.Services) })
+	line("Services × endpoints", func(r *sizeResult) string { return r.size.String() })
 	fmt.Fprintln(w, "|---|"+strings.Repeat("---|", len(r.Rows)))
 	both := func(name string, of func(*proxyResult) float64) {
 		line(name, func(r *sizeResult) string { return formatRatio(of(&r.Proxies[0]), of(&r.Proxies[1])) })

@@ -179,6 +179,9 @@ func (t *Tracer) reasons(flow plan.Flow, o *plan.Outcome) []string {
 	if f.Affinity > 0 {
 		out = append(out, fmt.Sprintf("session affinity: a client keeps its endpoint for %s", f.Affinity))
 	}
+	if f.LongLived {
+		out = append(out, "trafficHint LongLived: once established, it may go by a flowtable")
+	}
 	return append(append(out, balanceReason(x, flow.From, o)...), masqueradeReason(who, o))
 }
 
