@@ -23,8 +23,6 @@ type Balancing interface {
 type traits struct {
 	// tableComment identifies tables of this version with this balancing.
 	tableComment string
-	// storesEndpoints: the kernel's elements name the endpoints of pools.
-	storesEndpoints bool
 	// dispatches is how often a connection passes the dispatch chain until it has an endpoint or is dropped.
 	dispatches int
 	// remembersResets: the rules balance TCP connections that conntrack does not know, except those that ResetTCP names.

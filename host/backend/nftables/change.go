@@ -28,6 +28,9 @@ func (t *table) change(x *tx, k plan.Key, now, want *elements) error {
 	if err := t.changeCounted(x, k.Protocol, now.counted, want.counted); err != nil {
 		return err
 	}
+	if err := t.enter(x, want.entered, 1); err != nil {
+		return err
+	}
 	key := frontendKey(make([]byte, 0, 64), k)
 	slots := func(has bool) error {
 		for l := range scopes {
@@ -45,6 +48,9 @@ func (t *table) change(x *tx, k plan.Key, now, want *elements) error {
 	}
 	t.changeEntry(x, k, key, now, want)
 	if err := slots(false); err != nil {
+		return err
+	}
+	if err := t.enter(x, now.entered, -1); err != nil {
 		return err
 	}
 	if deleted {

@@ -239,15 +239,8 @@ func (t *table) countRefs() {
 		t.refer(x, k, h, 1)
 		t.countChains(h, 1)
 		t.longLived += countTrue(h.longLived)
-		for l := range scopes {
-			for i := range h.scopes[l].slots.len() {
-				if a := h.scopes[l].slots.at(i); a.IsValid() {
-					t.addEndpoint(x, a.Addr(), 1)
-				}
-			}
-		}
 	}
-	t.hairpinsUncounted = !t.balancing.traits().storesEndpoints
+	t.addrsUncounted = true
 	t.loadGroups()
 }
 

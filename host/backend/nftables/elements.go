@@ -25,6 +25,7 @@ type elements struct {
 	learn        []learnChain
 	ranges       []netip.Prefix // sorted
 	counted      packedSlots    // endpoints whose connections are counted; none if the frontend was read
+	entered      packedSlots    // endpoints whose addresses have an entry, see addressedEndpointsOf; likewise
 	scopes       [scopes]poolElements
 }
 

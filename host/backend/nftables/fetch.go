@@ -63,42 +63,6 @@ func (t *table) fetchSlots(i lookup, scope int) (found int, err error) {
 	return f.found, f.flush()
 }
 
-// loadHairpins reads the set that follows from the slots in the same way.
-func (t *table) loadHairpins() error {
-	if !t.hairpin.exists {
-		return nil
-	}
-	n, ok, err := t.count(t.hairpin)
-	if err != nil {
-		return err
-	}
-	if ok && n >= minFetch && n == t.hairpins.len() {
-		found, err := t.fetchHairpins()
-		if err == nil && found == n {
-			for a := range t.hairpins.all() {
-				t.hairpins.setInKernel(a)
-			}
-			return nil
-		}
-	}
-	return t.loadElements(t.hairpin)
-}
-
-func (t *table) fetchHairpins() (found int, err error) {
-	f := t.fetcher(t.hairpin)
-	left := t.hairpins.len()
-	for a := range t.hairpins.all() {
-		if f.keys == f.limit || left == t.hairpins.len() {
-			if err := f.request(min(left, f.limit), func([]byte) bool { return true }); err != nil {
-				return f.found, err
-			}
-		}
-		f.add(append(appendAddr(nil, a), a.AsSlice()...))
-		left--
-	}
-	return f.found, f.flush()
-}
-
 // fetcher fetches elements of a set by key, in batches that fit the receive buffer: the kernel answers each element
 // with a message of its own.
 type fetcher struct {

@@ -39,7 +39,7 @@ func (b *Backend) guard(ctx context.Context, add, del []netip.Addr) error {
 	for _, t := range b.tables {
 		x := &tx{t: t}
 		x.limit, x.softLimit = b.bounds()
-		t.vipRefs.flush(x) // what is left over; the new ones are not counted yet
+		t.vipRefs.flush(x, false) // what is left over; the new ones are not counted yet
 		change := func(list []netip.Addr, by int32) error {
 			for _, a := range list {
 				if model.FamilyOf(a) != t.family {

@@ -62,7 +62,7 @@ func (h *HandOff) addSets(s *schema, l lookup, scope int, ss *scopeSets) {
 	ss.fwmarks = s.addSet(p+"fwmarks", key...).mapTo(markField).hostData()
 }
 
-// encodePool stores the endpoints that may get connections in place of slots: hairpins and affinity need them.
+// encodePool stores the endpoints that may get connections in place of slots: affinity needs them.
 func (h *HandOff) encodePool(f *plan.Frontend, p *plan.Pool, scope int, _ packedSlots) (poolElements, error) {
 	// A pool that accepts no connections may have endpoints and so a mark.
 	out := poolElements{mark: h.PoolMark(f, scope == outside)}
@@ -102,14 +102,8 @@ func (h *HandOff) changePool(x *tx, ss *scopeSets, key []byte, now, want *poolEl
 	}
 }
 
-// changeEndpoints counts hairpins. The endpoints themselves are in no set.
-func (h *HandOff) changeEndpoints(x *tx, _ *scopeSets, _ []byte, now, want packedSlots) error {
-	for i := range now.len() {
-		x.t.addEndpoint(x, now.at(i).Addr(), -1)
-	}
-	for i := range want.len() {
-		x.t.addEndpoint(x, want.at(i).Addr(), 1)
-	}
+// changeEndpoints writes nothing: the endpoints are in no set.
+func (h *HandOff) changeEndpoints(*tx, *scopeSets, []byte, packedSlots, packedSlots) error {
 	return nil
 }
 

@@ -67,8 +67,8 @@ func (t *table) loadAll(s *tableState) error {
 		return err
 	}
 	for _, name := range t.existing() {
-		if strings.HasSuffix(name, "slots") || name == t.hairpin.name {
-			continue // these mostly follow from others
+		if strings.HasSuffix(name, "slots") {
+			continue // their keys mostly follow from others
 		}
 		if err := t.loadElements(t.byName[name]); err != nil {
 			return err
@@ -88,9 +88,6 @@ func (t *table) loadAll(s *tableState) error {
 		t.masqueradeBit = t.globals.masqueradeBits[0]
 	}
 	t.countRefs()
-	if err := t.loadHairpins(); err != nil {
-		return err
-	}
 	return t.loadRules()
 }
 

@@ -3,6 +3,7 @@ package nftables
 import (
 	"iter"
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/host/core/plan"
 	"github.com/sluice-proxy/sluice/host/util/nfnl"
@@ -22,7 +23,7 @@ func newRefCounts(s *set, double bool) refCounts {
 	return refCounts{set: s, twice: double, v4: map[[4]byte]ref{}, v6: map[[16]byte]ref{}}
 }
 
-// ref is a count above some bits of state. There is one for each endpoint of the cluster.
+// ref is a count above some bits of state.
 type ref int32
 
 const (
@@ -53,8 +54,6 @@ func (r *refCounts) put(a netip.Addr, v ref) {
 		r.v6[a.As16()] = v
 	}
 }
-
-func (r *refCounts) len() int { return len(r.v4) + len(r.v6) }
 
 func (r *refCounts) all() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
@@ -93,10 +92,17 @@ func (r *refCounts) add(x *tx, a netip.Addr, by int32) {
 // setInKernel records that the kernel has an address. The next commit deletes it if nothing refers to it.
 func (r *refCounts) setInKernel(a netip.Addr) { r.put(a, r.touch(a, r.get(a)|refInKernel)) }
 
-func (r *refCounts) flush(x *tx) {
+// flush writes the changes, except for deletions if those have to wait.
+func (r *refCounts) flush(x *tx, deletionsWait bool) {
+	waiting := r.touched[:0]
 	for _, a := range r.touched {
-		v := r.get(a) &^ refTouched
-		if want := v.count() > 0; want != (v&refInKernel != 0) {
+		v := r.get(a)
+		want := v.count() > 0
+		if !want && v&refInKernel != 0 && deletionsWait {
+			waiting = append(waiting, a)
+			continue
+		}
+		if v &^= refTouched; want != (v&refInKernel != 0) {
 			key := a.AsSlice()
 			if r.twice {
 				key = append(key, key...)
@@ -110,29 +116,70 @@ func (r *refCounts) flush(x *tx) {
 		}
 		r.put(a, v)
 	}
-	r.touched = r.touched[:0]
+	r.touched = waiting
 }
 
-// addEndpoint changes the number of slots of an endpoint, which needs a hairpin entry, or rules that refuse its connections.
-func (t *table) addEndpoint(x *tx, a netip.Addr, by int32) {
-	if !plan.IsRefusing(a) {
-		t.hairpins.add(x, a, by)
-		return
+// enteredEndpointsOf returns the endpoints of a frontend whose addresses need an entry: those that may be on this node a hairpin
+// entry, as kube-proxy 1.37 has it, and the one that stands for refusing rules that do so.
+func enteredEndpointsOf(f *plan.Frontend) packedSlots {
+	var list []netip.AddrPort
+	for e := range f.AllEndpoints() {
+		if e.Weight > 0 && !e.Remote {
+			list = append(list, e.Addr)
+		}
 	}
-	if t.refusingAddrs.add(x, a, by); by > 0 {
-		t.need(t.refusing)
-		x.enters = t.refusing.grace.addTo(x.enters)
+	return pack(list)
+}
+
+// enter changes the number of references to the addresses of such endpoints. It commits when the transaction is full.
+func (t *table) enter(x *tx, list packedSlots, by int32) error {
+	for i := range list.len() {
+		a := list.at(i).Addr()
+		if !plan.IsRefusing(a) {
+			t.hairpins.add(x, a, by)
+		} else if t.refusingAddrs.add(x, a, by); by > 0 {
+			t.need(t.refusing)
+			x.enters = t.refusing.grace.addTo(x.enters)
+		}
+		if x.full() {
+			if err := x.commit(); err != nil {
+				return err
+			}
+		}
 	}
+	return nil
+}
+
+// settleAddrs deletes the entries that the kernel had when the table was read and that no frontend needs, of which there may be
+// many.
+func (t *table) settleAddrs(x *tx) error {
+	if !t.addrsUncounted {
+		return nil
+	}
+	x.owner = ""
+	for _, r := range []*refCounts{&t.hairpins, &t.refusingAddrs} {
+		all := r.touched
+		r.touched = nil
+		for part := range slices.Chunk(all, 256) {
+			r.touched = part
+			if r.flush(x, false); !x.shouldCommit() {
+				continue
+			}
+			if err := x.commitLater(); err != nil {
+				return err
+			}
+		}
+	}
+	t.addrsUncounted = false
+	return nil
 }
 
 func (t *table) flushRefs(x *tx) {
 	x.owner = ""
-	if !t.hairpinsUncounted {
-		t.hairpins.flush(x)
-		t.refusingAddrs.flush(x)
-	}
-	t.clusterAddrs.flush(x)
-	t.otherAddrs.flush(x)
-	t.vipRefs.flush(x)
+	t.hairpins.flush(x, t.addrsUncounted)
+	t.refusingAddrs.flush(x, t.addrsUncounted)
+	t.clusterAddrs.flush(x, false)
+	t.otherAddrs.flush(x, false)
+	t.vipRefs.flush(x, false)
 	t.flushCounted(x)
 }

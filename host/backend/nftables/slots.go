@@ -33,7 +33,7 @@ func (Slots) Caps() plan.Caps {
 }
 
 func (Slots) traits() traits {
-	return traits{tableComment: tableComment, storesEndpoints: true, dispatches: maxDispatches, remembersResets: true}
+	return traits{tableComment: tableComment, dispatches: maxDispatches, remembersResets: true}
 }
 
 func (Slots) acceptsComment(s string) bool { return s == tableComment }
@@ -91,11 +91,9 @@ func (Slots) changeEndpoints(x *tx, ss *scopeSets, key []byte, now, want packedS
 		k := binary.NativeEndian.AppendUint32(key, uint32(n))
 		if had.IsValid() {
 			x.del(ss.slots, nfnl.Element{Key: k})
-			x.t.addEndpoint(x, had.Addr(), -1)
 		}
 		if has.IsValid() {
 			x.add(ss.slots, nfnl.Element{Key: k, Data: appendPort(appendAddr(data[:0], has.Addr()), has.Port())})
-			x.t.addEndpoint(x, has.Addr(), 1)
 		}
 		if x.full() {
 			if err := x.commit(); err != nil {

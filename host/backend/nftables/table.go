@@ -42,7 +42,7 @@ type table struct {
 
 	hairpins, refusingAddrs, clusterAddrs, otherAddrs, vipRefs refCounts
 
-	hairpinsUncounted bool // the tables were read, and Balancing does not store endpoints: hairpins are known once all frontends are written
+	addrsUncounted bool // the table was read: which addresses of endpoints need an entry is known once all frontends are written
 }
 
 // hookStage is which base chains a table has.
@@ -83,7 +83,7 @@ func (t *table) reset() {
 	t.clusterAddrs = newRefCounts(t.clusterIPs, false)
 	t.otherAddrs = newRefCounts(t.externalIPs, false)
 	t.vipRefs = newRefCounts(t.vipAddrs, false)
-	t.hairpinsUncounted = false
+	t.addrsUncounted = false
 	t.counted, t.oldSets = newCountedEndpoints(), nil
 }
 

@@ -78,7 +78,9 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta) (err er
 		}
 	}
 	for _, t := range tables {
-		t.hairpinsUncounted = false
+		if err := t.settleAddrs(txs[t.family]); err != nil {
+			return err
+		}
 		if err := t.flushGroups(txs[t.family]); err != nil {
 			return err
 		}
@@ -161,9 +163,9 @@ func (b *Backend) allKeys(p *plan.Plan) []plan.Key {
 func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps *plan.Caps) error {
 	t := x.t
 	now := t.frontends[k]
-	var counted packedSlots
+	var counted, entered packedSlots
 	if f != nil {
-		counted = countedEndpointsOf(f) // those of weight 0 too
+		counted, entered = countedEndpointsOf(f), enteredEndpointsOf(f) // of weight 0 too, and remote or not
 		f = caps.StripInto(&b.stripped, f)
 	}
 	var want *elements
@@ -176,7 +178,7 @@ func (b *Backend) writeFrontend(x *tx, k plan.Key, f *plan.Frontend, caps *plan.
 		if want, err = t.encode(f, before); err != nil {
 			return frontendError{err}
 		}
-		want.counted = counted
+		want.counted, want.entered = counted, entered
 	}
 	if now == nil && want == nil {
 		return nil

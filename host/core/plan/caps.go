@@ -103,12 +103,12 @@ func (c *Caps) affinity(d time.Duration) time.Duration {
 	return (d + step - 1).Truncate(step)
 }
 
-// isStripped reports whether a backend has a pool without a change. That is so for nearly all pools, so it must not allocate.
+// isStripped reports whether a backend has a pool without a change.
 func (c *Caps) isStripped(p *Pool) bool {
 	for i := range p.Endpoints {
 		m := &p.Endpoints[i]
 		switch {
-		case m.Deadline != 0:
+		case m.Deadline != 0 || m.Remote:
 			return false
 		case m.Weight > 0 && m.Phase != Active:
 			return false

@@ -142,9 +142,12 @@ const (
 
 // Endpoint is an endpoint in a pool. It gets a new connection with probability Weight / Total.
 type Endpoint struct {
-	Addr     netip.AddrPort
-	Weight   uint16
-	Phase    Phase
+	Addr   netip.AddrPort
+	Weight uint16
+	Phase  Phase
+	// Remote means that the endpoint is on another node, as far as its nodeName says. It has no influence on forwarding: its
+	// connections to itself do not pass this node, so a backend need not prepare for them. The text forms do not have it.
+	Remote   bool
 	Deadline int64 // when established connections are reset, Unix milliseconds; 0: never
 }
 

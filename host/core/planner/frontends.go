@@ -144,7 +144,7 @@ func buildPool(p *eligibility.Port, d *policy.Decision, local bool, udp *udpEndp
 		if local && !e.Local {
 			continue
 		}
-		m := plan.Endpoint{Addr: e.Addr, Weight: d.Weights[i]}
+		m := plan.Endpoint{Addr: e.Addr, Weight: d.Weights[i], Remote: e.Node != "" && !e.Local}
 		switch {
 		case m.Weight == 0 && p.Name.Protocol == model.UDP && !udp.keeps(e.Addr):
 			continue

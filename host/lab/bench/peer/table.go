@@ -12,12 +12,12 @@ import (
 
 // results of a run.
 type results struct {
-	Machine   string
-	Versions  []string
-	Other     string // the name of the proxy beside sluice
-	MinSync   time.Duration
-	Quick     bool
-	Rows      []sizeResult
+	Machine  string
+	Versions []string
+	Other    string // the name of the proxy beside sluice
+	MinSync  time.Duration
+	Quick    bool
+	Rows     []sizeResult
 }
 
 // sizeResult has the results at one size.
