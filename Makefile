@@ -145,11 +145,11 @@ test-nodes: cluster-programs
 	SLUICE_TEST_NODES=1 $(GO) test -vet=off -count=1 -v -timeout 20m ./deploy/nodes
 
 # Flannel, kube-router and Calico as the networks of real clusters, with kube-proxy and then with sluice: who answers whom, with which source, and
-# network policies, which COMPATIBILITY.md is about. PLUGINS= names some. As root on Debian 12; half an hour, the first time more.
-PLUGINS     := flannel kube-router calico
+# network policies, which COMPATIBILITY.md is about. NETWORK_PLUGINS= names some. As root on Debian 12; half an hour, the first time more.
+NETWORK_PLUGINS := flannel kube-router calico
 test-cni: cluster-programs
-	@$(GO) run ./host/lab/realcluster/programs/build $(PLUGINS) >/dev/null
-	SLUICE_TEST_CNI='$(PLUGINS)' $(GO) test -vet=off -count=1 -v -timeout 60m -run TestBesideNetworkPlugins ./deploy/nodes
+	@$(GO) run ./host/lab/realcluster/programs/build $(NETWORK_PLUGINS) >/dev/null
+	SLUICE_TEST_CNI='$(NETWORK_PLUGINS)' $(GO) test -vet=off -count=1 -v -timeout 60m -run TestBesideNetworkPlugins ./deploy/nodes
 
 # deploy/README.md from kube-proxy to sluice and back, under load, from all of its modes and with 10,000 Services. As root on Debian 12; half
 # an hour. HANDOVER='^ipvs$$' runs one.

@@ -132,3 +132,30 @@ func TestManyHairpinEntriesAreDeletedInParts(t *testing.T) {
 	}
 	d.expectPlan(p)
 }
+
+// TestFrontendThatKeepsItsStateKeepsItsHairpinEntries: the new version of a frontend cannot be programmed.
+func TestFrontendThatKeepsItsStateKeepsItsHairpinEntries(t *testing.T) {
+	d := newTestEnv(t, 0)
+	d.apply(service(frontend("10.96.0.9:80/TCP ClusterIP masquerade=never", "1 2"), frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "3")))
+	wrong := parse(t, service(frontend("10.96.0.9:80/TCP ClusterIP masquerade=never", "1 2"), frontend("10.96.0.10:80/TCP ClusterIP masquerade=never", "4")))
+	for k, f := range wrong.Frontends {
+		if k.Addr == netip.MustParseAddr("10.96.0.9") {
+			f.Pool.Endpoints[0].Addr = netip.MustParseAddrPort("[fd00::1]:80")
+		}
+	}
+	d.restart()
+	for range 2 {
+		if _, err := d.b.Apply(context.Background(), wrong, nil); err == nil {
+			t.Error("no error")
+		}
+		if got := d.hairpins(); !slices.Equal(got, []string{"10.244.0.1", "10.244.0.2", "10.244.0.4"}) {
+			t.Errorf("hairpin entries of %v", got)
+		}
+	}
+	if _, err := d.b.Apply(context.Background(), parse(t, service(frontend("10.96.0.9:80/TCP ClusterIP masquerade=never", "2"))), nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.hairpins(); !slices.Equal(got, []string{"10.244.0.2"}) {
+		t.Errorf("hairpin entries of %v", got)
+	}
+}

@@ -150,6 +150,24 @@ func (t *table) enter(x *tx, list packedSlots, by int32) error {
 	return nil
 }
 
+// enterKept counts the addresses of a frontend that was read and keeps its state.
+func (t *table) enterKept(x *tx, k plan.Key) error {
+	h := t.frontends[k]
+	if h == nil || h.entered != nil || !t.addrsUncounted {
+		return nil
+	}
+	var list []netip.AddrPort
+	for l := range scopes {
+		for _, a := range h.scopes[l].slots.unpack() {
+			if a.IsValid() {
+				list = append(list, a)
+			}
+		}
+	}
+	h.entered = pack(list)
+	return t.enter(x, h.entered, 1)
+}
+
 // settleAddrs deletes the entries that the kernel had when the table was read and that no frontend needs, of which there may be
 // many.
 func (t *table) settleAddrs(x *tx) error {

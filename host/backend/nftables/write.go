@@ -41,14 +41,17 @@ func (b *Backend) write(tables []*table, next *plan.Plan, d *plan.Delta) (err er
 	caps := b.Caps()
 	writeOne := func(k plan.Key, f *plan.Frontend) error {
 		x := txs[k.Family()]
-		if x == nil || f != nil && b.unprogrammed.waits(k) {
+		if x == nil {
 			return nil
+		}
+		if f != nil && b.unprogrammed.waits(k) {
+			return x.t.enterKept(x, k)
 		}
 		err := b.writeFrontend(x, k, f, &caps)
 		if e := new(frontendError); errors.As(err, e) {
 			// One that cannot be encoded keeps its state and does not delay the others.
 			b.unprogrammed.add(k, err, time.Time{})
-			return nil
+			return x.t.enterKept(x, k)
 		}
 		if err == nil {
 			b.unprogrammed.remove(k)

@@ -94,7 +94,7 @@ func DataPlaneMain(args []string) error {
 	flags := flag.NewFlagSet("dataplane", flag.ExitOnError)
 	flags.IntVar(&o.rounds, "rounds", 60, "rounds of measurements: two blocks of each way and proxy")
 	flags.StringVar(&o.policy, "policy", "bin/zone-first.wasm", "module of examples/plugin-zone-first")
-	o.register(flags, "1000,10000,44000x1")
+	o.register(flags, "1000,10000")
 	_ = flags.Parse(args) // it exits
 	return o.inNamespace(func(ctx context.Context) error {
 		results, planes, err := o.measure(ctx)
