@@ -32,7 +32,7 @@ var ErrClosed = errors.New("fake: the backend is closed")
 // Everything returns the capabilities of a Kernel that can represent every plan.
 func Everything() plan.Caps {
 	return plan.Caps{
-		Name: "fake", ZeroWeight: true, Outcomes: true, LongLived: true, Step: slots.Step,
+		Name: "fake", ZeroWeight: true, Remote: true, Outcomes: true, LongLived: true, Step: slots.Step,
 		Balances: []plan.Balance{plan.Random, plan.RoundRobin, plan.SourceHash, plan.LeastConnections},
 	}
 }

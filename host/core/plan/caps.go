@@ -21,6 +21,8 @@ type Caps struct {
 	MaxHashTotal int
 	// ZeroWeight means that the backend represents endpoints of weight 0. Their phase is Draining.
 	ZeroWeight bool
+	// Remote means that the backend represents which endpoints are remote.
+	Remote bool
 	// Balances that the backend supports. The first one replaces unsupported ones. Without any, every plan fits.
 	Balances []Balance
 	// MaxEndpoints of a pool, and MaxName of the names of a Service, of its namespace and of its ports, in bytes; 0: no limit.
@@ -108,7 +110,7 @@ func (c *Caps) isStripped(p *Pool) bool {
 	for i := range p.Endpoints {
 		m := &p.Endpoints[i]
 		switch {
-		case m.Deadline != 0 || m.Remote:
+		case m.Deadline != 0 || m.Remote && !c.Remote:
 			return false
 		case m.Weight > 0 && m.Phase != Active:
 			return false

@@ -202,7 +202,7 @@ func (c *Caps) stripPool(p Pool, memory *[]Endpoint) Pool {
 		if m.Weight == 0 && !c.ZeroWeight {
 			continue
 		}
-		n := Endpoint{Addr: m.Addr, Weight: m.Weight}
+		n := Endpoint{Addr: m.Addr, Weight: m.Weight, Remote: m.Remote && c.Remote}
 		if m.Weight == 0 {
 			n.Phase = Draining
 		}
