@@ -99,6 +99,7 @@ type bench struct {
 	proxies  [2]*proxy // the other one and sluice
 	updater  *loadgen.SliceUpdater
 	services int // Services
+	created  int // their endpoints
 	results  results
 	dir      string
 }
@@ -224,10 +225,11 @@ const minServices = 10
 // createServices adds the Services that a size has more than the former one.
 func (b *bench) createServices(ctx context.Context, s size) error {
 	b.progress("Services × endpoints: %s", s)
-	if err := loadgen.CreateServices(ctx, b.env.Cluster, b.services, s.services(), s[len(s)-1].endpoints); err != nil {
+	added, endpoints := s.services()-b.services, s[len(s)-1].endpoints
+	if err := loadgen.CreateServices(ctx, b.env.Cluster, b.services, s.services(), b.created, endpoints); err != nil {
 		return err
 	}
-	b.services = s.services()
+	b.services, b.created = s.services(), b.created+added*endpoints
 	var err error
 	b.updater, err = loadgen.NewSliceUpdater(ctx, b.env.Cluster, loadgen.ServiceName(movingService))
 	return err
