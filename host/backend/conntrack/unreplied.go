@@ -45,7 +45,7 @@ func (t *Table) DeleteUnreplied(ctx context.Context, to []plan.Reset) (n int, er
 func deleteUnreplied(f model.Family, c *flowEntry) (deleted bool, err error) {
 	identity := c.identity()
 	now, err := getEntry(f, identity)
-	if err == nil && (!now.unreplied()) {
+	if err == nil && !now.unreplied() {
 		return false, nil
 	}
 	if err == nil {

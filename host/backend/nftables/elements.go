@@ -25,7 +25,7 @@ type elements struct {
 	learn        []learnChain
 	ranges       []netip.Prefix // sorted
 	counted      packedSlots    // endpoints whose connections are counted; none if the frontend was read
-	entered      packedSlots    // endpoints whose addresses have an entry, see addressedEndpointsOf; likewise
+	entered      packedSlots    // endpoints whose addresses have an entry, see enteredEndpointsOf; likewise
 	scopes       [scopes]poolElements
 }
 
