@@ -82,7 +82,7 @@ func (c *cluster) undecided() string {
 }
 
 // adopted is what a Pod logs that has found the rules of the other version. These versions write one message nevertheless: the
-// other one makes hairpin entries for the endpoints of all nodes.
+// other one makes hairpin entries for the endpoints of all nodes (TestManyHairpinEntriesAreDeletedInParts: and nothing else).
 var adopted = regexp.MustCompile(`"netlink_messages":[01],`)
 
 // expectAdopted: all Pods have the version, have read the checkpoint of the other, and have adopted its rules.

@@ -37,3 +37,29 @@ func TestRemoteEndpointsAreThoseOfOtherNodes(t *testing.T) {
 		}
 	}
 }
+
+// TestSplitEndpointsAreRemoteIfAllSlicesSaySo: zoned and plain share an endpoint, and connections to plain are split over both.
+func TestSplitEndpointsAreRemoteIfAllSlicesSaySo(t *testing.T) {
+	p := countedPlanner(needy(0), nil)
+	route := split(1, 1)
+	route.Route.Parents, route.Route.Backends[0].Service, route.Route.Backends[1].Service = []model.RouteParent{{Service: "plain"}}, "zoned", "plain"
+	p.Apply([]model.Change{route})
+	for i, c := range []struct {
+		zoned, plain string // nodes of the shared endpoint
+		want         bool
+	}{{"n1", "n2", true}, {"n1", "", false}, {"", "n1", false}, {"n1", "n0", false}, {"n0", "n1", false}, {"n0", "", false}, {"", "n0", false}, {"", "", false}} {
+		for j, node := range []string{c.zoned, c.plain} {
+			name := model.Name{Namespace: "shop", Name: []string{"zoned", "plain"}[j]}
+			p.Apply([]model.Change{{Kind: model.SliceKind, Name: name, Slice: &model.EndpointSlice{
+				Name: name, Service: name, Family: model.IPv4, Ports: []model.SlicePort{{Protocol: model.TCP, Port: 8080}},
+				Endpoints: []model.SliceEndpoint{{Addr: countedKey(1).Addr.Addr(), Node: node, Ready: true, Serving: true}},
+			}}})
+		}
+		p.PlanNow(time.Unix(int64(1000+i), 0))
+		for _, f := range p.Current().Frontends {
+			if f.Owner.Service.Name == "plain" && (len(f.Pool.Endpoints) != 1 || f.Pool.Endpoints[0].Remote != c.want) {
+				t.Errorf("on nodes %q and %q: %+v", c.zoned, c.plain, f.Pool.Endpoints)
+			}
+		}
+	}
+}

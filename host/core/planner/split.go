@@ -164,6 +164,9 @@ func (s *Split) take(part int) {
 		o := &p.Endpoints[n-1]
 		o.Ready, o.Serving, o.Terminating = o.Ready || e.Ready, o.Serving || e.Serving, o.Terminating && e.Terminating
 		o.InCluster, o.InLocal, o.Local = o.InCluster || e.InCluster, o.InLocal || e.InLocal, o.Local || e.Local
+		if e.Node == "" || e.Local { // it may be, or is, on this node
+			o.Node = e.Node
+		}
 	}
 	of.at = append(of.at, int32(len(p.Endpoints)-1))
 }

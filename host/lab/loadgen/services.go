@@ -44,8 +44,8 @@ func ClusterIP(i int) netip.Addr {
 // ServiceAddr returns the cluster IP and port of Service i.
 func ServiceAddr(i int) netip.AddrPort { return netip.AddrPortFrom(ClusterIP(i), port) }
 
-// CreateServices creates the Services from ≤ i < to, each with its own endpoints, numbered from first.
-func CreateServices(ctx context.Context, c *testcluster.Cluster, from, to, first, endpoints int) error {
+// CreateServices creates the Services from ≤ i < to, each with its own endpoints.
+func CreateServices(ctx context.Context, c *testcluster.Cluster, from, to, endpoints int) error {
 	if err := c.AddNamespace(ctx, Namespace); err != nil {
 		return err
 	}
@@ -58,9 +58,7 @@ func CreateServices(ctx context.Context, c *testcluster.Cluster, from, to, first
 			if err != nil && !apierrors.IsAlreadyExists(err) {
 				return err
 			}
-			err = c.CreateInBulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) {
-				return nil, Slice(i, first+n*endpoints, endpoints)
-			})
+			err = c.CreateInBulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) { return nil, Slice(i, i*endpoints, endpoints) })
 			if apierrors.IsAlreadyExists(err) {
 				return nil
 			}

@@ -14,21 +14,21 @@ import (
 // Require returns if err is nil. Otherwise it skips the test, or fails it in CI; err names the missing feature or program.
 func Require(t testing.TB, err error) {
 	t.Helper()
-	switch {
-	case err == nil:
-	case os.Getenv("CI") != "":
-		t.Fatal(err)
-	default:
-		t.Skip(err)
-	}
+	requireIf(t, os.Getenv("CI") != "", err)
 }
 
 // RequireOfTestKernels is Require for a feature that the kernel of the machine need not have, but those of the test guests do.
 func RequireOfTestKernels(t testing.TB, err error) {
 	t.Helper()
+	requireIf(t, os.Getenv("SLUICE_VM") != "", err)
+}
+
+// requireIf fails the test if there is an error, or skips it if the machine need not have what is missing.
+func requireIf(t testing.TB, must bool, err error) {
+	t.Helper()
 	switch {
 	case err == nil:
-	case os.Getenv("SLUICE_VM") != "":
+	case must:
 		t.Fatal(err)
 	default:
 		t.Skip(err)

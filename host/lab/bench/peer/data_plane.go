@@ -138,16 +138,16 @@ func (o *planeOptions) measure(ctx context.Context) (*results, []dataPlane, erro
 		if err := b.createServices(ctx, n); err != nil {
 			return nil, nil, err
 		}
-		p := dataPlane{size: n}
+		p := dataPlane{Services: n}
 		var nodes []*node
 		for _, proxy := range []*proxy{nil, b.proxies[0], b.proxies[1]} {
-			at, err := b.planeNode(ctx, proxy, n.services())
+			at, err := b.planeNode(ctx, proxy, n)
 			if err != nil {
 				return nil, nil, err
 			}
 			nodes = append(nodes, at)
 		}
-		b.progress("data plane with %s", n)
+		b.progress("data plane with %d Services", n)
 		for _, w := range ways() {
 			row := planeRow{way: w}
 			var targets []target
@@ -159,7 +159,7 @@ func (o *planeOptions) measure(ctx context.Context) (*results, []dataPlane, erro
 				targets = append(targets, t)
 			}
 			if row.blocks, err = w.workload.alternate(targets, o.rounds); err != nil {
-				return nil, nil, fmt.Errorf("%s, %s, %s: %w", n, w.workload.name, w.name, err)
+				return nil, nil, fmt.Errorf("%d Services, %s, %s: %w", n, w.workload.name, w.name, err)
 			}
 			p.rows = append(p.rows, row)
 		}

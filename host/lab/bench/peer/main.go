@@ -66,8 +66,8 @@ func (o *options) inNamespace(f func(ctx context.Context) error) (err error) {
 
 // register adds the flags that all commands have, with their default of -sizes.
 func (o *options) register(flags *flag.FlagSet, sizes string) {
-	flags.StringVar(&o.sizes, "sizes", sizes, "numbers of Services, ascending; Nx1: the Services added for this size have 1 endpoint")
-	flags.IntVar(&o.endpoints, "endpoints", 10, "endpoints of each Service, unless -sizes says otherwise")
+	flags.StringVar(&o.sizes, "sizes", sizes, "numbers of Services, ascending")
+	flags.IntVar(&o.endpoints, "endpoints", 10, "endpoints of each Service")
 	flags.DurationVar(&o.minSync, "kube-proxy-min-sync", time.Second, "kube-proxy's nftables.minSyncPeriod; 1s is its default")
 	flags.StringVar(&o.kubeProxy, "kube-proxy", "", "binary of kube-proxy; by default "+programs.SuiteVersion+", which is built if it is missing")
 	flags.StringVar(&o.base, "base", "", "binary of another build of sluice to measure instead of kube-proxy, as often as sluice")
@@ -99,58 +99,18 @@ type bench struct {
 	proxies  [2]*proxy // the other one and sluice
 	updater  *loadgen.SliceUpdater
 	services int // Services
-	created  int // their endpoints
 	results  results
 	dir      string
 }
 
-// size is the size of a cluster: parts of Services that have as many endpoints.
-type size []part
-
-type part struct{ services, endpoints int }
-
-func (s size) services() (n int) {
-	for _, p := range s {
-		n += p.services
-	}
-	return n
-}
-
-func (s size) String() string {
-	var parts []string
-	for _, p := range s {
-		parts = append(parts, fmt.Sprintf("%d × %d", p.services, p.endpoints))
-	}
-	return strings.Join(parts, " + ")
-}
-
-// parseSizes parses the flag -sizes. Each size has the Services of the former one.
-func (o *options) parseSizes() (sizes []size, err error) {
-	var s size
-	for _, text := range strings.Split(o.sizes, ",") {
-		number, each, given := strings.Cut(text, "x")
-		endpoints := o.endpoints
-		services, err := strconv.Atoi(number)
-		if err == nil && given {
-			endpoints, err = strconv.Atoi(each)
-		}
-		if err != nil || services < minServices || services <= s.services() || endpoints < 1 {
-			return nil, fmt.Errorf("-sizes %q: %q must be a number of at least %d, higher than the one before it, or such a number and one of endpoints: 2000x1",
-				o.sizes, text, minServices)
-		}
-		if s = append(slices.Clone(s), part{services - s.services(), endpoints}); len(s) > 1 && s[len(s)-2].endpoints == endpoints {
-			s[len(s)-2].services += s[len(s)-1].services
-			s = s[:len(s)-1]
-		}
-		sizes = append(sizes, s)
-	}
-	return sizes, nil
-}
-
 // begin starts a control plane, and returns the sizes to measure.
-func (o *options) begin(ctx context.Context) (b *bench, sizes []size, err error) {
-	if sizes, err = o.parseSizes(); err != nil {
-		return nil, nil, err
+func (o *options) begin(ctx context.Context) (b *bench, sizes []int, err error) {
+	for _, f := range strings.Split(o.sizes, ",") {
+		n, err := strconv.Atoi(f)
+		if err != nil || n < minServices || !slices.IsSorted(append(sizes, n)) {
+			return nil, nil, fmt.Errorf("-sizes %q: must be ascending numbers of at least %d", o.sizes, minServices)
+		}
+		sizes = append(sizes, n)
 	}
 	b = &bench{options: *o}
 	if err := b.findPrograms(ctx); err != nil {
@@ -183,7 +143,7 @@ func (o *options) measureAll(ctx context.Context) (*results, error) {
 	defer b.end()
 	for _, n := range sizes {
 		if err := b.measureSize(ctx, n); err != nil {
-			return nil, fmt.Errorf("%s: %w", n, err)
+			return nil, fmt.Errorf("%d Services: %w", n, err)
 		}
 	}
 	return &b.results, nil
@@ -215,32 +175,31 @@ func (b *bench) findPrograms(ctx context.Context) error {
 		}
 		versions = append(versions, c[0]+" "+f[1]) // each begins with a name
 	}
-	b.results = results{Machine: benchutil.DescribeMachine(), Versions: versions, Other: other.name, MinSync: b.minSync, Quick: b.quick}
+	b.results = results{Machine: benchutil.DescribeMachine(), Versions: versions, Other: other.name, Endpoints: b.endpoints, MinSync: b.minSync, Quick: b.quick}
 	return nil
 }
 
 // minServices is the least number of Services that is measured.
 const minServices = 10
 
-// createServices adds the Services that a size has more than the former one.
-func (b *bench) createServices(ctx context.Context, s size) error {
-	b.progress("Services × endpoints: %s", s)
-	added, endpoints := s.services()-b.services, s[len(s)-1].endpoints
-	if err := loadgen.CreateServices(ctx, b.env.Cluster, b.services, s.services(), b.created, endpoints); err != nil {
+// createServices adds Services up to a total.
+func (b *bench) createServices(ctx context.Context, services int) error {
+	b.progress("%d × %d", services, b.endpoints)
+	if err := loadgen.CreateServices(ctx, b.env.Cluster, b.services, services, b.endpoints); err != nil {
 		return err
 	}
-	b.services, b.created = s.services(), b.created+added*endpoints
+	b.services = services
 	var err error
 	b.updater, err = loadgen.NewSliceUpdater(ctx, b.env.Cluster, loadgen.ServiceName(movingService))
 	return err
 }
 
 // measureSize measures both proxies at one size.
-func (b *bench) measureSize(ctx context.Context, s size) error {
-	if err := b.createServices(ctx, s); err != nil {
+func (b *bench) measureSize(ctx context.Context, services int) error {
+	if err := b.createServices(ctx, services); err != nil {
 		return err
 	}
-	row := sizeResult{size: s}
+	row := sizeResult{Services: services}
 	var err error
 	if row.AckLatency, row.WatchLatency, err = b.measureLowerBounds(ctx, b.changes[1]); err != nil {
 		return err
@@ -252,7 +211,7 @@ func (b *bench) measureSize(ctx context.Context, s size) error {
 				continue
 			}
 			b.progress("%s, %d of %d", b.proxies[which].name, rep+1, b.reps)
-			if _, err = b.measureProxy(ctx, b.proxies[which], s.services(), &row.Proxies[which]); err != nil {
+			if _, err = b.measureProxy(ctx, b.proxies[which], services, &row.Proxies[which]); err != nil {
 				return err
 			}
 		}

@@ -2,7 +2,6 @@ package peer
 
 import (
 	"bytes"
-	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -45,22 +44,6 @@ func build(t *testing.T, to, pkg string, env ...string) {
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", pkg, err, out)
-	}
-}
-
-func TestSizes(t *testing.T) {
-	for text, want := range map[string]string{
-		"1000": "[1000 × 10]", "1000,5000,44000x1": "[1000 × 10 5000 × 10 5000 × 10 + 39000 × 1]", "44000x1": "[44000 × 1]",
-		"": "", "9": "", "1000,1000": "", "1000,999": "", "1000x": "", "1000x0": "", "1000x1x1": "", "-1000": "",
-	} {
-		o := options{sizes: text, endpoints: 10}
-		got, err := o.parseSizes()
-		if (err == nil) != (want != "") || want != "" && fmt.Sprint(got) != want {
-			t.Errorf("-sizes %q: %v, %v, want %s", text, got, err, want)
-		}
-		if want != "" && fmt.Sprint(got[len(got)-1].services()) != strings.TrimSuffix(text[strings.LastIndex(text, ",")+1:], "x1") {
-			t.Errorf("-sizes %q: %d Services", text, got[len(got)-1].services())
-		}
 	}
 }
 

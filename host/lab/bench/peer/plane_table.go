@@ -10,8 +10,8 @@ import (
 
 // dataPlane has the results of the data plane at one size.
 type dataPlane struct {
-	size size
-	rows []planeRow
+	Services int
+	rows     []planeRow
 }
 
 // planeRow has the blocks of one rule for each address, of the other proxy, and of sluice.
@@ -29,7 +29,7 @@ func printPlanes(w io.Writer, r *results, planes []dataPlane) {
 }
 
 func (p *dataPlane) print(w io.Writer, r *results) {
-	fmt.Fprintf(w, "\n**%s** Services × endpoints, %d blocks of each value\n\n", p.size, len(p.rows[0].blocks[0]))
+	fmt.Fprintf(w, "\n**%d × %d** Services × endpoints, %d blocks of each value\n\n", p.Services, r.Endpoints, len(p.rows[0].blocks[0]))
 	fmt.Fprintf(w, "| median of blocks | one rule | %[1]s | sluice | sluice / one rule (95 %% CI) | sluice / %[1]s (95 %% CI) | noise: %[1]s / itself (95 %% CI) | beside %[1]s, sluice is |\n", r.Other)
 	fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|")
 	for _, row := range p.rows {

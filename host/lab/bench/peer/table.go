@@ -12,17 +12,18 @@ import (
 
 // results of a run.
 type results struct {
-	Machine  string
-	Versions []string
-	Other    string // the name of the proxy beside sluice
-	MinSync  time.Duration
-	Quick    bool
-	Rows     []sizeResult
+	Machine   string
+	Versions  []string
+	Other     string // the name of the proxy beside sluice
+	Endpoints int
+	MinSync   time.Duration
+	Quick     bool
+	Rows      []sizeResult
 }
 
 // sizeResult has the results at one size.
 type sizeResult struct {
-	size                     size
+	Services                 int
 	AckLatency, WatchLatency []float64      // ms: lower bounds for every proxy
 	Proxies                  [2]proxyResult // the other one and sluice
 }
@@ -66,7 +67,7 @@ func (r *results) print(w io.Writer) {
 		}
 		fmt.Fprintln(w)
 	}
-	line("Services × endpoints", func(r *sizeResult) string { return r.size.String() })
+	line("Services × endpoints", func(s *sizeResult) string { return fmt.Sprintf("%d × %d", s.Services, r.Endpoints) })
 	fmt.Fprintln(w, "|---|"+strings.Repeat("---|", len(r.Rows)))
 	both := func(name string, of func(*proxyResult) float64) {
 		line(name, func(r *sizeResult) string { return formatRatio(of(&r.Proxies[0]), of(&r.Proxies[1])) })

@@ -127,7 +127,7 @@ func (r *sizeResult) printTimeline(w io.Writer) {
 	if len(list) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\n**A start of sluice** at %d Services, in windows of %d ms, until each probed Service answers\n\n", r.size.services(), timelineWindow.Milliseconds())
+	fmt.Fprintf(w, "\n**A start of sluice** at %d Services, in windows of %d ms, until each probed Service answers\n\n", r.Services, timelineWindow.Milliseconds())
 	fmt.Fprint(w, "| until, ms | CPU of sluice, ms | … of the API server | received, MiB | log of sluice |\n|---|---|---|---|---|\n")
 	for i := range list {
 		v := &list[i]
