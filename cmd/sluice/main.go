@@ -56,7 +56,12 @@ func untilSignal(run func(context.Context) int) (exitCode int) {
 	defer stop()
 	context.AfterFunc(ctx, func() {
 		stop() // a second signal terminates the process
-		time.AfterFunc(stopTimeout, func() { time.AfterFunc(time.Duration(stopExtension.Load()), endLate) })
+		asked := time.Now()
+		stopBy.CompareAndSwap(0, asked.Add(stopTimeout).UnixNano()) // unless the command has extended it already
+		for late := time.Unix(0, stopBy.Load()); time.Now().Before(late); late = time.Unix(0, stopBy.Load()) {
+			time.Sleep(time.Until(late))
+		}
+		endLate(time.Since(asked))
 	})
 	return run(ctx)
 }
@@ -65,20 +70,21 @@ func untilSignal(run func(context.Context) int) (exitCode int) {
 // within 2 s.
 const stopTimeout = 1800 * time.Millisecond
 
-// stopExtension is by how many nanoseconds a command has prolonged stopTimeout, to hand over to kube-proxy.
-var stopExtension atomic.Int64
+// stopBy is when a command that was asked to stop is late, in nanoseconds since 1970.
+var stopBy atomic.Int64
 
-func extendStop(d time.Duration) { stopExtension.Store(int64(d)) }
+// extendStop says that a command may take longer to stop, by a time from now on: to hand over to kube-proxy.
+func extendStop(by time.Duration) { stopBy.Store(time.Now().Add(stopTimeout + by).UnixNano()) }
 
 // maxStacks bounds what endLate prints, in bytes.
 const maxStacks = 256 << 10
 
 // endLate ends the process although its command has not returned, and prints what it waits for. The kernel keeps forwarding; what
 // has changed since the last checkpoint is not in it.
-func endLate() {
+func endLate(after time.Duration) {
 	stacks := make([]byte, maxStacks)
 	fmt.Fprintf(stderr, "sluice: still running %s after a signal to stop, which is a bug: the process ends without waiting for\n%s\n",
-		stopTimeout+time.Duration(stopExtension.Load()), stacks[:runtime.Stack(stacks, true)])
+		after.Round(time.Millisecond), stacks[:runtime.Stack(stacks, true)])
 	os.Exit(exitFailed)
 }
 

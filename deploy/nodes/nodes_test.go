@@ -28,6 +28,14 @@ type cluster struct {
 	*realcluster.Cluster
 	programs programs.Set
 	install  realcluster.Installation
+	wrong    []string // what Errorf was told
+}
+
+// Errorf is that of the test, which logs all again at its end: by then, the first one is pages away.
+func (c *cluster) Errorf(format string, args ...any) {
+	c.Helper()
+	c.wrong = append(c.wrong, fmt.Sprintf(format, args...))
+	c.T.Errorf(format, args...)
 }
 
 // newCluster starts a cluster, and builds sluice's image.
@@ -38,6 +46,11 @@ func newCluster(t *testing.T, config realcluster.Config) *cluster {
 	began := time.Now()
 	built := make(chan error, 1)
 	go func() { built <- c.build(t.TempDir()) }()
+	t.Cleanup(func() {
+		for _, text := range c.wrong {
+			t.Logf("FAILED: %.500s", text)
+		}
+	})
 	config.Dir, config.Workers, config.Programs, config.Log = filepath.Join(t.TempDir(), "cluster"), 2, set, t.Output()
 	c.Cluster, err = realcluster.Start(t.Context(), config)
 	if err != nil {
@@ -131,7 +144,7 @@ func TestReadmeOnRealNodes(t *testing.T) {
 	c.expectPods("installed", "sluice-system", sluicePods, "cp sluice:v1\nn1 sluice:v1\nn2 sluice:v1")
 	c.noWarnings()
 	if out := c.block("Verify", 1); !strings.Contains(out, "Starting") {
-		t.Errorf("Verify: no Event Starting:\n%s", out)
+		c.Errorf("Verify: no Event Starting:\n%s", out)
 	}
 	c.expectTables("installed", "sluice", "kube-proxy")
 
@@ -140,7 +153,7 @@ func TestReadmeOnRealNodes(t *testing.T) {
 	c.kubectl("-n", "sluice-system", "rollout", "status", "daemonset", "sluice", "--timeout=5m")
 	load.end("rolling restart", false)
 	if logs := c.logs(); strings.Count(logs, `"netlink_messages":0`) < len(c.Nodes) {
-		t.Errorf("the new Pods wrote to the kernel:\n%s", logs)
+		c.Errorf("the new Pods wrote to the kernel:\n%s", logs)
 	}
 
 	previous := c.upgrades(t.TempDir())
@@ -160,11 +173,11 @@ func TestReadmeOnRealNodes(t *testing.T) {
 		c.expectHealthCheck(n)
 	}
 	if out := c.kubectl("get", "nodes", "-l", "sluice.dev/proxy", "-o", "name"); out != "" {
-		t.Errorf("nodes with a label after the rollback:\n%s", out)
+		c.Errorf("nodes with a label after the rollback:\n%s", out)
 	}
 	c.must(c.Uninstall(t.Context()))
 	if out := c.kubectl("get", "namespace,clusterrole,clusterrolebinding", "-l", "app.kubernetes.io/name=sluice", "-o", "name"); out != "" {
-		t.Errorf("left:\n%s", out)
+		c.Errorf("left:\n%s", out)
 	}
 
 	c.oneNodeAndBack()
@@ -199,8 +212,17 @@ func (c *cluster) oneNodeAndBack() {
 	c.block("Install", 3, "NODE=n1")
 	c.expectPods("one node", "kube-system", kubeProxyPods, "cp kube-proxy:v1.36.3\nn2 kube-proxy:v1.36.3")
 	c.expectPods("one node", "sluice-system", sluicePods, "n1 sluice:v1")
+	pod := strings.TrimSpace(c.kubectl("-n", "sluice-system", "get", "pods", "-l", sluicePods, "--field-selector=spec.nodeName=n1", "-o", "name"))
+	logged := make(chan string, 1)
+	go func() { // until the Pod ends
+		out, err := c.Kubectl(c.Context(), "", "-n", "sluice-system", "logs", "--follow", pod)
+		logged <- fmt.Sprint(out, err)
+	}()
 	c.block("Roll back to kube-proxy", 2, "NODE=n1")
 	load.end("one node and back", false)
+	if log := <-logged; !strings.Contains(log, "sluice stopped; kube-proxy forwards") {
+		c.Errorf("one node and back: sluice did not hand over:\n%s", log)
+	}
 	c.expectTables("one node and back", "kube-proxy", "sluice")
 	c.must(c.Rollback(c.Context()))
 	c.must(c.Uninstall(c.Context()))

@@ -62,6 +62,8 @@ func TestStoppedSluiceHandsOverToKubeProxy(t *testing.T) {
 			return func() { r.must(syscall.Kill(proxy.PID(), syscall.SIGCONT)) }
 		},
 		"which the Node's label promises": func(r *run) func() {
+			// The signal comes before the watch tells of the label, as on a busy node.
+			r.must(syscall.Kill(r.process.PID(), syscall.SIGSTOP))
 			r.kubectl("label", "node", "n1", "sluice.dev/proxy=kube-proxy")
 			r.Cleanup(func() { r.afterwards("label", "node", "n1", "sluice.dev/proxy-") })
 			return func() { r.kubeProxy() }
@@ -82,6 +84,7 @@ func TestStoppedSluiceHandsOverToKubeProxy(t *testing.T) {
 			resume := situation(r)
 			s.expect(n1.client, vip, "a b")
 			s.must(syscall.Kill(r.process.PID(), syscall.SIGTERM))
+			s.must(syscall.Kill(r.process.PID(), syscall.SIGCONT))
 			r.logged("kube-proxy follows")
 			s.pod("c", "web", n1, "")
 			a.remove()

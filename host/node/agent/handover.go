@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,9 +20,12 @@ const HandOverTimeout = 100 * time.Second
 // answersWithin is more than the 5 s between kube-proxy's attempts to listen on an address that was in use.
 const answersWithin = 8 * time.Second
 
-// lookWithin is how long looking for kube-proxy's objects may take: the kernel lists links under a lock that is held for seconds
-// while many network namespaces come and go.
-const lookWithin = 10 * time.Second
+// lookWithin is how long it may take to find out whether kube-proxy follows: the kernel lists links under a lock that is held for
+// seconds while many network namespaces come and go. labelsWithin is the part of it that the API server has.
+const (
+	lookWithin   = 10 * time.Second
+	labelsWithin = 3 * time.Second
+)
 
 // The label of a Node by which an installation and a rollback say which proxy forwards there, and its value for kube-proxy.
 const (
@@ -31,25 +35,15 @@ const (
 
 // handOver is called when the agent is asked to stop. If kube-proxy follows, sluice goes on until it has programmed all Services,
 // but closes its servers, because kube-proxy needs their ports. It reports whether kube-proxy has: then sluice's tables, which
-// come first, have to go. kube-proxy follows if the Node's label says so, or if it has been started meanwhile and has objects in
-// the kernel. Otherwise handOver returns at once.
+// come first, have to go. Otherwise handOver returns at once.
 func (a *Agent) handOver(ctx context.Context, stopServers func()) bool {
-	var families []string
-	labeled := false
-	asking, stop := context.WithTimeout(ctx, time.Second)
-	err := a.engine.Do(asking, func(p *planner.Planner) {
-		families = familiesOf(p.Current())
-		n := p.LastNode()
-		labeled = n != nil && n.Labels[proxyLabel] == proxyKubeProxy
-	})
-	stop()
 	a.extendStop(lookWithin)
-	found, _ := kubeproxy.Find(ctx, kubeproxy.PortRange{}) // whoever has NodePorts has ClusterIPs, too
+	families, labeled, found := a.successor(ctx)
 	a.extendStop(0)
-	if err != nil || len(found) == 0 && !labeled {
+	if found == 0 && !labeled {
 		return false
 	}
-	a.log.Info("kube-proxy follows; sluice goes on until it has programmed all Services", "label", labeled, "found", len(found))
+	a.log.Info("kube-proxy follows; sluice goes on until it has programmed all Services", "label", labeled, "found", found)
 	a.extendStop(HandOverTimeout)
 	stopServers()
 	ctx, cancel := context.WithTimeoutCause(ctx, HandOverTimeout, fmt.Errorf("not within %s", HandOverTimeout))
@@ -63,6 +57,41 @@ func (a *Agent) handOver(ctx context.Context, stopServers func()) bool {
 		return false
 	}
 	return true
+}
+
+// successor finds out whether kube-proxy follows: if the Node's label says so, or if it has been started meanwhile and found, the
+// number of its objects in the kernel, is not 0. families are those of the Services that it has to program then.
+func (a *Agent) successor(ctx context.Context) (families []string, labeled bool, found int) {
+	ctx, stop := context.WithTimeout(ctx, lookWithin)
+	defer stop()
+	labels := a.labelsNow(ctx)
+	err := a.engine.Do(ctx, func(p *planner.Planner) {
+		families = familiesOf(p.Current())
+		if n := p.LastNode(); n != nil && labels == nil {
+			labels = n.Labels
+		}
+	})
+	if err != nil {
+		return nil, false, 0
+	}
+	objects, _ := kubeproxy.Find(ctx, kubeproxy.PortRange{}) // whoever has NodePorts has ClusterIPs, too
+	return families, labels[proxyLabel] == proxyKubeProxy, len(objects)
+}
+
+// labelsNow returns the labels of the Node as the API server has them now, or nil if it does not say: whoever sets a label that
+// stops the agent stops it at once, and the watch may tell of the label later.
+func (a *Agent) labelsNow(ctx context.Context) map[string]string {
+	if a.opts.Client == nil {
+		return nil
+	}
+	ctx, stop := context.WithTimeout(ctx, labelsWithin)
+	defer stop()
+	n, err := a.opts.Client.NodeNow(ctx, a.config().HostnameOverride)
+	if err != nil {
+		a.log.Info("the Node's labels are those that were last known", "err", err)
+		return nil
+	}
+	return n.Labels
 }
 
 // extendStop says that the agent may take longer to stop.
@@ -113,8 +142,8 @@ func waitSynced(ctx context.Context, families []string, within time.Duration) er
 		case synced:
 			return nil
 		case ctx.Err() != nil:
-			return fmt.Errorf("kube-proxy has not programmed all Services: %w", context.Cause(ctx))
-		case err != nil:
+			return fmt.Errorf("kube-proxy has not programmed all Services: %w", errors.Join(context.Cause(ctx), err))
+		case err != nil && time.Now().After(end):
 			return err
 		case !answers && time.Now().After(end): // others may answer
 			return fmt.Errorf("kube-proxy does not answer on 127.0.0.1:%d", kubeproxy.MetricsPort)

@@ -2,6 +2,8 @@ package kube
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +21,20 @@ const (
 
 	maxClaimedZones = 1 << 14
 )
+
+// NodeNow returns a Node as the API server has it now: not from a cache that may be behind. The error says what the API server
+// answers, or that there is no such Node.
+func (c *Client) NodeNow(ctx context.Context, name string) (*corev1.Node, error) {
+	list, err := c.node(name).list(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, errors.New(shortError(err))
+	}
+	nodes, ok := list.(*corev1.NodeList)
+	if !ok || len(nodes.Items) == 0 {
+		return nil, fmt.Errorf("Node %s: not found", name)
+	}
+	return &nodes.Items[0], nil
+}
 
 func (r *nodePoller) signalLookups() {
 	if len(r.lookups) == 0 {
