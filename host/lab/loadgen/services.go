@@ -44,8 +44,8 @@ func ClusterIP(i int) netip.Addr {
 // ServiceAddr returns the cluster IP and port of Service i.
 func ServiceAddr(i int) netip.AddrPort { return netip.AddrPortFrom(ClusterIP(i), port) }
 
-// CreateServices creates the Services from ≤ i < to, each with its own endpoints.
-func CreateServices(ctx context.Context, c *testcluster.Cluster, from, to, endpoints int) error {
+// CreateServices creates the Services from ≤ i < to, each with its own endpoints, and with ports from 80 on.
+func CreateServices(ctx context.Context, c *testcluster.Cluster, from, to, endpoints, ports int) error {
 	if err := c.AddNamespace(ctx, Namespace); err != nil {
 		return err
 	}
@@ -53,12 +53,18 @@ func CreateServices(ctx context.Context, c *testcluster.Cluster, from, to, endpo
 		i := from + n
 		s := testcluster.Service(Namespace, ServiceName(i), ClusterIP(i), port)
 		s.Labels = map[string]string{"app": s.Name}
+		slice := Slice(i, i*endpoints, endpoints)
+		for more := 1; more < ports; more++ {
+			name := fmt.Sprint("port-", more)
+			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: name, Port: int32(port + more)})
+			slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &name, Port: slice.Ports[0].Port, Protocol: slice.Ports[0].Protocol})
+		}
 		return retryServerErrors(ctx, func() error {
 			err := c.CreateInBulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) { return s, nil })
 			if err != nil && !apierrors.IsAlreadyExists(err) {
 				return err
 			}
-			err = c.CreateInBulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) { return nil, Slice(i, i*endpoints, endpoints) })
+			err = c.CreateInBulk(ctx, 1, func(int) (*corev1.Service, *discoveryv1.EndpointSlice) { return nil, slice })
 			if apierrors.IsAlreadyExists(err) {
 				return nil
 			}

@@ -96,7 +96,7 @@ func (c *controllerProcess) stop() error {
 func (r *policyResults) measureController(ctx context.Context, s *environment, all *results) error {
 	all.progress("%d Nodes, %d Services, %d policies", r.nodes, r.allPolicies, r.allPolicies)
 	if r.services < r.allPolicies {
-		if err := loadgen.CreateServices(ctx, s.Cluster, r.services, r.allPolicies, 0); err != nil {
+		if err := loadgen.CreateServices(ctx, s.Cluster, r.services, r.allPolicies, 0, 1); err != nil {
 			return err
 		}
 	}

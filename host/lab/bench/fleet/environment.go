@@ -118,7 +118,7 @@ const bigService = "big"
 const perSlice = 100
 
 func (s *environment) fill(ctx context.Context, services, endpoints int) error {
-	if err := loadgen.CreateServices(ctx, s.Cluster, 0, services, endpoints); err != nil {
+	if err := loadgen.CreateServices(ctx, s.Cluster, 0, services, endpoints, 1); err != nil {
 		return err
 	}
 	return loadgen.CreateService(ctx, s.Cluster, bigService, loadgen.ClusterIP(services), loadgen.Endpoints(services*endpoints, perSlice))

@@ -75,7 +75,7 @@ func (o *policyOptions) measure(ctx context.Context) (*policyResults, error) {
 	defer s.close()
 	for _, step := range []func() error{
 		func() error { return s.installKinds(ctx, o.kustomize, o.agents) },
-		func() error { return loadgen.CreateServices(ctx, s.Cluster, 0, o.services, o.endpoints) },
+		func() error { return loadgen.CreateServices(ctx, s.Cluster, 0, o.services, o.endpoints, 1) },
 		func() error { return s.createPlugin(ctx) },
 		func() error { return s.rollout(ctx, 1) },
 		func() error { time.Sleep(o.idleDuration); return nil },

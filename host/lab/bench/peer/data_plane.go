@@ -94,7 +94,7 @@ func DataPlaneMain(args []string) error {
 	flags := flag.NewFlagSet("dataplane", flag.ExitOnError)
 	flags.IntVar(&o.rounds, "rounds", 60, "rounds of measurements: two blocks of each way and proxy")
 	flags.StringVar(&o.policy, "policy", "bin/zone-first.wasm", "module of examples/plugin-zone-first")
-	o.register(flags, "1000,10000")
+	o.register(flags, "1000,10000,44000")
 	_ = flags.Parse(args) // it exits
 	return o.inNamespace(func(ctx context.Context) error {
 		results, planes, err := o.measure(ctx)
@@ -141,13 +141,13 @@ func (o *planeOptions) measure(ctx context.Context) (*results, []dataPlane, erro
 		p := dataPlane{Services: n}
 		var nodes []*node
 		for _, proxy := range []*proxy{nil, b.proxies[0], b.proxies[1]} {
-			at, err := b.planeNode(ctx, proxy, n)
+			at, err := b.planeNode(ctx, proxy, b.services)
 			if err != nil {
 				return nil, nil, err
 			}
 			nodes = append(nodes, at)
 		}
-		b.progress("data plane with %d Services", n)
+		b.progress("data plane")
 		for _, w := range ways() {
 			row := planeRow{way: w}
 			var targets []target
@@ -159,7 +159,7 @@ func (o *planeOptions) measure(ctx context.Context) (*results, []dataPlane, erro
 				targets = append(targets, t)
 			}
 			if row.blocks, err = w.workload.alternate(targets, o.rounds); err != nil {
-				return nil, nil, fmt.Errorf("%d Services, %s, %s: %w", n, w.workload.name, w.name, err)
+				return nil, nil, fmt.Errorf("%s, %s, %s: %w", describeSize(n, o.endpoints), w.workload.name, w.name, err)
 			}
 			p.rows = append(p.rows, row)
 		}

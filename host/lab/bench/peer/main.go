@@ -66,7 +66,7 @@ func (o *options) inNamespace(f func(ctx context.Context) error) (err error) {
 
 // register adds the flags that all commands have, with their default of -sizes.
 func (o *options) register(flags *flag.FlagSet, sizes string) {
-	flags.StringVar(&o.sizes, "sizes", sizes, "numbers of Services, ascending")
+	flags.StringVar(&o.sizes, "sizes", sizes, "numbers of Services, ascending; beyond 10000, of their ports")
 	flags.IntVar(&o.endpoints, "endpoints", 10, "endpoints of each Service")
 	flags.DurationVar(&o.minSync, "kube-proxy-min-sync", time.Second, "kube-proxy's nftables.minSyncPeriod; 1s is its default")
 	flags.StringVar(&o.kubeProxy, "kube-proxy", "", "binary of kube-proxy; by default "+programs.SuiteVersion+", which is built if it is missing")
@@ -182,24 +182,42 @@ func (b *bench) findPrograms(ctx context.Context) error {
 // minServices is the least number of Services that is measured.
 const minServices = 10
 
-// createServices adds Services up to a total.
-func (b *bench) createServices(ctx context.Context, services int) error {
-	b.progress("%d × %d", services, b.endpoints)
-	if err := loadgen.CreateServices(ctx, b.env.Cluster, b.services, services, b.endpoints); err != nil {
+// Services beyond the first plainServices have portsOfOthers ports and an endpoint: an API server with 40,000 Services takes hours
+// to create them.
+const plainServices, portsOfOthers = 10_000, 4
+
+// createServices adds Services up to a total of their ports.
+func (b *bench) createServices(ctx context.Context, total int) error {
+	b.progress("%s", describeSize(total, b.endpoints))
+	plain := min(total, plainServices)
+	if err := loadgen.CreateServices(ctx, b.env.Cluster, min(b.services, plain), plain, b.endpoints, 1); err != nil {
 		return err
 	}
-	b.services = services
+	all := plain + (total-plain)/portsOfOthers
+	if err := loadgen.CreateServices(ctx, b.env.Cluster, max(b.services, plain), all, 1, portsOfOthers); err != nil {
+		return err
+	}
+	b.services = all
 	var err error
 	b.updater, err = loadgen.NewSliceUpdater(ctx, b.env.Cluster, loadgen.ServiceName(movingService))
 	return err
 }
 
+// describeSize says what a size is.
+func describeSize(total, endpoints int) string {
+	if total <= plainServices {
+		return fmt.Sprintf("%d × %d Services × endpoints", total, endpoints)
+	}
+	return fmt.Sprintf("%d ports of Services: %d × %d Services × endpoints, and %d Services of %d ports and an endpoint",
+		plainServices+(total-plainServices)/portsOfOthers*portsOfOthers, plainServices, endpoints, (total-plainServices)/portsOfOthers, portsOfOthers)
+}
+
 // measureSize measures both proxies at one size.
-func (b *bench) measureSize(ctx context.Context, services int) error {
-	if err := b.createServices(ctx, services); err != nil {
+func (b *bench) measureSize(ctx context.Context, size int) error {
+	if err := b.createServices(ctx, size); err != nil {
 		return err
 	}
-	row := sizeResult{Services: services}
+	row := sizeResult{Services: size}
 	var err error
 	if row.AckLatency, row.WatchLatency, err = b.measureLowerBounds(ctx, b.changes[1]); err != nil {
 		return err
@@ -211,7 +229,7 @@ func (b *bench) measureSize(ctx context.Context, services int) error {
 				continue
 			}
 			b.progress("%s, %d of %d", b.proxies[which].name, rep+1, b.reps)
-			if _, err = b.measureProxy(ctx, b.proxies[which], services, &row.Proxies[which]); err != nil {
+			if _, err = b.measureProxy(ctx, b.proxies[which], b.services, &row.Proxies[which]); err != nil {
 				return err
 			}
 		}

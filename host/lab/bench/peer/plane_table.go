@@ -29,7 +29,7 @@ func printPlanes(w io.Writer, r *results, planes []dataPlane) {
 }
 
 func (p *dataPlane) print(w io.Writer, r *results) {
-	fmt.Fprintf(w, "\n**%d × %d** Services × endpoints, %d blocks of each value\n\n", p.Services, r.Endpoints, len(p.rows[0].blocks[0]))
+	fmt.Fprintf(w, "\n**%s**, %d blocks of each value\n\n", describeSize(p.Services, r.Endpoints), len(p.rows[0].blocks[0]))
 	fmt.Fprintf(w, "| median of blocks | one rule | %[1]s | sluice | sluice / one rule (95 %% CI) | sluice / %[1]s (95 %% CI) | noise: %[1]s / itself (95 %% CI) | beside %[1]s, sluice is |\n", r.Other)
 	fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|")
 	for _, row := range p.rows {
