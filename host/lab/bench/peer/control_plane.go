@@ -21,6 +21,7 @@ type proxyResult struct {
 	StartMiB     []float64 // from the API server
 	Restart      []float64 // s: process start → connections follow a change that was made while no proxy ran
 	Changes      []float64 // ms: API write → first connection on the new endpoint
+	AfterEvent   []float64 // ms of Changes after the event of the same write on a plain watch
 	ChangeCPU    []float64 // ms a change, the mean of a repetition
 	RSS          []float64 // MiB, after the start
 	PeakRSS      []float64
@@ -157,16 +158,27 @@ func (r *runningProxy) measureUpdates(ctx context.Context, b *bench, into *proxy
 	if err := r.waitForUpdate(0); err != nil {
 		return err
 	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	events, err := b.updater.Watch(watching)
+	if err != nil {
+		return err
+	}
 	before, err := r.TotalCPU()
 	if err != nil {
 		return err
 	}
 	for i := range r.changes {
-		took, err := r.measureUpdate(ctx, b, i+1)
+		begin, at, err := r.measureUpdate(ctx, b, i+1)
 		if err != nil {
 			return err
 		}
-		into.Changes = append(into.Changes, took)
+		event, err := b.nextEvent(events)
+		if err != nil {
+			return err
+		}
+		into.Changes = append(into.Changes, milliseconds(at.Sub(begin)))
+		into.AfterEvent = append(into.AfterEvent, milliseconds(at.Sub(event)))
 		if err := r.waitForUpdate(i + 1); err != nil {
 			return err
 		}
@@ -194,8 +206,8 @@ func (r *runningProxy) waitForUpdate(i int) error {
 // movingService is the Service whose endpoint is updated.
 const movingService = 0
 
-// measureUpdate makes one update and returns the milliseconds from the write to the first connection to the new endpoint.
-func (r *runningProxy) measureUpdate(ctx context.Context, b *bench, i int) (float64, error) {
+// measureUpdate makes one update and returns the times of the write and of the first connection to the new endpoint.
+func (r *runningProxy) measureUpdate(ctx context.Context, b *bench, i int) (begin, at time.Time, err error) {
 	write := make(chan time.Time, 1)
 	type result struct {
 		at  time.Time
@@ -218,15 +230,25 @@ func (r *runningProxy) measureUpdate(ctx context.Context, b *bench, i int) (floa
 	select {
 	case <-ready:
 	case res := <-done:
-		return 0, res.err
+		return begin, at, res.err
 	}
 	write <- time.Now()
-	begin, _, err := b.updater.Update(ctx, r.node.endpoint(i%2))
+	begin, _, err = b.updater.Update(ctx, r.node.endpoint(i%2))
 	res := <-done
-	if err != nil {
-		return 0, err
+	return begin, res.at, errors.Join(err, res.err)
+}
+
+// nextEvent returns when the next event of the updater's watch arrived.
+func (b *bench) nextEvent(events <-chan time.Time) (time.Time, error) {
+	select {
+	case at, ok := <-events:
+		if !ok {
+			return at, fmt.Errorf("the watch of %s ended", b.updater.Name())
+		}
+		return at, nil
+	case <-time.After(updateTimeout):
+		return time.Time{}, fmt.Errorf("no event of %s", b.updater.Name())
 	}
-	return milliseconds(res.at.Sub(begin)), res.err
 }
 
 // measureLowerBounds measures, in milliseconds, from a write to the API server's acknowledgement and to the event on a
@@ -243,15 +265,11 @@ func (b *bench) measureLowerBounds(ctx context.Context, n int) (acked, observed 
 		if err != nil {
 			return nil, nil, err
 		}
-		select {
-		case at, ok := <-events:
-			if !ok {
-				return nil, nil, fmt.Errorf("the watch of %s ended", b.updater.Name())
-			}
-			observed = append(observed, milliseconds(at.Sub(begin)))
-		case <-time.After(updateTimeout):
-			return nil, nil, fmt.Errorf("no event of %s", b.updater.Name())
+		at, err := b.nextEvent(events)
+		if err != nil {
+			return nil, nil, err
 		}
+		observed = append(observed, milliseconds(at.Sub(begin)))
 		acked = append(acked, milliseconds(done.Sub(begin)))
 		time.Sleep(20*time.Millisecond + rand.N(20*time.Millisecond))
 	}

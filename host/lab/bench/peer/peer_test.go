@@ -95,7 +95,7 @@ func TestBothProxiesAreMeasured(t *testing.T) {
 				t.Errorf("%s: %s: %v", name, what, v)
 			}
 		}
-		if len(c.Changes) != o.changes[i] {
+		if len(c.Changes) != o.changes[i] || len(c.AfterEvent) != o.changes[i] {
 			t.Errorf("%s: %d changes, want %d", name, len(c.Changes), o.changes[i])
 		}
 		if median(c.StartAll) < median(c.Start) || median(c.PeakRSS) < median(c.RSS) {

@@ -78,6 +78,8 @@ func (r *results) print(w io.Writer) {
 	both("API write → first connection to the new endpoint, ms: median", func(c *proxyResult) float64 { return median(c.Changes) })
 	both("… p99", func(c *proxyResult) float64 { return stats.Summarize(slices.Clone(c.Changes)).P99 })
 	both("… maximum", func(c *proxyResult) float64 { return maxOf(c.Changes) })
+	both("… after the event of the same write on a plain watch, ms: median", func(c *proxyResult) float64 { return median(c.AfterEvent) })
+	both("… p99", func(c *proxyResult) float64 { return stats.Summarize(slices.Clone(c.AfterEvent)).P99 })
 	line("changes measured", func(r *sizeResult) string {
 		return fmt.Sprint(len(r.Proxies[0].Changes), ", ", len(r.Proxies[1].Changes))
 	})
