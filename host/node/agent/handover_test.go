@@ -35,8 +35,8 @@ func TestStopHasTimeToLookForKubeProxy(t *testing.T) {
 	}
 }
 
-// TestLabelBeforeTheWatch: who labels the Node stops the agent at once, so the API server is asked; without an answer, what was last
-// known counts.
+// TestLabelBeforeTheWatch: who labels the Node stops the agent at once, so the API server is asked; without an answer, what was
+// last known counts.
 func TestLabelBeforeTheWatch(t *testing.T) {
 	r := newRig(t, "")
 	r.write("manifests/n0.yaml", "apiVersion: v1\nkind: Node\nmetadata: {name: n0, labels: {a: b}}\n")

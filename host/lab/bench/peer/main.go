@@ -182,8 +182,8 @@ func (b *bench) findPrograms(ctx context.Context) error {
 // minServices is the least number of Services that is measured.
 const minServices = 10
 
-// Services beyond the first plainServices have portsOfOthers ports and an endpoint: an API server with 40,000 Services takes hours
-// to create them.
+// Services beyond the first plainServices have portsOfOthers ports and an endpoint: an API server takes hours to create 44,000
+// Services.
 const plainServices, portsOfOthers = 10_000, 4
 
 // createServices adds Services up to a total of their ports.
